@@ -166,7 +166,7 @@ def test_what_a_collate_made_is_looked_through():
 
 @pytest.mark.parametrize("placement", ["cpu", 0, "tpu:0"])
 def test_a_place_that_there_is_not_is_refused(placement):
-    with open_loader() as loader, pytest.raises(ConfigError, match="cannot be put on"):
+    with open_loader() as loader, pytest.raises(ConfigError, match="is not a device or a sharding"):
         to_jax(loader, placement)
 
 

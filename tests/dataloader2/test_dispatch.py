@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService, WorkerInfo
+from headrace.dataloader2 import (
+    DataLoader2,
+    MultiProcessingReadingService,
+    ReadingServiceInterface,
+    SequentialReadingService,
+    WorkerInfo,
+)
 from headrace.errors import ConfigError, TransformError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
@@ -134,6 +140,29 @@ def test_reset_functions_of_workers_and_limits_work_with_a_dispatching_process()
             if len(parts[-1]) < 4:
                 break
     assert parts == [[0, -1, -2], [-3, -4, -5, -6], [-7, -8, -9]]
+
+
+class _FirstEpochOnly(ReadingServiceInterface):
+    """A service that changes the graphs elsewhere in the first epoch, and not in later ones."""
+
+    def __init__(self, change: Any) -> None:
+        self.change = change
+
+    def initialize(self, datapipe: Any) -> Any:
+        return datapipe
+
+    def initialize_iteration(self, seed_generator: Any, iter_reset_fn: Any = None) -> Any:
+        change, self.change = self.change, iter_reset_fn
+        return change
+
+
+def test_a_graph_that_an_outer_service_has_changed_for_one_epoch_is_as_before_in_the_next() -> None:
+    service = SequentialReadingService(
+        _FirstEpochOnly(lambda datapipe: datapipe.map(lambda number: number + 100)), MultiProcessingReadingService(2)
+    )
+    with DataLoader2(dispatched(IterableWrapper(range(6))).map(abs), reading_service=service) as loader:
+        assert list(loader) == list(range(200, 206))  # once in the dispatching process, once in a worker
+        assert list(loader) == list(range(6))
 
 
 def test_to_read_dispatched_items_twice_is_refused_and_before_the_dispatch_point_it_works() -> None:

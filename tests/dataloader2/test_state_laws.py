@@ -120,7 +120,7 @@ def test_a_state_of_workers_that_was_changed_in_one_place_is_refused(state_of_wo
 
 
 def test_a_state_says_what_is_wrong_with_it() -> None:
-    with pytest.raises(ResumeError, match="not as it was taken"):
+    with pytest.raises(ResumeError, match="changed after it was taken"):
         DataLoader2.from_state({**STATE, "position": STATE["position"] + 1}, _pipe())
     with pytest.raises(ResumeError, match="missing required field `seed`"):
         DataLoader2.from_state({key: value for key, value in STATE.items() if key != "seed"}, _pipe())

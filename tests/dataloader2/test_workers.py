@@ -55,7 +55,7 @@ def test_a_worker_whose_items_are_all_filtered_out_is_passed_over() -> None:
 
 
 def test_a_graph_that_shards_nowhere_warns_and_gives_all_items_of_each_worker() -> None:
-    with pytest.warns(UserWarning, match="every item comes 2 times"):
+    with pytest.warns(UserWarning, match="every item is delivered 2 times"):
         found = items_of(IterableWrapper(range(5)), 2)
     assert found == [number for number in range(5) for _ in range(2)]
 

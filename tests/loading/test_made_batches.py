@@ -1,5 +1,6 @@
 """What travels between a loader and its workers comes out as it went in."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.loading.batch import is_made, pack_made, tags_of
+from headrace.loading.batch import Batch, is_made, pack_made
 from headrace.loading.work import Task
 
 NUMBERS = st.lists(st.integers(-(2**40), 2**40), max_size=5).map(lambda values: np.array(values, np.int64))
@@ -47,7 +48,14 @@ def test_a_part_of_an_array_is_carried_alone():
 def test_tags_of_any_text_come_out_as_they_were(tags):
     made = pack_made(tags, None, {}, {})
     assert is_made(made)
-    assert tags_of(made[1]) == tags
+    seq_idx = np.arange(len(tags))
+    batch = Batch({}, {}, [], seq_idx, seq_idx, epoch=1, position=0, step=0)
+    batch.take_tags(made[1])
+    assert batch.num_seqs == len(tags)
+    for carried in (pickle.loads(pickle.dumps(batch)), copy.copy(batch), batch, batch):
+        assert carried.tags == tags
+    with pytest.raises(AttributeError, match="no attribute 'tag'"):
+        _ = batch.tag
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 _PROGRAM = """
-import json, sys, torch
+import gc, json, sys, torch
 from headrace.dataloader2 import (
     DataLoader2, DistributedReadingService, MultiProcessingReadingService, SequentialReadingService,
 )
@@ -29,14 +29,42 @@ with DataLoader2(IterableWrapper(range(23)).shuffle().sharding_filter(), None, s
     loader.seed(rank)  # that of rank 0 counts
     for _ in range(2):
         epochs.append(list(loader))
+del loader, service
+gc.collect()
+groups = len(torch.distributed.distributed_c10d._world.pg_map)
 torch.distributed.destroy_process_group()
-print(json.dumps(epochs))
+print(json.dumps([*epochs, groups]))
 """
 
 
-def _run_ranks(folder: Path, num_workers: int) -> list[Any]:
+_LATE_PROGRAM = """
+import json, pathlib, sys, time, torch
+from headrace.dataloader2 import DistributedReadingService
+from headrace.pipes.graph.seeds import SeedGenerator
+from headrace.pipes.iter import IterableWrapper
+rank, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
+torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+service = DistributedReadingService(timeout=2)
+service.initialize(IterableWrapper(range(4)))
+done = folder / "rank 1 is done"
+if rank == 0:  # does not begin the epoch
+    while not done.exists():
+        time.sleep(0.05)
+    print(json.dumps("waited"))
+else:
+    try:
+        service.initialize_iteration(SeedGenerator(1))
+    except RuntimeError:
+        print(json.dumps("timed out"))
+    done.touch()
+torch.distributed.destroy_process_group()
+service.finalize()  # the group is gone already
+"""
+
+
+def _run_ranks(folder: Path, num_workers: int, text: str = _PROGRAM) -> list[Any]:
     program = folder / "program.py"
-    program.write_text(_PROGRAM)
+    program.write_text(text)
     environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo"}
     ranks = [
         subprocess.Popen(
@@ -66,3 +94,8 @@ def test_ranks_share_the_shuffle_and_end_together(num_workers: int, tmp_path: Pa
         assert set(both) <= set(range(23))
         assert len(first[epoch]) == len(second[epoch]) == 11  # the shorter rank ends both
     assert first[0] != first[1]
+    assert first[2] == second[2] == 1  # of the loader's process groups, none is left
+
+
+def test_a_rank_waits_no_longer_than_the_timeout_for_another_to_begin_an_epoch(tmp_path: Path) -> None:
+    assert _run_ranks(tmp_path, 0, _LATE_PROGRAM) == ["waited", "timed out"]

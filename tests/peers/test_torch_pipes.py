@@ -192,7 +192,7 @@ def test_a_torch_graph_is_split_and_explained():
     assert "MapperIterDataPipe(fn=negate) <- 3" in text
     assert "1 IterableWrapperIterDataPipe(iterable=range(0, 3))" in text
     assert "warning" not in text
-    assert "nothing shards what IterableWrapper" in explain(Wrapper([]).map(negate), Workers())
+    assert "nothing shards the items of IterableWrapper" in explain(Wrapper([]).map(negate), Workers())
     assert 'p4["MapperIterDataPipe(fn=negate)"]' in to_mermaid(end)
 
 
@@ -332,7 +332,7 @@ def test_the_order_of_imports_does_not_matter(order):
         textwrap.dedent("""
         from torch.utils.data.datapipes.iter import IterableWrapper
         from headrace.pipes import IterPipe, functional_pipe
-        from headrace.pipes.torch.register import _Lookout
+        from headrace.pipes.torch.register import _TorchWatcher
 
         @functional_pipe("test_first")
         class First(IterPipe):
@@ -344,7 +344,7 @@ def test_the_order_of_imports_does_not_matter(order):
 
         assert list(IterableWrapper([1, 2]).test_first()) == [1]
         assert isinstance(First(None), torch.utils.data.IterDataPipe)
-        assert not any(isinstance(finder, _Lookout) for finder in sys.meta_path)
+        assert not any(isinstance(finder, _TorchWatcher) for finder in sys.meta_path)
         """)
     )
     done = subprocess.run(

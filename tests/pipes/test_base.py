@@ -98,7 +98,7 @@ def test_a_pipe_that_another_thread_is_reading_is_not_begun_anew():
     thread.start()
     try:
         assert entered.wait(30)
-        with pytest.raises(RuntimeError, match="giving an item at this moment"):
+        with pytest.raises(RuntimeError, match="being read at this moment"):
             iter(pipe)
     finally:
         go_on.set()

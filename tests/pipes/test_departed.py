@@ -89,13 +89,13 @@ def test_files_behind_urls_are_read(address, timeout):
         assert [next(lines) for _ in range(2)] == [(f"{address}/there", b"line one"), (f"{address}/there", b"me")]
         with pytest.raises(OSError, match="404"):
             next(lines)
-    with pytest.warns(UserWarning, match="gone is left out: HTTP Error 404"):
+    with pytest.warns(UserWarning, match="gone is skipped: HTTP Error 404"):
         assert [url for url, _ in urls.read_from_http(skip_on_error=True)] == [f"{address}/there"]
 
 
 @pytest.mark.parametrize("url", ["file:///etc/passwd", "ftp://host/file", "/etc/passwd", "https://drive.google.com/x"])
 def test_other_urls_are_refused_even_if_errors_are_skipped(url):
-    with pytest.raises(ConfigError, match=r"no http URL|is a page"):
+    with pytest.raises(ConfigError, match=r"not an http URL|is a web page"):
         list(OnlineReader(IterableWrapper([url]), skip_on_error=True))
 
 

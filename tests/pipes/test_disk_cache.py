@@ -119,6 +119,30 @@ def test_an_error_in_the_section_leaves_no_lock_and_no_part(folder):
     assert os.listdir(folder) == []
 
 
+def test_an_error_in_a_check_of_a_locked_file_leaves_no_lock(folder):
+    checked = []
+
+    def check(path):
+        checked.append(path)
+        if len(checked) == 3:  # once more after the file was locked
+            raise OSError("cannot be checked")
+        return False
+
+    folder.mkdir()
+    (folder / "a").write_bytes(b"x")
+    with pytest.raises(OSError, match="cannot be checked"):
+        list(section(["a"], folder, Maker(), extra_check_fn=check))
+    assert os.listdir(folder) == ["a"]
+
+
+def test_a_path_that_is_given_twice_for_an_item_is_locked_once(folder):
+    path = str(folder / "a")
+    pipe = IterableWrapper(["a"]).on_disk_cache(filepath_fn=lambda name: [path, path])
+    pipe = pipe.map(Maker()).end_caching(filepath_fn=lambda name: path, timeout=0.2)
+    assert list(pipe) == [path]
+    assert os.listdir(folder) == ["a"]
+
+
 def test_leaving_early_gives_the_locks_back(folder):
     iterator = iter(section(["a", "b", "c"], folder, Maker()))
     next(iterator)

@@ -167,7 +167,7 @@ def test_attributes_of_users_may_have_the_names_of_our_methods():
 
 
 def test_the_state_of_another_graph_is_refused():
-    with pytest.raises(ResumeError, match="another graph: it was Count -> Pass, it is Count"):
+    with pytest.raises(ResumeError, match="another graph: Count -> Pass, and this one is Count"):
         restore_graph(Count(), graph_state(Pass(Count())))
 
 

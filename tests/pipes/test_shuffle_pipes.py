@@ -150,5 +150,5 @@ def test_a_random_split_needs_the_true_length():
 
 
 def test_weights_of_a_random_split_without_names_are_refused():
-    with pytest.raises(ConfigError, match="names"):
+    with pytest.raises(ConfigError, match="needs a dict of weights"):
         numbers(10).random_split([7, 3], seed=0)

@@ -49,12 +49,12 @@ def test_what_is_added_to_a_list_while_it_is_read_comes_in_the_next_epoch():
 
 def test_what_cannot_be_copied_is_given_as_it_is_with_a_warning():
     lock = threading.Lock()
-    with pytest.warns(UserWarning, match="can not be deepcopied"):
+    with pytest.warns(UserWarning, match="cannot be deepcopied"):
         assert list(IterableWrapper([lock])) == [lock]
 
 
 def test_a_generator_gives_one_epoch():
-    with pytest.warns(UserWarning, match="can not be deepcopied"):
+    with pytest.warns(UserWarning, match="cannot be deepcopied"):
         assert list(IterableWrapper(count_up(3))) == [0, 1, 2]
 
 

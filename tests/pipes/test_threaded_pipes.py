@@ -115,7 +115,7 @@ def test_a_source_that_gives_nothing_is_left_behind_with_a_warning(monkeypatch):
     assert next(iterator) == 0
     assert source.num_asked.acquire(timeout=_SECONDS)
     assert source.num_asked.acquire(timeout=_SECONDS)
-    with pytest.warns(ResourceWarning, match="left behind"):
+    with pytest.warns(ResourceWarning, match="left running"):
         iterator._raw.close()
     source.gate.release()
 
@@ -144,7 +144,7 @@ def test_a_state_of_what_does_not_come_to_rest_is_an_error(monkeypatch):
     iterator = iter(pipe)
     source.gate.release()
     next(iterator)
-    with pytest.raises(StalledError, match="still waits for an item"):
+    with pytest.raises(StalledError, match="was still waiting for an item"):
         graph_state(pipe)
     for _ in range(100):
         source.gate.release()

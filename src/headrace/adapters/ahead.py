@@ -1,8 +1,8 @@
-"""Shared by the adapters of all frameworks: the arrays inside a batch, and batches on their way to a device.
+"""Shared by the adapters of all frameworks: applying a function to the arrays of a batch, and sending batches ahead.
 
-Batches are sent ahead, while the consumer works on earlier ones. Invariants: `state_dict` is the position of the
+Batches are sent to a device while the consumer works on earlier ones. Invariants: `state_dict` is the position of the
 consumer, however far ahead batches were sent; memory that a batch is sent from is held until the event after the
-transfer has happened. No framework is known here.
+transfer is over. No framework is known here.
 """
 
 from __future__ import annotations
@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, check_count
 from headrace.loading import Batch, DataLoader, LoaderPosition, Packing
@@ -44,6 +47,13 @@ def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
+def numeric_array(leaf: Any) -> NDArray[Any] | None:
+    """Return a leaf as an array in native byte order; None if it is not an array of numbers or booleans."""
+    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
+        return None
+    return leaf if leaf.dtype.isnative else leaf.astype(leaf.dtype.newbyteorder("="))
+
+
 class Event(Protocol):
     """A point in the work of a device, like `torch.cuda.Event`."""
 
@@ -60,9 +70,9 @@ class Sent:
 
     Attributes:
         value: The batch for the consumer.
-        parts: Its pieces that are on the device.
-        sources: Objects that must live until the event has happened.
-        event: The event after the last of its pieces.
+        parts: Its arrays or tensors on the device.
+        sources: Objects that must live until the event is over.
+        event: The event after the last transfer of the batch.
     """
 
     value: Any
@@ -104,7 +114,7 @@ class RunAhead:
 
     def _run(self, batches: Iterator[Any], sender: Sender) -> Iterator[Any]:
         ahead: deque[tuple[Sent, LoaderPosition]] = deque()
-        busy: deque[tuple[Event, list[Any]]] = deque()  # memory that may still be read
+        busy: deque[tuple[Event, list[Any]]] = deque()  # sources of batches whose transfer may not be over
         error: Exception | None = None
         if self._position is None:
             self._position = self._loader.position
@@ -124,7 +134,7 @@ class RunAhead:
                 sender.hand_over(sent)
                 values = [sent.value]
                 del sent
-                yield values.pop()  # only the consumer decides how long it lives
+                yield values.pop()  # so that only the consumer holds the batch
         finally:
             for event in (*(entry[0] for entry in busy), *(sent.event for sent, _ in ahead)):
                 event.synchronize()
@@ -164,7 +174,7 @@ class LoaderOver:
         if not isinstance(loader, DataLoader):
             raise ConfigError(f"{name} reads a headrace.DataLoader, got {type(loader).__name__}")
         self.loader = loader
-        self._tracker: DataLoader | RunAhead = loader  # which of the two tracks the position of the consumer
+        self._tracker: DataLoader | RunAhead = loader  # the one that knows the position of the consumer
 
     def __len__(self) -> int:
         """Return the number of steps of an epoch on this rank."""

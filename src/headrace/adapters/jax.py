@@ -11,12 +11,10 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-
 from headrace.errors import ConfigError
 from headrace.loading import Batch, DataLoader
 
-from .ahead import LoaderOver, RunAhead, Sent, map_leaves
+from .ahead import LoaderOver, RunAhead, Sent, map_leaves, numeric_array
 
 try:
     import jax
@@ -38,7 +36,7 @@ class JaxLoader(LoaderOver):
         super().__init__(loader, "to_jax")
         if not isinstance(placement, jax.Device | Sharding | None):
             raise ConfigError(
-                f"batches cannot be put on {placement!r}",
+                f"placement={placement!r} is not a device or a sharding",
                 fix="give one of jax.devices(), a jax.sharding.Sharding, or None",
             )
         self._sender = _Putter(placement)
@@ -54,7 +52,7 @@ class JaxLoader(LoaderOver):
 
 
 class _HasHappened:
-    """An event that has always happened: JAX itself keeps what it still reads, and orders the work on its arrays."""
+    """An event that is always over: JAX itself keeps the memory that it still reads, and orders work on its arrays."""
 
     def query(self) -> bool:
         return True
@@ -82,7 +80,7 @@ class _Putter:
         pass
 
     def _put_packed(self, batch: Batch) -> Batch:
-        """Divide the rows; the number of sequences varies from batch to batch, so their arrays stay NumPy arrays."""
+        """Shard the rows. Arrays by sequence stay NumPy arrays, as the number of sequences differs between batches."""
         packing = batch.packing
         assert packing is not None
         parts = {"segment_ids": self._put(packing.segment_ids), "positions": self._put(packing.positions)}
@@ -90,23 +88,22 @@ class _Putter:
         return dataclasses.replace(batch, arrays=arrays, packing=dataclasses.replace(packing, **parts))
 
     def _put(self, leaf: Any) -> Any:
-        if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
+        array = numeric_array(leaf)
+        if array is None:
             return leaf
-        if not leaf.dtype.isnative:
-            leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-        placement = self._placement_of(leaf.ndim)
+        placement = self._placement_of(array.ndim)
         try:
             if isinstance(placement, Sharding) and not placement.is_fully_addressable:
-                return jax.make_array_from_process_local_data(placement, leaf)  # type: ignore[no-untyped-call, unused-ignore]
-            return jax.device_put(leaf, placement)
+                return jax.make_array_from_process_local_data(placement, array)  # type: ignore[no-untyped-call, unused-ignore]
+            return jax.device_put(array, placement)
         except ValueError as error:
             raise ConfigError(
-                f"an array {leaf.dtype}{list(leaf.shape)} cannot be laid out as {placement}: {error}",
-                fix="give batches that the devices divide evenly, such as FixedCount(n) with drop_last=True, or Pack",
+                f"an array {array.dtype}{list(array.shape)} cannot be sharded as {placement}: {error}",
+                fix="use batches that the devices divide evenly, such as FixedCount(n) with drop_last=True, or Pack",
             ) from error
 
     def _placement_of(self, num_axes: int) -> Any:
-        """Return the placement of an array: of a sharding that names more axes than it has, the axes that it has."""
+        """Return the placement of an array; a sharding with more axes than the array has is cut to those."""
         placement = self._placement
         if not isinstance(placement, NamedSharding) or len(placement.spec) <= num_axes:
             return placement
@@ -131,9 +128,9 @@ def to_jax(loader: DataLoader, placement: jax.Device | Sharding | None = None, d
             `world_size=jax.process_count()`, unless the launcher sets them.
         placement: A device, a sharding such as `NamedSharding(mesh, PartitionSpec("batch"))` (axes that an array does
             not have are ignored), or None: JAX's default device.
-        depth: How many batches are put before they are asked for; each takes memory on the devices.
+        depth: How many batches are put on the devices before they are requested; each takes memory there.
 
     Raises:
-        ConfigError: There is no such device or sharding.
+        ConfigError: `placement` is neither a device nor a sharding.
     """
     return JaxLoader(loader, placement, depth)

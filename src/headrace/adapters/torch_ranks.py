@@ -1,7 +1,7 @@
-"""Communication between the ranks of a loader, by torch.distributed: `gather_texts` and `all_agree`.
+"""Communication between the ranks of a loader with torch.distributed: `gather_texts` and `all_agree`.
 
-For `DataLoader(..., check_ranks=gather_texts)` and `DataLoader(..., agree=all_agree, agree_every=100)`. One collective
-a call, of tensors of bytes, so that nothing that another host sends is executed. All ranks must call it, in the thread
+For `DataLoader(..., check_ranks=gather_texts)` and `DataLoader(..., agree=all_agree, agree_every=100)`. A call is one
+collective of byte tensors, so that nothing that another host sends is executed. All ranks must call it, in the thread
 of the other collectives of the group, or with a group of its own.
 """
 
@@ -21,10 +21,10 @@ _MAX_BYTES = 4096  # of a text, with the two bytes of its length: fingerprints o
 
 
 def gather_texts(text: str, group: Any = None) -> list[str]:
-    """Return the texts of all ranks, in their order; waits for all of them.
+    """Return the texts of all ranks, in the order of the ranks; waits for all of them.
 
     Args:
-        text: Of this rank, less than 4 KB.
+        text: The text of this rank, less than 4 KB.
         group: The process group; None for the default one. With `functools.partial` it goes into `check_ranks`.
 
     Raises:
@@ -45,7 +45,7 @@ def all_agree(flag: bool, group: Any = None) -> bool:
     """Return whether the flag is True on all ranks; waits for all of them.
 
     Args:
-        flag: Of this rank.
+        flag: The flag of this rank.
         group: The process group; None for the default one. With `functools.partial` it goes into `agree`.
 
     Raises:

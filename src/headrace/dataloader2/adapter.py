@@ -24,7 +24,7 @@ class Shuffle(Adapter):
     """Turns all shuffles of a graph on or off.
 
     Args:
-        enable: True: on, and one is added at the end if there is none, with a warning. False: off. None: as they are.
+        enable: True: on; if there is no shuffle, one is added at the end, with a warning. False: off. None: unchanged.
     """
 
     def __init__(self, enable: bool | None = True) -> None:
@@ -38,7 +38,7 @@ class Shuffle(Adapter):
             return datapipe
         shufflers = [pipe for pipe in list_pipes(datapipe) if callable(getattr(type(pipe), "set_shuffle", None))]
         if self.enable and not shufflers:
-            warnings.warn("nothing shuffles in this graph: a shuffle is added at its end", stacklevel=2)
+            warnings.warn("there is no shuffle in this graph: one is added at its end", stacklevel=2)
             datapipe = datapipe.shuffle()
             shufflers = [datapipe]
         for shuffler in shufflers:
@@ -68,9 +68,9 @@ class CacheTimeout(Adapter):
 
 
 class Native(Adapter):
-    """Replaces torch's pipes by Headrace's that do the same: faster, and resumed without reading again.
+    """Replaces torch's pipes by Headrace's that do the same, are faster, and resume without reading everything again.
 
-    A shuffle then draws from another generator: a seed gives another order, equally reproducible.
+    A shuffle then draws from another generator: the same seed gives another, equally reproducible order.
     """
 
     def __call__(self, datapipe: Any) -> Any:

@@ -1,9 +1,8 @@
-"""A copy of a graph, or of a reading service, that shares the data.
+"""Copies a graph, or a reading service, without copying the data in it.
 
-A loader must not change the user's pipes, and a copy must not copy the data.
-So pipes, small containers and other objects are copied, as pickle would copy them, while arrays, tensors, bytes,
-functions, classes, modules, large containers without pipes, and objects that cannot be copied (locks, open files) are
-shared.
+A loader must not change the user's pipes. So pipes, small containers and other objects are copied, as pickle would copy
+them, while arrays, tensors, bytes, functions, classes, modules, large containers without pipes, and objects that cannot
+be pickled (locks, open files) are shared.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _LARGE = 10_000
 
 
 def copy_graph(thing: T) -> T:
-    """Return a copy of a pipe with all that it reads, or of a reading service, that shares the data with it."""
+    """Return a copy of a graph, given by its end, or of a reading service, which shares the data with the original."""
     file = io.BytesIO()
     pickler = _Pickler(file)
     pickler.dump(thing)

@@ -1,4 +1,4 @@
-"""The functions over graphs under the name of the module in which torchdata had them."""
+"""The functions of `torchdata.dataloader2.graph`, under the same module name."""
 
 from headrace.pipes.graph import Graph as DataPipeGraph
 from headrace.pipes.graph import find_dps as find_dps

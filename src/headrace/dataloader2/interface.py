@@ -1,6 +1,6 @@
-"""What a reading service is: it takes a graph of pipes and returns a pipe that gives its items, wherever they are made.
+"""The interface of reading services: they take a graph of pipes, and return a pipe that gives its items.
 
-And what all services of Headrace do to such a pipe: pause it, put a prefetcher behind it, end its threads.
+Also what Headrace's services share: pausing such a pipe, prefetching from it, ending its threads.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from headrace.pipes.graph import list_pipes
+from headrace.errors import TransformError
+from headrace.pipes.graph import is_pipe, list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator
 from headrace.pipes.ops.buffers.prefetch import Prefetcher
 
@@ -24,8 +25,8 @@ class WorkerInfo:
     """The identity of a worker, for `worker_init_fn` and `worker_reset_fn`.
 
     Attributes:
-        num_workers: How many there are.
-        worker_id: 0 .. num_workers - 1.
+        num_workers: How many workers there are.
+        worker_id: The number of this one, 0 .. num_workers - 1.
     """
 
     num_workers: int
@@ -70,13 +71,13 @@ class ReadingServiceInterface(ABC):
 
 
 class PausableEnd:
-    """Pauses, resumes and limits the pipe in this process that ends a service's graph."""
+    """Pauses and resumes the last pipe of a service's graph, which runs in this process."""
 
     _end: Any
 
     def _pause(self, pause_fn: ResetFn | None = None) -> None:
         """Stop prefetching in this process; workers stop by themselves when they are far enough ahead."""
-        for pipe in reversed(list_pipes(self._end)):  # readers first: they may be waiting for an item of their source
+        for pipe in reversed(list_pipes(self._end)):  # readers first: they may be waiting for an item of a source
             _call(pipe, "pause")
         if pause_fn is not None:
             pause_fn(self._end)
@@ -89,7 +90,7 @@ class PausableEnd:
             resume_fn(self._end)
 
     def _limit(self, num_batches: int | None, limit_fn: Callable[[Any, int | None], Any] | None = None) -> None:
-        """Apply the function of an outer service; the limit itself is the iterator's."""
+        """Call the function of an outer service; the iterator itself counts the items."""
         if limit_fn is not None:
             limit_fn(self._end, num_batches)
 
@@ -112,8 +113,19 @@ def _call(pipe: Any, method: str) -> None:
         function(pipe)
 
 
+def checked_pipe(pipe: Any, option: str) -> Any:
+    """Return the result of a user's function, which must be a pipe.
+
+    Raises:
+        TransformError: It is not a pipe.
+    """
+    if not is_pipe(pipe):
+        raise TransformError(f"{option} must return a pipe, but returned {pipe!r}", fix="end it with `return datapipe`")
+    return pipe
+
+
 def prefetched(datapipe: Any, count: int) -> Any:
-    """Return a pipe that reads another up to `count` items ahead, in a thread; the same pipe if it is 0."""
+    """Return a pipe that reads another up to `count` items ahead in a thread; the pipe itself if `count` is 0."""
     return Prefetcher(datapipe, count) if count > 0 else datapipe
 
 

@@ -32,7 +32,7 @@ class IteratedLoader(Protocol[T_co]):
         """Tell the reading service that the iteration has ended."""
 
     def call_service(self, method: str, *arguments: Any) -> bool:
-        """Call a method that a reading service may have; tell whether it has."""
+        """Call an optional method of the reading service; return False if it has no such method."""
 
     def pipe_attribute(self, name: str) -> Any:
         """Return an attribute of the pipe that is iterated over; AttributeError if there is none."""
@@ -67,20 +67,15 @@ class DataLoader2Iterator(Iterator[T_co]):
                 "This iterator has been invalidated because another iterator has been created "
                 f"from the same DataLoader2: {loader}"
             )
-        if self.limit_threshold is not None:
-            self._check_limit()
-        item = loader.next_item()
-        if self.limit_counter is not None:
-            self.limit_counter += 1
-        return item
-
-    def _check_limit(self) -> None:
-        assert self.limit_threshold is not None
+        if self.limit_threshold is None or self.limit_counter is None:
+            return loader.next_item()
+        if not self._is_paused and self.limit_counter >= self.limit_threshold:
+            self._pause()
         if self._is_paused:
             raise PauseIteration("DataLoader2 is paused: `resume()` continues")
-        if (self.limit_counter or 0) >= self.limit_threshold:
-            self._pause()
-            raise PauseIteration("DataLoader2 is paused: `resume()` continues")
+        item = loader.next_item()
+        self.limit_counter += 1
+        return item
 
     def limit(self, num_batches: int | None) -> None:
         """Pause after a number of further items: the loop ends, and `resume` continues after them.
@@ -88,7 +83,7 @@ class DataLoader2Iterator(Iterator[T_co]):
         The limit applies again after each `resume`.
 
         Args:
-            num_batches: How many, counted from now; None: no limit.
+            num_batches: The number, counted from now; None: no limit.
 
         Raises:
             ConfigError: The number is negative.

@@ -1,4 +1,4 @@
-"""Looks for shuffles that come too late."""
+"""torchdata's check for shuffles after sharding."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from headrace.pipes import IterPipe
 from headrace.pipes.core.base import read, stop
 from headrace.pipes.core.naming import name_raiser
 from headrace.pipes.graph import is_map_pipe, is_pipe
-from headrace.pipes.graph.seeds import SeedGenerator, draw_seed, find_unrepeatable
+from headrace.pipes.graph.seeds import SeedGenerator, check_seed, draw_seed, find_unrepeatable
 from headrace.pipes.graph.state import graph_state, restore_graph
 
 from .adapter import Adapter, list_adapters
@@ -26,14 +26,14 @@ from .copying import copy_graph
 from .error import PauseIteration
 from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
 from .iterator import DataLoader2Iterator
-from .services.in_process import InPlace
+from .services.in_process import InProcessGraph
 from .state import LoaderState, list_recipe
 from .transport.worker_error import is_named
 
 T_co = TypeVar("T_co", covariant=True)
 
 _logger = logging.getLogger("headrace.dataloader2")
-_UINT64 = 2**64
+
 _EPOCH_SEEDINGS = ("derived", "same")
 
 
@@ -41,11 +41,11 @@ class DataLoader2(Generic[T_co]):
     """Reads a graph of pipes. Not thread-safe.
 
     Args:
-        datapipe: The end of the graph, of our pipes or torch's; a map-style one gives its items in the order of its
-            keys. It is copied, without its data. `None` only if `load_state_dict` brings one.
+        datapipe: The end of the graph, of Headrace's pipes or torch's; a map-style one gives its items in the order of
+            its keys. It is copied, without its data.
         datapipe_adapter_fn: One or several adapters, applied to the copy.
-        reading_service: The service that runs the graph: `MultiProcessingReadingService`, ...; copied too. `None`: it
-            runs here.
+        reading_service: The service that runs the graph: `MultiProcessingReadingService`, ...; copied too. `None`: the
+            graph runs in this process.
         epoch_seeding: `"derived"`: epochs differ, each follows from the seed and its number. `"same"`: all epochs of a
             seed are the same, as in torchdata 0.7.
 
@@ -65,7 +65,7 @@ class DataLoader2(Generic[T_co]):
         self._iterator: Iterator[Any] | None = None
         self.reading_service: ReadingServiceInterface | None = None
         if epoch_seeding not in _EPOCH_SEEDINGS:
-            raise ConfigError(f"epoch_seeding={epoch_seeding!r} is unknown", fix='use "derived" or "same"')
+            raise ConfigError(f"epoch_seeding={epoch_seeding!r}", fix='use "derived" or "same"')
         if reading_service is not None and not isinstance(reading_service, ReadingServiceInterface):
             raise ConfigError(f"{reading_service!r} is not a reading service")
         self._epoch_seeding = epoch_seeding
@@ -74,12 +74,12 @@ class DataLoader2(Generic[T_co]):
         self._recipe = list_recipe(self.datapipe)
         self.reading_service = None if reading_service is None else copy_graph(reading_service)
         self._service_state: bytes | None = None
-        self._in_place = InPlace(None, None)
+        self._in_process = InProcessGraph(None, None)
         self._end: Any = None  # the pipe that is iterated over; None before the first iteration
         self._initialized: Any = None  # the pipe that reset functions change for an epoch
         self.valid_iterator_id: int | None = None
         self._numbers = itertools.count()
-        self._is_started = False  # an iterator was made, and nothing was read from it
+        self._is_started = False  # an iterator was made, and no item was read from it
         self._seed: int | None = None
         self._next_seed: int | None = None
         self._epoch = self._position = 0
@@ -90,7 +90,7 @@ class DataLoader2(Generic[T_co]):
 
     def _adapted(self, datapipe: Any) -> Any:
         if not is_pipe(datapipe):
-            raise ConfigError(f"datapipe must be a pipe, and is {type(datapipe).__name__}", fix="use IterableWrapper")
+            raise ConfigError(f"datapipe must be a pipe, got {type(datapipe).__name__}", fix="use IterableWrapper")
         datapipe = copy_graph(datapipe)
         if is_map_pipe(datapipe):
             datapipe = datapipe.to_iter_datapipe()
@@ -108,8 +108,8 @@ class DataLoader2(Generic[T_co]):
     def __iter__(self) -> DataLoader2Iterator[T_co]:
         """Begin an epoch and return its iterator; the one before is invalid from now on.
 
-        An epoch of which nothing was read yet is not started again: a second call loses nothing. One that was left
-        in the middle counts as done, as in torchdata, and the first time that is logged.
+        If no item of the current epoch was read yet, that epoch is not begun again, so a second call loses nothing. An
+        epoch that was left in the middle counts as done, as in torchdata; the first time, a warning is logged.
 
         Raises:
             RuntimeError: The loader was shut down, or has no pipe.
@@ -149,7 +149,7 @@ class DataLoader2(Generic[T_co]):
         epoch = 0 if self._epoch_seeding == "same" else self._epoch
         seeds = SeedGenerator(self._seed).for_epoch(epoch)
         if self.reading_service is None:
-            reset_fn = self._in_place.initialize_iteration(seeds, None)
+            reset_fn = self._in_process.initialize_iteration(seeds, None)
         else:
             reset_fn = self.reading_service.initialize_iteration(seeds)
         if reset_fn is not None:
@@ -163,7 +163,7 @@ class DataLoader2(Generic[T_co]):
     def _initialize(self) -> Any:
         service, state = self.reading_service, self._service_state
         if service is None:
-            return self._in_place.initialize(self.datapipe)
+            return self._in_process.initialize(self.datapipe)
         if state is None:
             return service.initialize(self.datapipe)
         if not isinstance(service, CheckpointableReadingServiceInterface):
@@ -171,7 +171,7 @@ class DataLoader2(Generic[T_co]):
         return service.restore(self.datapipe, state)
 
     def _go_to(self, state: LoaderState) -> None:
-        """Continue in the middle of an epoch."""
+        """Continue at the position of a state, in the middle of an epoch."""
         if state.graph is not None:
             try:
                 restore_graph(self._end, state.graph)
@@ -182,7 +182,7 @@ class DataLoader2(Generic[T_co]):
                 self._iterator = read(self._end)
                 return
         _logger.warning(
-            "to continue at item %d of epoch %d, the items before it are read again", state.position, state.epoch
+            "the items before item %d of epoch %d are read again, to continue there", state.position, state.epoch
         )
         self._iterator = read(self._end)
         while self._position < state.position:
@@ -229,7 +229,7 @@ class DataLoader2(Generic[T_co]):
         self.finalize_iteration()
 
     def _leave_epoch(self) -> None:
-        """Count a current epoch as done."""
+        """Count the current epoch, if there is one, as done."""
         self._abandon_iteration()
         if self._is_in_epoch:
             self._is_in_epoch = False
@@ -248,16 +248,14 @@ class DataLoader2(Generic[T_co]):
             self.reading_service.finalize_iteration()
 
     def seed(self, seed: int) -> None:
-        """Set the seed of all epochs from the next one on, which is number 0 of this seed.
+        """Set the seed of all epochs from the next one on, which becomes epoch 0 of this seed.
 
-        An epoch of which nothing was read yet counts as the next one.
+        If no item of the current epoch was read yet, it counts as the next one.
 
         Raises:
             ValueError: It does not fit into 64 bits.
         """
-        if not 0 <= seed < _UINT64:
-            raise ValueError(f"Expected non-negative seed smaller than 2**64, got {seed}")
-        self._next_seed = int(seed)
+        self._next_seed = check_seed(seed)
         if self._position == 0:  # else it continues from a loaded state
             self._is_started = False
 
@@ -295,10 +293,10 @@ class DataLoader2(Generic[T_co]):
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position of the loader: data that `json` can write.
+        """Return the position of the loader, as data that `json` can write.
 
-        Exact in the middle of an epoch. Cheap if all pipes know their position; if not, the state says so (`"graph":
-        None`) and the epoch is read again from its start when it is used.
+        Exact in the middle of an epoch. If a pipe has no state, the state of the loader says so (`"graph": None`), and
+        resuming from it reads the epoch again from its start up to that position.
         """
         if self._resuming is not None:
             return self._resuming.to_dict()
@@ -321,19 +319,19 @@ class DataLoader2(Generic[T_co]):
         ).to_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Make the next iteration give the rest of the epoch in which the state was taken.
+        """Have the next iteration give the rest of the epoch in which the state was taken.
 
         Raises:
             RuntimeError: There is an iterator already.
-            ResumeError: It is not a state of this class, or of another graph, or epochs are seeded in another way.
+            ResumeError: It is not a state of this class, or is of another graph or another `epoch_seeding`.
         """
         if self.valid_iterator_id is not None:
             raise RuntimeError("Unable to load state after an iterator was made: load it into a new DataLoader2")
         state = LoaderState.of_dict(state_dict)
         if state.epoch_seeding != self._epoch_seeding:
             raise ResumeError(
-                f"the state was saved with epoch_seeding={state.epoch_seeding!r}, and this loader has "
-                f"{self._epoch_seeding!r}"
+                f"the state was taken with epoch_seeding={state.epoch_seeding!r}, and this loader has "
+                f"epoch_seeding={self._epoch_seeding!r}"
             )
         if self.datapipe is not None:
             state.check_pipes(self._recipe)
@@ -364,9 +362,9 @@ class DataLoader2(Generic[T_co]):
         """Return a loader that continues from a state.
 
         Args:
-            state: What `state_dict` returned.
-            datapipe: The same graph, built again: a state holds no pipe.
-            reading_service: The same service, made again.
+            state: The result of `state_dict`.
+            datapipe: The same graph, built again, because a state holds no pipes.
+            reading_service: A service with the same options.
             datapipe_adapter_fn: The same adapters.
 
         Raises:
@@ -384,7 +382,7 @@ class DataLoader2(Generic[T_co]):
         return loader
 
     def _restore_checkpoint_beginning_of_epoch(self) -> None:
-        """Make the next iteration begin the epoch of the loaded state, or the current one, at its start."""
+        """Have the next iteration begin the epoch of the loaded state, or the current epoch, at its start."""
         if self._resuming is not None:
             self._resuming = None
         elif self._is_in_epoch:
@@ -394,7 +392,7 @@ class DataLoader2(Generic[T_co]):
     # --- the end ---
 
     def shutdown(self) -> None:
-        """End all workers; there are no more iterations after it. A second call does nothing."""
+        """End all workers; the loader cannot be iterated over after that. A second call does nothing."""
         if self._terminated:
             return
         self._terminated = True
@@ -418,7 +416,7 @@ class DataLoader2(Generic[T_co]):
     # --- for the iterator, see `IteratedLoader` ---
 
     def call_service(self, method: str, *arguments: Any) -> bool:
-        """Call a method that a service may have; tell whether it has."""
+        """Call an optional method of the reading service; return False if it has no such method."""
         function = getattr(self.reading_service, method, None)
         if function is None:
             return False

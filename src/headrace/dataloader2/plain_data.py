@@ -18,11 +18,11 @@ from headrace.errors import ResumeError
 
 
 class NotPlainError(TypeError):
-    """The data hold an object that is not plain."""
+    """The data hold an object that cannot be written as plain data."""
 
 
 class OptionalList(list[Any]):
-    """A list that is written as None where it cannot be written."""
+    """A list that is written as None if one of its elements cannot be written."""
 
     __slots__ = ()
 
@@ -45,7 +45,7 @@ def to_json(
         note_left_out: Called with the reason why an `OptionalList` is left out.
 
     Raises:
-        NotPlainError: There is something else in it, or too much.
+        NotPlainError: There are objects of other types in it, or more than `max_bytes`.
     """
     return _Writer(max_bytes, note_left_out).write(value)
 
@@ -141,7 +141,7 @@ def _from_json(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     if not all(isinstance(key, str) for key in value):
-        raise ResumeError("a state is damaged: a key of it is not a text")
+        raise ResumeError("a state is damaged: one of its keys is not a string")
     tag = next(iter(value), "")
     if not tag.startswith("$"):
         return {key: _from_json(element) for key, element in value.items()}

@@ -1,3 +1,3 @@
-"""The generator of seeds under the name of the module in which torchdata had it."""
+"""`SeedGenerator`, under the module name that torchdata has for it."""
 
 from headrace.pipes.graph.seeds import SeedGenerator as SeedGenerator

@@ -1,4 +1,4 @@
-"""The reading services under the name of the module in which torchdata had them."""
+"""The reading services, under the module name that torchdata has for them."""
 
 from .interface import CheckpointableReadingServiceInterface as CheckpointableReadingServiceInterface
 from .interface import ReadingServiceInterface as ReadingServiceInterface

@@ -1,8 +1,8 @@
-"""A worker: its copy of the graph, and the groups of items it makes of it.
+"""A worker: its copy of the graph, and the groups of items that it reads from it.
 
-A ticket requests a number of next items of an epoch and names the first one, so that a restarted worker knows where to
-continue: at the last snapshot, or at the start of the epoch, skipping what was delivered before. Exceptions of pipes,
-    `SystemExit` too, are sent with the items before them; the loop raises them at their position.
+A ticket requests the next items of an epoch and names the first one, so that a restarted worker knows where to
+continue: at the last snapshot, or at the start of the epoch, skipping the items that were delivered before. Exceptions
+of pipes, `SystemExit` too, are sent with the items before them; the loop raises them at their position.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from headrace.engine.memory.arena import ValueTooLargeError
 from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
 from headrace.pipes.core.base import read, stop
-from headrace.pipes.graph import is_pipe, list_pipes
+from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import note_seeds_of_globals, set_graph_random_seed
 from headrace.pipes.graph.state import can_skip_ahead, graph_state, restore_graph, skip_ahead
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from headrace.rng.process import globals_state, seed_globals, set_globals_state
 
 from .dispatch.client import DispatchClient
-from .interface import WorkerInfo
+from .interface import WorkerInfo, checked_pipe
 from .transport.epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_start, seed_globals_from
 from .transport.item_bytes import estimate_bytes
 from .transport.worker_error import CarriedError, is_of_the_engine
@@ -41,10 +41,10 @@ from .transport.worker_error import CarriedError, is_of_the_engine
 # A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.
 _SNAPSHOT_SECONDS = 0.05
 _SNAPSHOT_SHARE = 50
-# Of a snapshot: several of each worker are under way, and the newest is copied with each state. Where the graph holds
-# more (a shuffle's buffer of large items), a snapshot says only how many items were given, if that is enough.
+# Of a snapshot: several of each worker exist at a time, and the newest is copied into each state. If the graph holds
+# more (a shuffle's buffer of large items), a snapshot holds only the number of items given, if that is enough.
 MAX_SNAPSHOT_BYTES = 2 << 20
-_COUNT_ALONE = pickle.dumps((None, None))  # in place of the states of the pipes and of the global generators
+_ONLY_THE_COUNT = pickle.dumps((None, None))  # instead of the states of the pipes and of the global generators
 
 
 _logger = logging.getLogger("headrace.dataloader2")
@@ -72,11 +72,11 @@ class Group:
 
     Attributes:
         items: The requested items; fewer at the end of the epoch, and before an error.
-        has_ended: Whether nothing comes after them.
-        error: The error after them.
-        seconds: Time of making them.
-        item_bytes: About how many bytes each has.
-        snapshot: State of the graph after them.
+        has_ended: Whether these are the last items of the epoch.
+        error: The error that was raised after them.
+        seconds: The time it took to make them.
+        item_bytes: About how many bytes each of them has.
+        snapshot: The state of the graph after them.
     """
 
     items: list[Any]
@@ -92,7 +92,7 @@ class Group:
         return self.has_ended or self.error is not None
 
     def as_tuple(self) -> tuple[Any, ...]:
-        """Return the fields, in a form that costs little to carry."""
+        """Return the fields as plain tuples, which the codec encodes quickly."""
         error = None if self.error is None else tuple(self.error)
         snapshot = None if self.snapshot is None else tuple(self.snapshot)
         return self.items, self.has_ended, error, self.seconds, self.item_bytes, snapshot
@@ -149,7 +149,7 @@ class Replica:
     Args:
         setup: Its setup.
         info: Its identity.
-        handed: The line to the dispatching process, if there is one.
+        handed: The descriptor of the channel to the dispatching process, if there is one.
     """
 
     def __init__(self, setup: ReplicaSetup, info: WorkerInfo, handed: tuple[int, ...]) -> None:
@@ -162,7 +162,7 @@ class Replica:
             setup.graph, info.num_workers, info.worker_id, SHARDING_PRIORITIES.MULTIPROCESSING, inert_after=inert
         )
         if setup.client is not None:
-            setup.client.join(info.worker_id, Channel.of_fd(*handed))
+            setup.client.attach(info.worker_id, Channel.of_fd(*handed))
         if setup.init_fn is not None:
             graph = checked_pipe(setup.init_fn(graph, info), "worker_init_fn")
         self._initial = self._graph = graph
@@ -171,7 +171,7 @@ class Replica:
         self._iterator: Iterator[Any] | None = None
         self._position = 0  # how many items of the epoch were made
         self._error: CarriedError | None = None
-        self._can_tell = self._can_skip = True
+        self._can_save = self._can_skip = True
         self._globals_at_start = b""
         self._unsaved_seconds = self._snapshot_seconds = 0.0
 
@@ -185,7 +185,7 @@ class Replica:
         try:
             if request.epoch != self._epoch:
                 self._begin(request)
-                self._pass_over(request.first)
+                self._skip_delivered(request.first)
             self._produce(items, request.count)
         except BaseException as error:  # user code: it is passed on as data
             if is_of_the_engine(error):
@@ -209,7 +209,7 @@ class Replica:
         """Begin an epoch, or continue in the middle of it."""
         self._leave()
         self._epoch, self._position, self._error = request.epoch, 0, None
-        self._can_tell = self._can_skip = True
+        self._can_save = self._can_skip = True
         self._unsaved_seconds = 0.0
         epoch_start, snapshot = read_start(request.path)
         self._key = epoch_start.key
@@ -232,7 +232,7 @@ class Replica:
             skip_ahead(self._graph, snapshot.item, note_item)
         else:
             set_globals_state(of_globals)
-            restore_graph(self._graph, states)  # last: if it fails, nothing of it is left
+            restore_graph(self._graph, states)  # last: if it fails, the graph is as before
 
     def _reseed(self, epoch_start: EpochStart) -> None:
         seeds = epoch_start.seeds
@@ -251,8 +251,8 @@ class Replica:
         self._iterator = None
         stop(self._graph)
 
-    def _pass_over(self, first: int) -> None:
-        """Make the items that were delivered before again, and drop them."""
+    def _skip_delivered(self, first: int) -> None:
+        """Make again, and drop, the items that were delivered before."""
         dropped: list[Any] = []
         while self._position < first:
             self._produce(dropped, 1)
@@ -261,7 +261,7 @@ class Replica:
                 raise TransformError(
                     f"the pipes of worker {self._info.worker_id} had given {first} items before, and only "
                     f"{self._position} when they were read again",
-                    fix="a pipe that can be resumed gives the same items for the same seeds",
+                    fix="make sure that the pipes give the same items again for the same seeds",
                 )
             self._position += 1
             dropped.clear()
@@ -289,19 +289,19 @@ class Replica:
                 return
 
     def _snapshot(self, seconds: float) -> Snapshot | None:
-        """Take a snapshot if it is time for one and there is a way to go on from it."""
+        """Return a snapshot if one is due and the pipes can continue from it, else None."""
         self._unsaved_seconds += seconds
         due = max(_SNAPSHOT_SECONDS, _SNAPSHOT_SHARE * self._snapshot_seconds)
         if self._unsaved_seconds < due or self._client is not None:
             return None
         start = time.perf_counter()
-        data = self._states() or (_COUNT_ALONE if self._can_skip_here() else None)
+        data = self._states() or (_ONLY_THE_COUNT if self._can_skip_here() else None)
         self._unsaved_seconds, self._snapshot_seconds = 0.0, time.perf_counter() - start
         return None if data is None else Snapshot(self._position, data)
 
     def _states(self) -> bytes | None:
-        """Return the states of the pipes and of the global generators; None if they are too large or cannot be told."""
-        if not self._can_tell:
+        """Return the states of the pipes and of the global generators; None if too large, or if a pipe has no state."""
+        if not self._can_save:
             return None
         try:
             states = graph_state(self._graph)
@@ -311,11 +311,11 @@ class Replica:
             return None
         except Exception as error:  # noqa: BLE001 - user code: an item in a buffer that cannot be pickled
             _logger.debug("the pipes of worker %d have no state: %s", self._info.worker_id, error)
-        self._can_tell = False
+        self._can_save = False
         return None
 
     def _can_skip_here(self) -> bool:
-        """Tell whether the number of items given is enough to go on: nothing else has any influence on the items."""
+        """Tell whether the number of items given is enough to continue, since nothing else influences the items."""
         if self._can_skip and self._key is None:
             self._can_skip = pickle.dumps(globals_state()) == self._globals_at_start
             return self._can_skip and can_skip_ahead(self._graph)
@@ -358,14 +358,3 @@ class _BoundedFile(io.BytesIO):
     def _check(self, num_bytes: int) -> None:
         if self.tell() + num_bytes > self._max_bytes:
             raise TooManyBytesError
-
-
-def checked_pipe(pipe: Any, option: str) -> Any:
-    """Return the result of a user's function, which must be a pipe.
-
-    Raises:
-        TransformError: It is not a pipe.
-    """
-    if not is_pipe(pipe):
-        raise TransformError(f"{option} must return a pipe, but returned {pipe!r}", fix="end it with `return datapipe`")
-    return pipe

@@ -1,8 +1,8 @@
 """The state of a loader: data, and never a pickled pipe. With the same graph, built again, it resumes exactly.
 
 It holds the seed, the epoch, the number of items given in it, and the positions of the pipes, if they know them.
-Invariant: a state is taken as it is or refused. Its digest covers all of it, so that a lost bit, or an edited number,
-    cannot silently lead to other items.
+Invariant: a state is used as it is or refused. Its digest covers all of it, so that a lost bit, or an edited number,
+cannot silently lead to other items.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import msgspec
 from headrace.datasets.digests import digest_of_state
 from headrace.errors import ResumeError
 from headrace.pipes.graph import list_pipes
+from headrace.pipes.graph.seeds import check_seed
 
 from .plain_data import NotPlainError, from_json, to_json
 
@@ -23,7 +24,7 @@ FORMAT = "headrace.DataLoader2/2"
 # Bytes of buffered items in one state: above this an epoch is read again rather than stored.
 MAX_GRAPH_BYTES = 256 << 20
 _NOT_OF_RECIPE = ("Prefetcher", "PinMemory")  # they may be added or removed: the items stay the same
-_UINT64 = 2**64
+
 _logger = logging.getLogger("headrace.dataloader2")
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]  # what seeds can be derived from
@@ -59,10 +60,10 @@ class LoaderState:
         seed: The seed of all epochs.
         next_seed: The seed that replaces it at the next epoch; None: none does.
         epoch: Since the seed was given, from 0.
-        position: Items given in this epoch.
-        is_in_epoch: Whether it has begun.
+        position: The number of items given in this epoch.
+        is_in_epoch: Whether the epoch has begun.
         graph: The positions of the pipes, from `graph_state`; None: they are read again from the start of the epoch.
-        reading_service_state: That of a reading service that has a state of its own.
+        reading_service_state: The state of the reading service, if it has one of its own.
         epoch_seeding: How seeds of epochs follow from the seed.
         pipes: The pipes of the graph, from `list_recipe`.
     """
@@ -78,7 +79,7 @@ class LoaderState:
     pipes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as a dict that `json` can write."""
+        """Return the state as a dict that `json` can write."""
         graph = self.graph
         if graph is not None:
             try:
@@ -92,8 +93,8 @@ class LoaderState:
 
     def _warn_of(self, error: NotPlainError) -> None:
         _logger.warning(
-            "%s (held in a shuffle's buffer, for example) cannot be saved as plain data: to resume from this "
-            "state, the epoch is read again from its start up to item %d",
+            "%s is held in a buffer (a shuffle's, for example) and cannot be written as plain data: to resume from "
+            "this state, the epoch is read again from its start up to item %d",
             error,
             self.position,
         )
@@ -110,7 +111,7 @@ class LoaderState:
             hint = None
             if isinstance(state, dict) and "serialized_datapipe" in state:
                 hint = "it is a state of torchdata's, which holds a pickled pipe: start the epoch anew"
-            raise ResumeError(f"this is not a state of {FORMAT}: {found}", fix=hint)
+            raise ResumeError(f"this is not a state of format {FORMAT}: {found}", fix=hint)
         saved = _checked(state)
         fields = {field: getattr(saved, field) for field in cls.__dataclass_fields__}
         return cls(
@@ -128,7 +129,7 @@ class LoaderState:
             there, here = " > ".join(self.pipes) or "nothing", " > ".join(pipes) or "nothing"
             raise ResumeError(
                 f"the state is of another graph: {there}, and this one is {here}",
-                fix="build the graph as it was, or start the epoch anew without the state",
+                fix="build the graph as it was, or begin without the state",
             )
 
 
@@ -147,7 +148,7 @@ def _digest_of(state: dict[str, Any]) -> str:
     try:
         return digest_of_state(state, without="digest")
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ResumeError(f"the state holds a value that cannot have been saved: {error}") from error
+        raise ResumeError(f"the state holds a value that no state can hold: {error}") from error
 
 
 def _checked(state: dict[str, Any]) -> _Saved:
@@ -156,11 +157,13 @@ def _checked(state: dict[str, Any]) -> _Saved:
     except (msgspec.ValidationError, RecursionError) as error:
         raise ResumeError(f"the state is damaged: {error}", fix="resume from an older state") from error
     for seed in (saved.seed, saved.next_seed):
-        if seed is not None and not 0 <= seed < _UINT64:
-            raise ResumeError(f"the state is damaged: {seed} is not a seed", fix="resume from an older state")
+        try:
+            check_seed(seed or 0)
+        except ValueError as error:
+            raise ResumeError(f"the state is damaged: {error}", fix="resume from an older state") from None
     if (digest := _digest_of(state)) != saved.digest:
         raise ResumeError(
-            f"the state was changed since it was saved: its digest is {saved.digest}, that of its content {digest}",
+            f"the state was changed after it was taken: its digest is {saved.digest}, its content has {digest}",
             fix="resume from an older state, and do not edit states",
         )
     return saved

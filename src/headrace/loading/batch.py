@@ -7,8 +7,8 @@ position); only `step` and `is_repeat` depend on the ranks.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +69,26 @@ class Batch(Mapping[str, Any]):
     chunk_starts: NDArray[np.int64] | None = None
     packing: Packing | None = None
     data_key: str | None = None
+    _joined_tags: str = field(default="", init=False, repr=False)  # what `tags` is made of
 
     __eq__ = object.__eq__  # a mapping would compare arrays, which have no one truth
     __hash__ = object.__hash__
+
+    def take_tags(self, tags: str | list[str]) -> None:
+        """Take the tags as they come from a worker; joined ones are split when they are first looked at."""
+        if isinstance(tags, list):
+            self.tags = tags
+        else:
+            self._joined_tags = tags
+            del self.tags
+
+    if not TYPE_CHECKING:  # or every attribute would seem to be there
+
+        def __getattr__(self, name: str) -> list[str]:
+            if name != "tags":
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            self.tags = tags = self._joined_tags.split(_SEPARATOR)  # the text stays: another thread may be here, too
+            return tags
 
     def __getitem__(self, key: str) -> Any:
         try:
@@ -89,7 +106,7 @@ class Batch(Mapping[str, Any]):
     @property
     def num_seqs(self) -> int:
         """Number of sequences (or chunks of them)."""
-        return len(self.tags)
+        return len(self.seq_idx)
 
     @property
     def segment_ids(self) -> NDArray[np.int32] | None:
@@ -164,8 +181,3 @@ def pack_made(
 def is_made(value: Any) -> bool:
     """Tell whether a value came from `pack_made`; else it is what a collate has returned."""
     return type(value) is tuple and len(value) == 6 and type(value[0]) is str and value[0] == _MARK
-
-
-def tags_of(text: str | list[str]) -> list[str]:
-    """Return the tags that were joined."""
-    return text.split(_SEPARATOR) if type(text) is str else list(text)

@@ -19,7 +19,7 @@ from headrace.engine import Delivered
 from headrace.errors import HeadraceError, TransformError
 from headrace.ranks import Ranks
 
-from .batch import Batch, Made, Packing, is_made, tags_of
+from .batch import Batch, Made, Packing, is_made
 from .steps import Agreement, Plan, Step
 from .work import Task
 
@@ -298,10 +298,10 @@ class BatchIterator(Iterator[Any]):
         else:
             seq_idx, corpus_idx = seq_idx[kept], corpus_idx[kept]
             starts = None if starts is None else starts[kept]
-        return Batch(
+        batch = Batch(
             arrays,
             lengths,
-            tags_of(tags),
+            [],
             seq_idx,
             corpus_idx,
             epoch,
@@ -312,6 +312,8 @@ class BatchIterator(Iterator[Any]):
             None if packing is None else Packing(*packing),
             self._data_key if self._data_key in lengths else next(iter(lengths), None),
         )
+        batch.take_tags(tags)
+        return batch
 
     def _check_layout(self, epoch: int, number: int, arrays: dict[str, Any]) -> None:
         """Refuse a data key whose dtype or axes change in mid-epoch, and keys that come and go."""

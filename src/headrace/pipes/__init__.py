@@ -1,4 +1,4 @@
-"""Pipes: graphs of small operations that items flow through, and what can be known of a graph without running it.
+"""Pipes: graphs of small operations on items, and what can be known about a graph without running it.
 
 This room decides what a pipe is, what each operation does, and which part of a graph may run where. It never starts a
 process: `dataloader2` decides where the parts run. Read `core/base.py` first, then `core/walk.py` and `graph/split.py`;
@@ -15,9 +15,9 @@ from .graph.explain import explain as explain
 from .graph.explain import to_graph as to_graph
 from .graph.explain import to_mermaid as to_mermaid
 from .torch.native import to_native as to_native
-from .torch.register import register_when_torch_comes
+from .torch.register import register_when_torch_loads
 from .torch.register import register_with_torch as register_with_torch
 
 functional_datapipe = functional_pipe  # torch's name
 
-register_when_torch_comes()
+register_when_torch_loads()

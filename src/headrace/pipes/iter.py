@@ -91,7 +91,7 @@ IterDataPipe = IterPipe
 
 
 def __getattr__(name: str) -> Any:
-    """Say what to use in place of a class of torchdata that did not come along."""
+    """Raise an error that says what to use instead of a torchdata class that was not ported."""
     refuse_unported(__name__, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

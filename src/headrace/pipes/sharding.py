@@ -1,4 +1,4 @@
-"""Tells the sharding pipes of a graph which share of how many is theirs."""
+"""Tells the sharding pipes of a graph which share of the items is theirs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .core.walk import list_pipes, sources_of
 
 
 class SHARDING_PRIORITIES(enum.IntEnum):
-    """Who shards, under torch's names: shares of training processes are split among their workers."""
+    """Which processes the items are shared among, under torch's names: a rank's share is split among its workers."""
 
     DEFAULT = 1
     DISTRIBUTED = 2
@@ -39,14 +39,14 @@ def apply_sharding(
         pipe: The end of the graph.
         num_of_instances: How many shares there are.
         instance_id: Which of them, from 0.
-        sharding_group: Who shards.
-        inert_after: Pipes whose items are shares already: sharding pipes downstream of them stay as they are.
+        sharding_group: Among which processes: ranks, or the workers of a rank.
+        inert_after: Pipes whose items are already one worker's share: sharding pipes downstream of them are left alone.
 
     Returns:
         The pipe.
 
     Raises:
-        RuntimeError: Two pipes on one path would shard for the same group, so that items were lost.
+        RuntimeError: Two pipes on one path shard for the same group, so that items would be lost.
         ConfigError: The numbers are wrong (a `ValueError` too).
     """
     check_count("num_of_instances", num_of_instances, minimum=1)
@@ -61,7 +61,7 @@ def apply_sharding(
     for earlier, each in find_double_sharding(pipes, sharding_group):
         raise RuntimeError(
             "Sharding twice on a single pipeline loses data: "
-            f"{each!r} would shard what is left by {earlier!r}, both for {sharding_group.name}. "
+            f"{each!r} would shard what {earlier!r} leaves, both for {sharding_group.name}. "
             "Remove one of them, or give them different groups: sharding_filter(sharding_group_filter=...)."
         )
     for each in pipes:
@@ -70,12 +70,17 @@ def apply_sharding(
     return pipe
 
 
+def length_of_share(num_items: int, num_shares: int, share: int) -> int:
+    """Return how many items a share has if items are given to the shares in turn."""
+    return (num_items + num_shares - 1 - share) // num_shares
+
+
 def find_double_sharding(pipes: list[Any], sharding_group: SHARDING_PRIORITIES) -> Iterator[tuple[Any, Any]]:
-    """Yield each sharding pipe that shards for a group what another has left, behind that other one.
+    """Yield pairs of sharding pipes of which the second shards, for the same group, what the first leaves.
 
     Args:
-        pipes: Of a graph, sources first.
-        sharding_group: Who shards.
+        pipes: The pipes of a graph, sources first.
+        sharding_group: The group.
     """
     before: dict[int, Any] = {}  # of each pipe, the last sharding pipe at it or upstream of it
     for pipe in pipes:
@@ -89,7 +94,7 @@ def find_double_sharding(pipes: list[Any], sharding_group: SHARDING_PRIORITIES) 
 
 
 def reacts_to(pipe: Any, sharding_group: SHARDING_PRIORITIES) -> bool:
-    """Tell whether a sharding pipe shards for a group: one without `sharding_group_filter` does for all."""
+    """Tell whether a sharding pipe shards for a group: without a `sharding_group_filter` it does for every group."""
     only = getattr(pipe, "sharding_group_filter", None)
     return only is None or only == sharding_group
 

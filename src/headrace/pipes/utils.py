@@ -1,4 +1,4 @@
-"""What torchdata had in `torchdata.datapipes.utils`, under its documented names."""
+"""The functions of `torchdata.datapipes.utils`, under the same names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches for PyTorch: tensors over the same memory, a loader where torch expects one, copies to a GPU ahead of use.
+"""Batches for PyTorch: tensors that share the arrays' memory, a torch `IterableDataset`, copies to a GPU ahead of use.
 
 It decides how a batch becomes tensors and when its memory is page-locked. It knows nothing of what is in a batch. Read
 `loaders.py` first; its names need PyTorch.

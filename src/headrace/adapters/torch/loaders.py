@@ -12,13 +12,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Protocol
 
-import numpy as np
-
 from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError
 from headrace.loading import DataLoader
 
-from ..ahead import Event, LoaderOver, RunAhead, Sent, map_leaves
+from ..ahead import Event, LoaderOver, RunAhead, Sent, map_leaves, numeric_array
 from .pinning import PinnedMemory
 
 try:
@@ -38,24 +36,23 @@ def as_tensors(value: Any) -> Any:
 
 
 def _as_tensor(leaf: Any) -> Any:
-    if not isinstance(leaf, np.ndarray) or leaf.dtype.kind not in "biufc":
+    array = numeric_array(leaf)
+    if array is None:
         return leaf
-    if not leaf.dtype.isnative:
-        leaf = leaf.astype(leaf.dtype.newbyteorder("="))
-    if not leaf.flags.writeable:
-        leaf = leaf.copy()  # torch has no read-only tensors
+    if not array.flags.writeable:
+        array = array.copy()  # torch has no read-only tensors
     try:
-        return torch.from_numpy(leaf)
+        return torch.from_numpy(array)
     except TypeError:  # such as float128
-        return leaf
+        return array
 
 
 class TorchLoader(LoaderOver, IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]
-    """A loader where torch expects one: iterable, with a length, `state_dict` and `load_state_dict`.
+    """A loader of tensors in the form that torch expects: iterable, with a length, `state_dict` and `load_state_dict`.
 
-    It yields batches of tensors, is a `torch.utils.data.IterableDataset`, and has the protocol of torchdata's
-    `StatefulDataLoader`. The workers are those of the loader: if it must be wrapped in torch's own `DataLoader`, give
-    that `batch_size=None, num_workers=0, collate_fn=lambda batch: batch` (its own collate leaves a plain dict).
+    It is a `torch.utils.data.IterableDataset`, and has the protocol of torchdata's `StatefulDataLoader`. The workers
+    are those of the Headrace loader: if you must wrap it in torch's own `DataLoader`, give that `batch_size=None,
+    num_workers=0, collate_fn=lambda batch: batch` (torch's collate would turn a `Batch` into a plain dict).
 
     Args:
         loader: The loader to read.
@@ -75,16 +72,16 @@ class TorchLoader(LoaderOver, IterableDataset):  # type: ignore[misc, type-arg, 
         if get_worker_info() is not None:
             raise HeadraceError(
                 "a loader is read in a worker of torch's DataLoader: each of its workers would read all batches",
-                fix="give torch's DataLoader num_workers=0, and headrace's as many as you like",
+                fix="give torch's DataLoader num_workers=0, and set num_workers of headrace.DataLoader instead",
             )
         return map(as_tensors, iter(self.loader))
 
 
 def _refuse_accelerate(loader: TorchLoader) -> None:
-    """Refuse that accelerate divides batches that are already divided: each rank would get a share of its share.
+    """Raise an error if accelerate divides batches that are already divided: a rank would get a share of its share.
 
-    accelerate makes each data loader that it has prepared register itself before it iterates; others than torch's
-    (Headrace's `DataLoader`, a `TorchLoader`) are left as they are.
+    accelerate has each data loader that it prepared register itself before it iterates; it prepares torch's only, and
+    not Headrace's `DataLoader` or a `TorchLoader`.
     """
     state: Any = getattr(sys.modules.get("accelerate.state"), "GradientState", None)
     divided_by = loader.loader.divided_by
@@ -101,7 +98,7 @@ def _refuse_accelerate(loader: TorchLoader) -> None:
     raise ConfigError(
         f"two levels would divide the data: the loader ({divided_by}), and accelerate, which {how}",
         where=type(prepared).__name__,
-        fix="do not give the loader to accelerator.prepare: each process has batches of its own already. Or let "
+        fix="do not pass the loader to accelerator.prepare, because each process has its own batches already; or let "
         "accelerate alone divide them: headrace.DataLoader(..., rank=0, world_size=1)",
     )
 
@@ -126,14 +123,14 @@ class Copier(Protocol):
 
 
 class CudaCopier:
-    """Copies on a stream of its own, from page-locked memory: only from there can a copy run beside the computation.
+    """Copies on a CUDA stream of its own, from page-locked memory, so that copies and computation overlap.
 
-    Tensors in the shared memory of a worker are copied from there, since that memory was page-locked when it was first
-    used. All others, and all where the system refuses that, are first copied into page-locked memory of torch's.
+    Tensors in the shared memory of a worker are copied from there, since that memory is page-locked when it is first
+    used. All others, or all if the system refuses to lock it, are first copied into page-locked memory of torch's.
 
     Args:
         device: A CUDA device.
-        in_place: Whether the workers' memory is page-locked at all.
+        in_place: Whether to page-lock the workers' memory.
     """
 
     def __init__(self, device: torch.device, in_place: bool = True) -> None:
@@ -162,7 +159,7 @@ class CudaCopier:
 
 
 class _CudaHost:
-    """The side of CUDA for `PinnedMemory`; its stream has all copies that read from there."""
+    """Page-locks memory with CUDA for `PinnedMemory`; all copies from that memory are on its stream."""
 
     _PORTABLE = 1  # cudaHostRegisterPortable: locked for all devices
 
@@ -265,5 +262,7 @@ def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) ->
     if device.type == "cpu":
         return DeviceLoader(loader, None, depth)
     if device.type != "cuda" or not torch.cuda.is_available():
-        raise ConfigError(f"batches cannot be copied to the device {str(device)!r}", fix='give "cpu", or a CUDA device')
+        raise ConfigError(
+            f"batches cannot be copied to the device {str(device)!r}", fix='use "cpu", or a CUDA device that is there'
+        )
     return DeviceLoader(loader, CudaCopier(device), depth)

@@ -9,7 +9,7 @@ from headrace.engine.process.channel import Channel
 from headrace.errors import ConfigError, WorkerDiedError
 from headrace.pipes import IterPipe
 
-from ..transport.wire import Items, Want, decode_items, say
+from ..transport.wire import Items, ItemsRequest, decode_items, send_message
 
 
 class DispatchLostError(WorkerDiedError):
@@ -19,11 +19,11 @@ class DispatchLostError(WorkerDiedError):
 class DispatchClient(IterPipe[Any]):
     """Reads one worker's share of the dispatched items.
 
-    One request is always in flight, so that the next group arrives while this one is processed; there are never more,
-    so that memory is bounded.
+    The next group of items is requested as soon as one arrives, so that it is made while this one is processed. No more
+    than one request is in flight, so that memory is bounded.
 
     Args:
-        alone: Whether each item is requested alone, when it is needed.
+        alone: Whether each item is requested singly, and only when it is needed.
         name: What the dispatching process runs, for errors.
 
     Attributes:
@@ -37,13 +37,13 @@ class DispatchClient(IterPipe[Any]):
         self._alone = alone
         self._name = name
         self._channel: Any = None  # set in the worker
-        self._is_asked = False
-        self._asked_epoch = -1  # the last epoch with a request
+        self._is_requested = False
+        self._requested_epoch = -1  # the last epoch with a request
         self.worker_id = 0
         self.epoch = 0
 
-    def join(self, worker_id: int, channel: Channel) -> None:
-        """Attach to a worker, with the channel that was handed to it."""
+    def attach(self, worker_id: int, channel: Channel) -> None:
+        """Set the worker that this pipe is in, and its channel to the dispatching process."""
         self.worker_id, self._channel = worker_id, channel
 
     def __repr__(self) -> str:
@@ -52,37 +52,37 @@ class DispatchClient(IterPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Return the items of the epoch."""
         epoch = self.epoch
-        if self._asked_epoch == epoch:
+        if self._requested_epoch == epoch:
             raise ConfigError(
                 "dispatched items are read a second time in one epoch, but each is given to one worker, once",
                 where=self._name,
                 fix="put .cycle() or .repeat() before .sharding_round_robin_dispatch(), not after it",
             )
-        self._is_asked = False
+        self._is_requested = False
         while True:
-            if not self._is_asked:
-                self._ask(epoch)
+            if not self._is_requested:
+                self._request(epoch)
             answer, items = self._receive(epoch)
-            self._is_asked = False
+            self._is_requested = False
             is_last = answer.has_ended or answer.error is not None
             if not self._alone and not is_last:
-                self._ask(epoch)
+                self._request(epoch)
             yield from items
             if answer.error is not None:
                 raise answer.error.raisable()
             if answer.has_ended:
                 return
 
-    def _ask(self, epoch: int) -> None:
+    def _request(self, epoch: int) -> None:
         try:
-            say(self._channel, Want(epoch, self._alone))
+            send_message(self._channel, ItemsRequest(epoch, self._alone))
         except OSError:
             raise self._lost() from None
-        self._is_asked = True
-        self._asked_epoch = epoch
+        self._is_requested = True
+        self._requested_epoch = epoch
 
     def _receive(self, epoch: int) -> tuple[Items, list[Any]]:
-        """Return the next answer of this epoch; those of epochs that were left early are dropped."""
+        """Return the next answer for this epoch; answers for abandoned epochs are dropped."""
         while True:
             received = self._channel.receive()
             if received is None:

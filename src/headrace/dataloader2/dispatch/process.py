@@ -1,7 +1,7 @@
-"""The main process's side of the dispatching process: one engine with one worker, and a line to it.
+"""The main process's side of the dispatching process: one engine with one worker, and a connection to it.
 
-Every line is a pair of sockets that is made here, one end of which goes to the dispatching process and the other to its
-peer, when that is started: nothing listens anywhere, so no other process can connect.
+Every connection is a pair of sockets that is made here. One end goes to the dispatching process, the other to its peer
+when that is started: nothing listens anywhere, so no other process can connect.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.engine.process.channel import Channel
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import HeadraceError, WorkerDiedError
 
-from ..transport.wire import Begin, Join, say
+from ..transport.wire import Begin, Join, send_message
 from .server import WHERE, DispatchSetup
 
 
@@ -46,14 +46,14 @@ class Dispatch:
         self._run = self._engine.run(["begin", "serve"])
 
     def _make_line(self, worker_idx: int) -> list[int]:
-        """Make the line to the process that starts now; return its end."""
+        """Make the connection to the process, which is being started; return its end."""
         del worker_idx  # there is one
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._line = Channel(ours)  # one that blocks: a process that is gone ends the wait
+        self._line = Channel(ours)  # blocking: if the process ends, the wait ends too
         return [theirs.detach()]
 
-    def introduce(self, worker_id: int) -> list[int]:
-        """Make the line between the process and a worker that starts now; return the worker's end.
+    def connect_worker(self, worker_id: int) -> list[int]:
+        """Connect a worker that is being started with the process; return the worker's end of the connection.
 
         Raises:
             WorkerDiedError: The process has ended.
@@ -61,7 +61,7 @@ class Dispatch:
         one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with one:
             try:
-                self._say(Join(worker_id), [one.fileno()])
+                self._send(Join(worker_id), [one.fileno()])
             except BaseException:
                 other.close()
                 raise
@@ -81,12 +81,12 @@ class Dispatch:
             raise _named(error) from None
         self._is_ready = True
 
-    def _say(self, message: Join | Begin, fds: Sequence[int] = ()) -> None:
+    def _send(self, message: Join | Begin, fds: Sequence[int] = ()) -> None:
         assert self._line is not None
         try:
-            say(self._line, message, fds)
+            send_message(self._line, message, fds)
         except OSError:
-            raise self.why_gone() from None
+            raise self.exit_error() from None
 
     def begin(self, epoch: int, start: bytes) -> None:
         """Make it begin an epoch, whatever it was doing.
@@ -99,10 +99,10 @@ class Dispatch:
             WorkerDiedError: The process is gone.
         """
         self.wait_until_ready()
-        self._say(Begin(epoch, start))
+        self._send(Begin(epoch, start))
 
-    def why_gone(self) -> HeadraceError:
-        """Return the error for a process that has hung up: how it ended."""
+    def exit_error(self) -> HeadraceError:
+        """Return the error that says why the process has ended."""
         try:
             next(self._run, None)
         except WorkerDiedError as error:
@@ -116,7 +116,7 @@ class Dispatch:
         return WorkerDiedError("the dispatching process has ended")
 
     def hang_up(self) -> None:
-        """Close the line to the process, which then ends: workers stop waiting for it. Any thread may call this."""
+        """Close the connection; the process then ends, and workers stop waiting for it. Any thread may call this."""
         if self._line is not None:
             self._line.shut_down()
 

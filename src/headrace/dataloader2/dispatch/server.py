@@ -1,12 +1,13 @@
 """The dispatching process: runs the part of a graph that must not be replicated, and deals its items out in turn.
 
-Item k of an epoch is worker k mod W's. Items are made only while some worker waits for one; those for other workers
-wait here. A worker that needs many items for each one it gives (it filters, it batches) makes them wait: up to a limit
-in bytes, beyond which the epoch ends with an error. One thread, no polling: it sleeps while there are no requests.
+Item k of an epoch goes to worker k mod W. Items are made only while some worker waits for one; those for other workers
+are kept here until requested. If a worker needs many items for each one that it gives (it filters, it batches), many
+items are kept for the others: up to a limit in bytes, beyond which the epoch ends with an error. One thread, no
+polling: it sleeps while there are no requests.
 
 Invariants: a worker has at most one request in flight, and each is answered once; an epoch begins on a message of the
-    main process, and requests of past epochs get an empty answer; the process serves until the main process hangs up.
-    Only processes with a channel from the main process can send requests.
+main process, and requests of past epochs get an empty answer; the process serves until the main process closes the
+connection. Only processes with a channel from the main process can send requests.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ from headrace.pipes.core.base import read, stop
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set_datapipes_seed
 
+from ..interface import checked_pipe
 from ..transport.epoch_start import EpochStart, seed_globals_from
 from ..transport.item_bytes import estimate_bytes
-from ..transport.wire import Begin, Join, Want, encode_items, hear_main, hear_worker
+from ..transport.wire import Begin, ItemsRequest, Join, decode_of_main, decode_of_worker, encode_items
 from ..transport.worker_error import CarriedError, is_of_the_engine
 
 WHERE = "dispatching process"
@@ -65,13 +67,13 @@ class _Client:
 
     Attributes:
         items: Items that wait for it.
-        want: Its unanswered request.
+        request: Its unanswered request.
         size: How many items it gets at once.
     """
 
     channel: Channel | None = None
     items: deque[Any] = field(default_factory=deque)
-    want: Want | None = None
+    request: ItemsRequest | None = None
     size: GroupSize = field(default_factory=GroupSize)
 
 
@@ -82,7 +84,7 @@ class DispatchServer:
         graph: The graph to run.
         num_workers: How many shares there are.
         main: The line to the main process.
-        max_bytes: Limit on what waits for one worker.
+        max_bytes: Approximate limit on the items that wait for one worker.
     """
 
     def __init__(self, graph: Any, num_workers: int, main: Channel, max_bytes: int) -> None:
@@ -99,9 +101,9 @@ class DispatchServer:
         self._error: CarriedError | None = None
         self._num_dealt = 0
 
-    def __call__(self, request: str) -> Any:
+    def __call__(self, ticket: str) -> Any:
         """Do a ticket."""
-        if request == "begin":
+        if ticket == "begin":
             return None
         try:
             self._serve()
@@ -119,7 +121,7 @@ class DispatchServer:
             for client in self._clients:
                 self._answer(client)
 
-    # --- what comes ---
+    # --- receiving ---
 
     def _handle(self, fd: int) -> None:
         client = self._by_fd.get(fd)
@@ -133,15 +135,15 @@ class DispatchServer:
         if client is not None:
             close_all(fds)
             if packet:
-                client.want = hear_worker(packet)
+                client.request = decode_of_worker(packet)
             else:
                 self._drop(client)
         elif packet:
-            self._obey(hear_main(packet), fds)
+            self._handle_main(decode_of_main(packet), fds)
         else:
             self._is_over = True
 
-    def _obey(self, message: Join | Begin, fds: list[int]) -> None:
+    def _handle_main(self, message: Join | Begin, fds: list[int]) -> None:
         if isinstance(message, Begin):
             self._begin(message)
             return
@@ -152,7 +154,7 @@ class DispatchServer:
         self._poll.register(client.channel, select.POLLIN)
 
     def _drop(self, client: _Client) -> None:
-        channel, client.channel, client.want = client.channel, None, None
+        channel, client.channel, client.request = client.channel, None, None
         if channel is not None:
             del self._by_fd[channel.fileno()]
             self._poll.unregister(channel)
@@ -180,41 +182,44 @@ class DispatchServer:
         pipes = list_pipes(self._initial)
         note_seeds_of_globals(pipes, seeds, is_shared=True)
         set_datapipes_seed(pipes, seeds, True)
+        self._graph = self._initial
         if start.reset_fn is not None:
-            self._graph = start.reset_fn(self._initial)
+            self._graph = checked_pipe(start.reset_fn(self._graph), "iter_reset_fn")
 
     def _leave(self) -> None:
         self._iterator = None
         stop(self._graph)
 
-    # --- what goes ---
+    # --- making and sending items ---
 
     def _is_waiting(self, client: _Client) -> bool:
-        want = client.want
-        return want is not None and want.epoch == self._epoch and len(client.items) < self._limit_of(client, want)
+        request = client.request
+        return (
+            request is not None and request.epoch == self._epoch and len(client.items) < self._limit_of(client, request)
+        )
 
     @staticmethod
-    def _limit_of(client: _Client, want: Want) -> int:
-        return 1 if want.alone else client.size.choose()
+    def _limit_of(client: _Client, request: ItemsRequest) -> int:
+        return 1 if request.alone else client.size.choose()
 
     def _produce(self) -> None:
         """Make items until no worker waits, or for a while."""
         iterator, clients, num_workers = self._iterator, self._clients, len(self._clients)
-        hungry = sum(self._is_waiting(client) for client in clients)
+        num_waiting = sum(self._is_waiting(client) for client in clients)
         start = time.perf_counter()
         num_before = self._num_dealt
         item: Any = None
         try:
-            while hungry:
+            while num_waiting:
                 item = next(iterator)  # type: ignore[arg-type]
                 client = clients[self._num_dealt % num_workers]
                 self._num_dealt += 1
-                was_hungry = self._is_waiting(client)
+                was_waiting = self._is_waiting(client)
                 client.items.append(item)
-                if not was_hungry:
+                if not was_waiting:
                     self._check_waiting(client)
                 elif not self._is_waiting(client):
-                    hungry -= 1
+                    num_waiting -= 1
                     self._answer(client)  # at once: the next item may take long
                 if time.perf_counter() - start > _FLUSH_SECONDS:
                     break
@@ -240,38 +245,38 @@ class DispatchServer:
         num_bytes = num_waiting * max(estimate_bytes(client.items[-1]), _MIN_ITEM_BYTES)
         if num_bytes > self._max_bytes:
             worker = self._clients.index(client)
-            behind = ", ".join(str(number) for number, other in enumerate(self._clients) if self._is_waiting(other))
+            reading = ", ".join(str(number) for number, other in enumerate(self._clients) if self._is_waiting(other))
             raise CacheError(
-                f"{num_waiting} items (about {num_bytes >> 20} MiB) wait for worker {worker}, since worker {behind} "
-                "takes item after item and gives nothing, and workers are read in turn",
+                f"{num_waiting} items (about {num_bytes >> 20} MiB) wait for worker {worker}, because worker {reading} "
+                "reads item after item without giving one, and workers are read in turn",
                 where=f"the limit is {self._max_bytes} bytes for each worker",
                 fix="filter before sharding_round_robin_dispatch, use fewer workers, or give a larger max_bytes",
             )
 
     def _answer(self, client: _Client) -> None:
         """Answer a request, if there is something to send."""
-        want, channel = client.want, client.channel
-        if want is None or channel is None or want.epoch > self._epoch:
+        request, channel = client.request, client.channel
+        if request is None or channel is None or request.epoch > self._epoch:
             return
-        if want.epoch < self._epoch:
-            self._send(client, channel, *encode_items(want.epoch, [], has_ended=True, error=None))
+        if request.epoch < self._epoch:
+            self._send(client, channel, *encode_items(request.epoch, [], has_ended=True, error=None))
             return
         is_over = self._iterator is None
         if not client.items and not is_over:
             return
-        limit = min(len(client.items), self._limit_of(client, want))
+        limit = min(len(client.items), self._limit_of(client, request))
         items = [client.items.popleft() for _ in range(limit)]
         is_last = is_over and not client.items
         error = self._error if is_last else None
         try:
-            answer = encode_items(want.epoch, items, has_ended=is_last, error=error)
+            answer = encode_items(request.epoch, items, has_ended=is_last, error=error)
         except Exception as failure:  # noqa: BLE001 - pickling runs user code: it is passed on as data
             carried = CarriedError.of(failure, WHERE)
-            answer = encode_items(want.epoch, _before_failure(items), has_ended=True, error=carried)
+            answer = encode_items(request.epoch, _before_failure(items), has_ended=True, error=carried)
         self._send(client, channel, *answer)
 
     def _send(self, client: _Client, channel: Channel, packet: bytes, fd: int | None) -> None:
-        client.want = None
+        client.request = None
         try:
             with contextlib.suppress(OSError):  # a worker that is gone is reported by the main process
                 channel.send(packet, () if fd is None else (fd,))

@@ -1,4 +1,4 @@
-"""The reading services: where a graph runs, and how it is split and seeded for that.
+"""The reading services, which decide in which processes a graph runs, and split and seed it for that.
 
-Knows nothing of what pipes do. Read `../interface.py` first, then `multi_processing.py`.
+They know nothing of what pipes do. Read `../interface.py` first, then `multi_processing.py`.
 """

@@ -1,19 +1,20 @@
-"""`DistributedReadingService`: a share for each rank of `torch.distributed`, and the same seeds on all of them."""
+"""`DistributedReadingService`: gives each rank of `torch.distributed` a share of the items, and all the same seeds."""
 
 from __future__ import annotations
 
 import importlib
+from datetime import timedelta
 from typing import Any
 
 from headrace.errors import check_count
+from headrace.pipes.core.naming import class_name
 from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
-from headrace.pipes.ops.buffers.fullsync import FullSync
+from headrace.pipes.ops.buffers.fullsync import FullSync, close_group
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
 from ..interface import ReadingServiceInterface, ResetFn, shut_down
 
 DEFAULT_TIMEOUT_SECONDS = 1800
-_SYNC_NAMES = ("FullSync", "FullSyncIterDataPipe")
 
 
 class DistributedReadingService(ReadingServiceInterface):
@@ -22,7 +23,7 @@ class DistributedReadingService(ReadingServiceInterface):
     Needs torch, and a process group that was initialised. It makes a gloo group of its own.
 
     Args:
-        timeout: Seconds that a rank waits for the others.
+        timeout: Seconds that a rank waits for the others, when an epoch begins and for each item.
     """
 
     def __init__(self, timeout: int = DEFAULT_TIMEOUT_SECONDS) -> None:
@@ -32,16 +33,16 @@ class DistributedReadingService(ReadingServiceInterface):
         self._rank, self._world_size = 0, 1
 
     def initialize(self, datapipe: Any) -> Any:
-        """Take a rank's share of a graph.
+        """Set a graph to this rank's share.
 
         Raises:
             RuntimeError: torch.distributed is not available, or not initialised.
         """
         distributed = _distributed()
         self._world_size, self._rank = distributed.get_world_size(), distributed.get_rank()
-        self._group = distributed.new_group(backend="gloo")
+        self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout))
         apply_sharding(datapipe, self._world_size, self._rank, SHARDING_PRIORITIES.DISTRIBUTED)
-        if type(datapipe).__name__ not in _SYNC_NAMES:
+        if class_name(datapipe) != "FullSync":
             datapipe = FullSync(datapipe, self._timeout)
         self._end = datapipe
         return datapipe
@@ -49,7 +50,7 @@ class DistributedReadingService(ReadingServiceInterface):
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
-        """Make the generator rank 0's, and then this rank's, in place; seed the pipes."""
+        """Give the generator rank 0's seeds, make it this rank's, and seed the pipes."""
         torch = importlib.import_module("torch")
         shut_down(self._end)
         of_epoch, lasting = seed_generator.generate_shared_seed(), seed_generator.lasting_seed
@@ -65,9 +66,8 @@ class DistributedReadingService(ReadingServiceInterface):
         """Destroy the process group; a second call does nothing."""
         group, self._group = self._group, None
         end, self._end = self._end, None
-        if group is not None:
-            shut_down(end)
-            _distributed().destroy_process_group(group)
+        shut_down(end)
+        close_group(group)
 
 
 def _distributed() -> Any:
@@ -83,7 +83,7 @@ def _distributed() -> Any:
 
 
 def _halves(seed: int) -> list[int]:
-    """Return 64 bits as two numbers that fit into signed ones."""
+    """Split an unsigned 64-bit seed into two numbers, as torch has signed integers only."""
     return [seed >> 32, seed & 0xFFFFFFFF]
 
 

@@ -1,7 +1,7 @@
-"""`InProcessReadingService`: the whole graph in the process that requests the items.
+"""`InProcessReadingService`: runs the whole graph in the process that requests the items.
 
-`InPlace` is the pipe that does it, for any service that runs a graph here: seeded like a single worker's, with the
-user's generators unchanged.
+`InProcessGraph` does it, for any service that runs a graph here: seeded like the graph of a single worker, and without
+changing the global generators of the user's process.
 """
 
 from __future__ import annotations
@@ -18,21 +18,20 @@ from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from headrace.pipes.torch.native import to_native
 from headrace.rng.process import kept_globals, seed_globals
 
-from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, prefetched, shut_down
-from ..replica import checked_pipe
+from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, checked_pipe, prefetched, shut_down
 from ..transport.epoch_start import ITEM_PURPOSE
 from .options import check_function
 
 _ALONE = WorkerInfo(1, 0)
 
 
-class InPlace:
+class InProcessGraph:
     """Runs a graph in this process, for services without workers.
 
     Args:
         init_fn: Called once with the graph and `WorkerInfo(1, 0)`.
         reset_fn: Called at the start of each epoch with the graph, `WorkerInfo(1, 0)` and the generator of seeds.
-        keyed: Whether global generators are seeded for each item, and restored after it.
+        keyed: Whether the global generators are seeded for each item, and restored after it.
     """
 
     def __init__(
@@ -77,13 +76,13 @@ class InPlace:
 
 
 class Keyed(SameLength[Any], source="datapipe"):
-    """Seeds the global generators for each item, as workers with `keyed_randomness` do; else they are unchanged.
+    """Seeds the global generators for each item, as workers with `keyed_randomness` do, and restores them after it.
 
     Args:
-        datapipe: What to read.
+        datapipe: The pipe to read.
 
     Attributes:
-        key: Of the epoch.
+        key: The key of the epoch.
     """
 
     def __init__(self, datapipe: Any) -> None:
@@ -137,7 +136,7 @@ class InProcessReadingService(PausableEnd, ReadingServiceInterface):
         reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None = None,
     ) -> None:
         self._end: Any = None
-        self._in_place: InPlace | None = None
+        self._in_process: InProcessGraph | None = None
         self._finalized = False
         self.prefetch_cnt = check_count("prefetch_cnt", prefetch_cnt)
         self.init_fn = check_function("init_fn", init_fn)
@@ -145,19 +144,19 @@ class InProcessReadingService(PausableEnd, ReadingServiceInterface):
 
     def initialize(self, datapipe: Any) -> Any:
         """Take a graph over; return the pipe to iterate over."""
-        self._in_place = InPlace(self.init_fn, self.reset_fn)
+        self._in_process = InProcessGraph(self.init_fn, self.reset_fn)
         apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
-        self._end = prefetched(self._in_place.initialize(datapipe), self.prefetch_cnt)
+        self._end = prefetched(self._in_process.initialize(datapipe), self.prefetch_cnt)
         return self._end
 
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
         """Seed the random pipes for an epoch."""
-        if self._in_place is None:
+        if self._in_process is None:
             raise HeadraceError("initialize_iteration was called before initialize")
         shut_down(self._end)
-        return self._in_place.initialize_iteration(seed_generator, iter_reset_fn)
+        return self._in_process.initialize_iteration(seed_generator, iter_reset_fn)
 
     def finalize(self) -> None:
         """End threads that read ahead; harmless when they have ended."""

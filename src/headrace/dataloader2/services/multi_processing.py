@@ -1,4 +1,4 @@
-"""`MultiProcessingReadingService`: the graph in worker processes, as in torchdata, on Headrace's engine.
+"""`MultiProcessingReadingService`: runs the graph in worker processes, as in torchdata, on Headrace's engine.
 
 `initialize` splits the graph: the part up to the dispatch points runs in the dispatching process, the replicable part
 in each worker, the rest here. The processes are started at once, and work begins when the first item is requested.
@@ -21,7 +21,7 @@ from headrace.pipes.graph import Parts, list_pipes, replace, split_graph
 from headrace.pipes.graph.hoist import hoist_joins
 from headrace.pipes.graph.lint import find_copies
 from headrace.pipes.graph.seeds import SeedGenerator, find_keepers, is_kept, set_datapipes_seed
-from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
+from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding, length_of_share
 from headrace.pipes.torch.native import to_native
 
 from ..consumer import WorkerConsumer
@@ -31,15 +31,15 @@ from ..dispatch.process import Dispatch
 from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, prefetched, shut_down
 from ..replica import ReplicaSetup
 from ..transport.epoch_start import EpochStart
-from .in_process import InPlace
+from .in_process import InProcessGraph
 from .options import check_function, check_start_method, plan_look_ahead
 
 
 def length_over_workers(parts: Parts, num_workers: int) -> int | None:
-    """Return the sum of the lengths of the workers' graphs; None if they do not know.
+    """Return the sum of the lengths of the workers' graphs; None if a length is unknown.
 
     Args:
-        parts: What runs where; not changed.
+        parts: What runs where. Not changed.
         num_workers: How many workers there are.
     """
     try:
@@ -54,7 +54,7 @@ def _length_of(parts: Parts, worker_id: int, num_workers: int, dealt: int | None
     graph, dispatch_root = copy_graph((parts.worker_root, parts.dispatch_root))
     inert = []
     if dealt is not None:
-        share = _Share((dealt + num_workers - 1 - worker_id) // num_workers)
+        share = _Share(length_of_share(dealt, num_workers, worker_id))
         graph = replace(graph, dispatch_root, share)
         inert.append(share)
     apply_sharding(graph, num_workers, worker_id, SHARDING_PRIORITIES.MULTIPROCESSING, inert_after=inert)
@@ -78,24 +78,25 @@ _BYTES_PER_WORKER = 2 << 30  # what an executor has by default
 class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
     """Runs copies of a graph in worker processes, and gives their items in turn: worker 0's, worker 1's, ...
 
-    A worker that dies is replaced and repeats what was not delivered, from its last snapshot or from the start of
-    the epoch; the items stay the same. With a dispatching process its death, or a worker's, is raised.
+    A worker that dies is replaced, and the new one repeats the items that were not delivered, from the last snapshot or
+    the start of the epoch; the items stay the same. If there is a dispatching process, its death or that of a worker
+    raises an error instead.
 
     Args:
-        num_workers: How many; 0: everything runs here, on request.
-        multiprocessing_context: Name of a start method: `"spawn"`, `"forkserver"`, `"fork"`; or None, Headrace's own.
+        num_workers: How many workers; 0: the graph runs in this process.
+        multiprocessing_context: Name of a start method: `"spawn"`, `"forkserver"`, `"fork"`; None: Headrace's own.
         worker_prefetch_cnt: How far a worker may be ahead: this many items if they are slow, this many groups of some
-            milliseconds if they are fast. 0: one item for each request.
-        main_prefetch_cnt: How much more may wait here, at the end of the whole pipeline.
+            milliseconds if they are fast. 0: it makes one item for each request.
+        main_prefetch_cnt: How many more may wait in the main process, at the end of the graph.
         worker_init_fn: Called once in each worker as `fn(datapipe, worker_info)`; returns the pipe.
         worker_reset_fn: Called in each worker at the start of each epoch, after the pipes were seeded, as
             `fn(datapipe, worker_info, seed_generator)`; returns the pipe.
         keyed_randomness: Seed the global generators of Python, NumPy and torch for each item by (seed, epoch, item), so
             that what pipes draw from them does not depend on the number of workers, as long as each worker gives every
             num_workers-th item (no filter or flatmap after the sharding). About 20 us an item.
-        max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each. Also what may wait in the
-            dispatching process, since one worker is behind the others.
-        engine_options: What to do about deaths and stalls.
+        max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each. Also a limit on the items
+            that wait in the dispatching process because a worker is slower than the others.
+        engine_options: How to treat workers that die or stall.
 
     Raises:
         ConfigError: An option is wrong.
@@ -117,7 +118,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         self._engine: Engine | None = None
         self._dispatch: Dispatch | None = None
         self._consumer: WorkerConsumer | None = None
-        self._in_place: InPlace | None = None
+        self._in_process: InProcessGraph | None = None
         self._end: Any = None
         self._are_workers_kept = self._is_dispatch_kept = False  # whether their items are read once for all epochs
         self._finalized = False
@@ -132,7 +133,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, minimum=1)
         self.engine_options = EngineOptions() if engine_options is None else engine_options
         if self.num_workers == 0:
-            warnings.warn("num_workers=0 runs everything here: use InProcessReadingService", stacklevel=2)
+            warnings.warn("num_workers=0 runs the graph in this process: use InProcessReadingService", stacklevel=2)
 
     @property
     def report(self) -> EngineReport | None:
@@ -151,9 +152,9 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         if self._finalized:
             raise HeadraceError("this reading service has been finalized", fix="make a new one")
         if self.num_workers == 0:
-            self._in_place = InPlace(self.worker_init_fn, self.worker_reset_fn, keyed=self.keyed_randomness)
+            self._in_process = InProcessGraph(self.worker_init_fn, self.worker_reset_fn, keyed=self.keyed_randomness)
             apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
-            self._end = self._in_place.initialize(datapipe)
+            self._end = self._in_process.initialize(datapipe)
             return self._end
         if self.worker_init_fn is None and self.worker_reset_fn is None:  # no user function looks for torch's classes
             datapipe = to_native(datapipe)
@@ -161,7 +162,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         parts = split_graph(hoist_joins(datapipe))
         if parts.worker_root is None:
             raise ConfigError(
-                f"nothing of this graph can run in a worker: {describe(datapipe)} is not replicable from its source on",
+                f"no part of this graph can run in a worker: the source of {describe(datapipe)} is not replicable",
                 fix="use InProcessReadingService, or make the source replicable",
             )
         try:
@@ -172,9 +173,8 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         return self._end
 
     def _start(self, parts: Parts) -> Any:
-        name = describe(parts.worker_root)
-        length = length_over_workers(parts, self.num_workers)
-        graph, client = parts.worker_root, None
+        length = length_over_workers(parts, self.num_workers)  # before the workers' part of the graph is changed
+        name, graph, client = describe(parts.worker_root), parts.worker_root, None
         if parts.dispatch_root is not None:
             self._dispatch = Dispatch(
                 copy_graph(parts.dispatch_root), self.num_workers, self.multiprocessing_context, self._bytes_per_worker
@@ -208,8 +208,8 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             alone=self.worker_prefetch_cnt == 0,
             group_bytes=min(GROUP_BYTES, max_bytes // 16),
             name=name,
+            length=length,
         )
-        self._consumer.note_length(length)
         if not parts.main:
             return self._consumer
         end = replace(parts.end, parts.worker_root, self._consumer)
@@ -226,7 +226,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             start_method=self.multiprocessing_context,
             max_bytes=per_worker,
             slot_bytes=min(1 << 20, per_worker),
-            hand_over=None if self._dispatch is None else self._dispatch.introduce,
+            hand_over=None if self._dispatch is None else self._dispatch.connect_worker,
         )
 
     def initialize_iteration(
@@ -236,10 +236,10 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
 
         Args:
             seed_generator: The randomness of the epoch.
-            iter_reset_fn: Called with each worker's graph and that of the dispatching process, after they were seeded.
+            iter_reset_fn: Called with the graph in each worker and in the dispatching process, after it was seeded.
         """
-        if self._in_place is not None:
-            return self._in_place.initialize_iteration(seed_generator, iter_reset_fn)
+        if self._in_process is not None:
+            return self._in_process.initialize_iteration(seed_generator, iter_reset_fn)
         if self._consumer is None:
             raise HeadraceError("initialize_iteration was called before initialize")
         shut_down(self._end)
@@ -262,7 +262,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             return
         self._finalized = True
         end, self._end = self._end, None
-        if self._in_place is not None:
+        if self._in_process is not None:
             shut_down(end)
             return
         if self._dispatch is not None:
@@ -291,7 +291,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the options: a copy of a service is a new one."""
-        live = {"_engine": None, "_dispatch": None, "_consumer": None, "_in_place": None, "_end": None}
+        live = {"_engine": None, "_dispatch": None, "_consumer": None, "_in_process": None, "_end": None}
         return {**vars(self), **live, "_finalized": False}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -304,7 +304,7 @@ def _is_kept(part: Any, end: Any) -> bool:
 
 
 class PrototypeMultiProcessingReadingService:
-    """The old name."""
+    """The old name of `MultiProcessingReadingService`."""
 
     def __new__(cls, *args: Any, **kwargs: Any) -> MultiProcessingReadingService:  # type: ignore[misc]
         """Return a `MultiProcessingReadingService`, and warn."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from headrace.engine import EngineOptions, Raising
 from headrace.engine.process.start import StartMethod
-from headrace.errors import ConfigError, check_count
+from headrace.errors import ConfigError
 
 # Tickets that a worker may have queued, whatever `worker_prefetch_cnt` is: more of them only cost memory.
 _MAX_TICKETS = 64
@@ -52,12 +52,12 @@ def plan_look_ahead(
     Args:
         options: The user's, for all else.
         num_workers: At least 1.
-        worker_prefetch_cnt: How many groups a worker may be ahead; 0: it makes only what was requested.
+        worker_prefetch_cnt: How many groups a worker may be ahead; 0: it makes an item only when it is requested.
         main_prefetch_cnt: How many more may wait in the main process.
         may_restart: Whether a dead worker can be replaced.
     """
-    tickets = min(max(check_count("worker_prefetch_cnt", worker_prefetch_cnt), 1), _MAX_TICKETS)
-    more = min(check_count("main_prefetch_cnt", main_prefetch_cnt), _MAX_TICKETS)
+    tickets = min(max(worker_prefetch_cnt, 1), _MAX_TICKETS)
+    more = min(main_prefetch_cnt, _MAX_TICKETS)
     return EngineOptions(
         tickets_per_worker=tickets,
         look_ahead=num_workers * tickets + more,

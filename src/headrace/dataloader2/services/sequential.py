@@ -1,4 +1,4 @@
-"""`SequentialReadingService`: several reading services, one over the other."""
+"""`SequentialReadingService`: applies several reading services to a graph, one after the other."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from ..interface import ResetFn
 
 
 def seed_globals_from(seeds: SeedGenerator, *, shared: bool = False) -> None:
-    """Seed the three generators from three successive seeds, as in torchdata.
+    """Seed the global generators of Python, torch and NumPy from three successive seeds, as torchdata does.
 
     Args:
         seeds: The source of the seeds.
-        shared: Take shared seeds instead of this worker's own.
+        shared: Use shared seeds instead of this worker's own.
     """
     of_python, of_torch, of_numpy = (
         seeds.generate_shared_seed() if shared else seeds.generate_seed() for _ in range(3)
@@ -48,9 +48,9 @@ class EpochStart:
     """How an epoch begins.
 
     Attributes:
-        seeds: The worker's own.
-        reset_fn: To be called with the graph, after it was seeded.
-        key: Keyed randomness: of the epoch; `None`: the worker's generators are seeded once.
+        seeds: The seeds of the worker.
+        reset_fn: A function to call with the graph after it was seeded.
+        key: With keyed randomness, the key of the epoch; `None`: the global generators are seeded once per epoch.
     """
 
     seeds: SeedGenerator
@@ -58,10 +58,10 @@ class EpochStart:
     key: int | None = None
 
     def to_bytes(self) -> bytes:
-        """Return it as a parcel for a worker.
+        """Encode it for a worker.
 
         Raises:
-            ConfigError: The function cannot be carried.
+            ConfigError: The function cannot be pickled.
         """
         return ship(self, what="iter_reset_fn and seeds")
 
@@ -70,7 +70,7 @@ class Snapshot(NamedTuple):
     """The state of a worker's graph.
 
     Attributes:
-        item: How many items it had given in the epoch.
+        item: How many items the worker had given in the epoch.
         data: The states of its pipes and of the global generators, pickled by the worker.
     """
 
@@ -86,15 +86,15 @@ class StartFile:
 
     @property
     def path(self) -> str:
-        """Where a worker finds it."""
+        """The path by which a worker opens the file."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def write(self, start: bytes, snapshot: Snapshot | None) -> None:
         """Replace the content.
 
         Args:
-            start: What `EpochStart.to_bytes` gave.
-            snapshot: Where to continue; `None`: at the start of the epoch.
+            start: An encoded `EpochStart`.
+            snapshot: Where the worker continues; `None`: at the start of the epoch.
         """
         item, data = (0, None) if snapshot is None else (snapshot.item, snapshot.data)
         head = _HEAD.pack(len(start), item, -1 if data is None else len(data))

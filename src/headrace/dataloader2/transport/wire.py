@@ -25,36 +25,36 @@ from .worker_error import CarriedError
 
 
 class Join(msgspec.Struct, frozen=True, tag=True):
-    """The main process: the descriptor that comes with this is the channel of a worker, replacing an older one."""
+    """From the main process: the channel of a worker, whose descriptor comes with this, replacing an older one."""
 
     worker_id: int
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """The main process: begin an epoch. `start` is a parcel with an `EpochStart`."""
+    """From the main process: begin an epoch. `start` is an encoded `EpochStart`."""
 
     epoch: int
     start: bytes
 
 
-class Want(msgspec.Struct, frozen=True, tag=True):
-    """A worker: send me my next items of an epoch; one at most if `alone`."""
+class ItemsRequest(msgspec.Struct, frozen=True, tag=True):
+    """From a worker: send its next items of an epoch; at most one if `alone`."""
 
     epoch: int
     alone: bool
 
 
 class Items(msgspec.Struct, frozen=True, tag=True):
-    """The answer to a `Want`: a group of items, written by the codec.
+    """The answer to an `ItemsRequest`: a group of items, encoded by the engine's codec.
 
     Attributes:
-        epoch: Of the `Want`.
-        num_items: How many; none if the epoch was abandoned.
-        header: Of the codec.
-        data: The bytes of the slot, or none if they lie in the file that came with this.
-        num_bytes: How many they are.
-        has_ended: Whether nothing comes after them.
-        error: What comes after them.
+        epoch: The epoch of the request.
+        num_items: How many items there are; 0 if the epoch was abandoned.
+        header: The header of the codec.
+        data: The encoded bytes; empty if they are in the memory file that came with this.
+        num_bytes: How many bytes there are.
+        has_ended: Whether these are the last items of the epoch.
+        error: The error that was raised after them.
     """
 
     epoch: int
@@ -68,11 +68,11 @@ class Items(msgspec.Struct, frozen=True, tag=True):
 
 _ENCODER = msgspec.msgpack.Encoder()
 _FROM_MAIN: msgspec.msgpack.Decoder[Join | Begin] = msgspec.msgpack.Decoder(Join | Begin)
-_FROM_WORKER: msgspec.msgpack.Decoder[Want] = msgspec.msgpack.Decoder(Want)
+_FROM_WORKER: msgspec.msgpack.Decoder[ItemsRequest] = msgspec.msgpack.Decoder(ItemsRequest)
 _FROM_SERVER: msgspec.msgpack.Decoder[Items] = msgspec.msgpack.Decoder(Items)
 
 
-def say(channel: Channel, message: Join | Begin | Want, fds: Sequence[int] = ()) -> None:
+def send_message(channel: Channel, message: Join | Begin | ItemsRequest, fds: Sequence[int] = ()) -> None:
     """Send a message of the main process or a worker.
 
     Raises:
@@ -81,12 +81,12 @@ def say(channel: Channel, message: Join | Begin | Want, fds: Sequence[int] = ())
     channel.send(_ENCODER.encode(message), fds)
 
 
-def hear_main(packet: bytes) -> Join | Begin:
+def decode_of_main(packet: bytes) -> Join | Begin:
     """Return a message of the main process."""
     return _FROM_MAIN.decode(packet)
 
 
-def hear_worker(packet: bytes) -> Want:
+def decode_of_worker(packet: bytes) -> ItemsRequest:
     """Return a message of a worker."""
     return _FROM_WORKER.decode(packet)
 

@@ -1,4 +1,4 @@
-"""An exception of a pipe on its way from a worker to the loop, in torchdata's form.
+"""Carries an exception of a pipe from a worker to the loop, in torchdata's form.
 
 The same type is raised, with the message `Caught <Type> in worker process <id>.` and the original traceback as text.
 """
@@ -18,9 +18,9 @@ class CarriedError(NamedTuple):
     """An exception as data.
 
     Attributes:
-        type_name: Its type.
-        text: The message in that form.
-        pickled: The type and the exception, each `None` if it cannot be carried.
+        type_name: The name of its type.
+        text: The message in torchdata's form.
+        pickled: The type and the exception, each `None` if it cannot be pickled.
     """
 
     type_name: str
@@ -66,7 +66,7 @@ class CarriedError(NamedTuple):
 
 
 class _Readable(str):
-    """A text that a `KeyError` shows as it is, with its line breaks."""
+    """A message that a `KeyError` shows with its line breaks: it shows the `repr` of its argument."""
 
     __slots__ = ()
 
@@ -89,10 +89,10 @@ def _uncarried(data: bytes | None) -> Any:
 
 
 def is_of_the_engine(error: BaseException) -> bool:
-    """Tell Ctrl-C and the engine's own exit, when the main process is gone, from what user code raises."""
+    """Tell whether an exception is Ctrl-C or the engine's own exit (its main process is gone), not user code's."""
     return isinstance(error, KeyboardInterrupt) or (isinstance(error, SystemExit) and type(error) is not SystemExit)
 
 
 def is_named(error: BaseException) -> bool:
-    """Tell whether the text of an error says which pipe raised it: that of a worker, or torch's."""
+    """Tell whether the text of an error already says which pipe raised it, as errors from workers and torch's do."""
     return any("thrown by __iter__ of" in argument for argument in error.args if isinstance(argument, str))

@@ -37,18 +37,18 @@ Begin = Callable[[Any], Iterator[Any]]
 class Pipe:
     """Base of both kinds of pipes."""
 
-    _not_shipped: ClassVar[tuple[str, ...]] = ()  # attributes that a copy does not get: it has the class's
+    _not_shipped: ClassVar[tuple[str, ...]] = ()  # attributes left out of copies, which then have the class's value
     keeps_items: ClassVar[bool] = False  # whether it reads its sources once, and gives the same items in all epochs
-    is_fed_elsewhere: ClassVar[bool] = False  # whether other pipes give its items, in another process
+    is_fed_elsewhere: ClassVar[bool] = False  # whether its items are made by pipes in another process
 
     def note_seeds(self, seeds: tuple[int, ...]) -> None:
-        """Receive the seeds of the random pipes before this one; for a pipe that keeps items, those to fill it by.
+        """Receive the seeds of the random pipes upstream that decide which items this pipe keeps.
 
-        Items that were read by other seeds are dropped, so that the kept items follow from the seeds.
+        Items kept under other seeds are dropped, so that the kept items follow from the seeds.
         """
 
     def note_seed_of_globals(self, seed: int) -> None:
-        """Receive the seed of the global generators for the time in which this one reads items that it keeps."""
+        """Receive the seed for Python's, NumPy's and torch's global generators while this pipe reads what it keeps."""
 
     def __bool__(self) -> bool:
         return True  # whether it has items or not, and whether or not its length is known
@@ -95,10 +95,10 @@ class Restored(Protocol):
     ended: set[int]
 
     def take_end(self, source: IterPipe[Any]) -> bool:
-        """Tell whether a source has ended for the reader that begins to read it; True only once."""
+        """Tell whether the saved iteration had read this source to its end; True only for the first call."""
 
     def forget(self, pipe: IterPipe[Any]) -> None:
-        """Note that a pipe restarts, and all upstream of it with it."""
+        """Record that a pipe, and so everything upstream of it, restarts from its beginning."""
 
 
 def _no_iteration() -> None:
@@ -108,14 +108,14 @@ def _no_iteration() -> None:
 class IterPipe(Pipe, IterMethods, Generic[T_co]):
     """A pipe that is read from its start to its end.
 
-    A class of one's own needs `__iter__`, written as a generator; `reset` if it keeps a position; `state` and `restore`
-    to be resumed without being read again from its start; `__len__` if it knows its length.
+    A subclass needs `__iter__`, written as a generator; `reset` if it keeps a position; `state` and `restore` if it is
+    to resume without being read again from its start; `__len__` if it knows its length.
     """
 
-    _raw: Callable[[], Any] = staticmethod(_no_iteration)  # the current one
+    _raw: Callable[[], Any] = staticmethod(_no_iteration)  # returns the generator of the current iteration, or None
     _reading = 0  # the number of that iteration: iterators of earlier ones are invalid
     _started = 0  # the number of the last iteration that was not stopped; 0: none. Readers start before their sources
-    _is_restored = False
+    _is_restored = False  # whether the next iteration begins at the position in the attributes, without `reset`
     _restored: Restored | None = None  # what it was restored with, until it or a reader of it restarts
     _wanted: Wanted | None = None  # of the items of the next iteration; None: all
     _begin: ClassVar[Begin]  # the `__iter__` of the class
@@ -141,34 +141,34 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
         return None
 
     def restore(self, state: State) -> None:
-        """Go to the position of a state, so that the next iteration begins there. Sources are restored before."""
+        """Set the position from a state: the next iteration begins there. Sources are restored first."""
         if state:  # a pipe without a position needs nothing
             raise NotImplementedError(f"{type(self).__name__} has no restore")
 
     def can_skip_ahead(self) -> bool:
-        """Return whether `skip_ahead` brings another pipe like this one to where this one is."""
+        """Return whether `skip_ahead` can bring a new copy of this pipe to the position of this one."""
         return self.skips_ahead
 
     def skip_ahead(self, wanted: Wanted) -> Wanted:
-        """Return which items of the source are needed for those that are wanted of this one.
+        """Return which items of the source are needed to give the wanted items of this pipe.
 
-        Called between `reset` and an iteration, of a class that says `skips_ahead=True`: it has one source, and which
-        items of it are needed does not depend on what they are. The iteration then finds only these in the source.
+        Called between `reset` and an iteration, for classes with `skips_ahead=True`: these have one source, and which
+        of its items are needed does not depend on their values. The iteration then gets only these from the source.
         """
         return wanted
 
     def _forget_position(self) -> None:
-        """Begin at the start, whatever was restored."""
+        """Have the next iteration begin at the start, whatever was restored."""
         self._is_restored, self._restored, self._wanted = False, None, None
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it is in the middle of an iteration: only then its attributes hold a position. Else it starts."""
+        """Whether an iteration is in progress or restored, so that the attributes hold its position."""
         raw = self._raw()
         return self._is_restored or (raw is not None and raw.gi_frame is not None)
 
     def hold(self) -> AbstractContextManager[None]:
-        """Return a context within which nothing moves behind this pipe: for pipes that read ahead in a thread."""
+        """Return a context manager during which no thread of this pipe reads ahead, so that a state can be taken."""
         return nullcontext()
 
     def __len__(self) -> int:
@@ -189,14 +189,14 @@ class MapPipe(Pipe, MapMethods, Generic[T_co]):
         raise TypeError(f"{type(self).__name__} instance doesn't have valid length")
 
     def draws_when_loaded(self) -> dict[int, dict[str, Any]]:
-        """Return `id` of a pipe before this one -> the state of its random numbers when this one loaded its items.
+        """Return, by `id` of the pipes upstream, the states of their generators when this pipe loaded its items.
 
         For a pipe that reads iterable ones once and keeps their items; empty for others.
         """
         return {}
 
     def forget_other_draws(self) -> None:
-        """Drop items that were loaded by other random numbers than the pipes before this one have now."""
+        """Drop the loaded items if the generators of the pipes upstream had other states when they were loaded."""
 
     def __add__(self, other: MapPipe[Any]) -> MapPipe[Any]:
         return self.concat(other) if is_map_pipe(other) else NotImplemented
@@ -251,14 +251,13 @@ class PipeIterator(Iterator[T_co]):
 def read(source: Any) -> Iterator[Any]:
     """Start to read a source, for a pipe that is made of it.
 
-    If another reader takes the source over in the middle, the one before gets a RuntimeError where it would have seen
-    the end.
+    If another reader begins to read the source meanwhile, the first one gets a RuntimeError instead of the end.
 
     Args:
         source: A pipe, or anything else that can be iterated over (torch's pipes too).
 
     Raises:
-        RuntimeError: The source is giving an item at this moment, to another thread or to a function of its own.
+        RuntimeError: The source is busy: another thread, or a function that the source itself called, is reading it.
     """
     if not isinstance(source, IterPipe):
         return iter(source)
@@ -276,13 +275,13 @@ def stop(pipe: Any) -> None:
         pipe: One of our iterable pipes; with anything else nothing is done.
 
     Raises:
-        RuntimeError: The pipe is giving an item at this moment.
+        RuntimeError: The pipe is busy: another thread, or a function that it called itself, is reading it.
     """
     if not isinstance(pipe, IterPipe):
         return
     raw = pipe._raw()
     if raw is not None and raw.gi_running:
-        raise RuntimeError(f"{pipe!r} is giving an item at this moment, in another thread or to a function of its own")
+        raise RuntimeError(f"{pipe!r} is being read at this moment, by another thread or by a function that it called")
     pipe._reading = next(_numbers)
     pipe._started = 0
     pipe._raw = _no_iteration
@@ -296,12 +295,12 @@ def mark_restored(pipe: IterPipe[Any], restored: Restored | None, *, is_under_wa
 
 
 def want(pipe: IterPipe[Any], wanted: Wanted) -> None:
-    """Have the next iteration give only some of the items."""
+    """Restrict the next iteration to some of the items."""
     pipe._wanted = wanted
 
 
 def restored_with(pipe: IterPipe[Any]) -> Restored | None:
-    """Return what a pipe was restored with; `None` if it or a reader of it was restarted since."""
+    """Return the restored graph that a pipe belongs to; `None` if it or a reader of it was restarted since."""
     return pipe._restored
 
 
@@ -311,12 +310,12 @@ def forget_position(pipe: IterPipe[Any]) -> None:
 
 
 def decides_when_to_begin(pipe: Any) -> bool:
-    """Tell whether a pipe has several readers at once: a restart of one reader does not restart it."""
+    """Tell whether a pipe serves several readers at once, so that a restart of one reader does not restart it."""
     return isinstance(pipe, IterPipe) and type(pipe).is_under_way is not IterPipe.is_under_way
 
 
 def is_started_by(source: IterPipe[Any], reader: IterPipe[Any]) -> bool:
-    """Tell whether a source was started, and not stopped since, in the current iteration of a reader."""
+    """Tell whether a source was started during the current iteration of a reader, and not stopped since."""
     return 0 < reader._started < source._started
 
 
@@ -351,7 +350,7 @@ def _restart(pipe: IterPipe[T_co]) -> Iterator[T_co]:
 
 
 def _generate(iterator: Iterator[T_co]) -> Generator[T_co, None, None]:
-    """Make a generator of an iterator that is not one, maybe the pipe itself with a `__next__`."""
+    """Turn an iterator, perhaps the pipe itself with a `__next__`, into a generator."""
     while True:
         try:
             item = next(iterator)

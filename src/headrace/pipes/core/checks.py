@@ -12,18 +12,24 @@ from headrace.errors import ConfigError, check_count
 from .base import is_iter_pipe
 
 
-def check_sources(name: str, sources: Sequence[Any]) -> tuple[Any, ...]:
-    """Return the iterable pipes that a pipe is made of.
+def check_sources(name: str, sources: Sequence[Any], is_right: Callable[[Any], bool] = is_iter_pipe) -> tuple[Any, ...]:
+    """Return the sources of a pipe.
+
+    Args:
+        name: The class of the pipe, for errors.
+        sources: What the user gave.
+        is_right: `is_iter_pipe` or `is_map_pipe`.
 
     Raises:
         ConfigError: There are none.
-        TypeError: One of them is something else.
+        TypeError: One of them is not such a pipe.
     """
     if not sources:
         raise ConfigError(f"{name} needs at least one pipe, got none")
     for source in sources:
-        if not is_iter_pipe(source):
-            raise TypeError(f"All inputs are required to be `IterDataPipe` for `{name}`, got {type(source).__name__}")
+        if not is_right(source):
+            kind = "IterDataPipe" if is_right is is_iter_pipe else "MapDataPipe"
+            raise TypeError(f"All inputs are required to be `{kind}` for `{name}`, got {type(source).__name__}")
     return tuple(sources)
 
 
@@ -36,7 +42,7 @@ def wanted_columns(num_columns: int, skipped: Sequence[int] | None) -> list[int]
     """Return the columns that are not skipped.
 
     Raises:
-        RuntimeError: All are.
+        RuntimeError: All columns are skipped.
     """
     wanted = [column for column in range(num_columns) if column not in (skipped or ())]
     if not wanted:
@@ -48,8 +54,8 @@ def check_takes(function: Callable[..., Any], num_arguments: int) -> None:
     """Check that a function can be called with a number of positional arguments.
 
     Raises:
-        ConfigError: It cannot. A function without a readable signature passes.
-        TypeError: It is not a function.
+        ConfigError: It cannot. Functions whose signature Python cannot tell are accepted.
+        TypeError: It is not callable.
     """
     if not callable(function):
         raise TypeError(f"A callable function is expected, but {type(function)} is provided.")

@@ -18,11 +18,11 @@ _MERSENNE_VERSION = 3  # of `random.getstate`: 624 words and the position
 
 
 class Draws:
-    """A generator per epoch.
+    """The random numbers of one pipe: a generator for each epoch.
 
     Args:
         purpose: What the numbers are for; different purposes give different numbers.
-        seed: The seed of all numbers; `None`: each epoch differs at random.
+        seed: The seed of all epochs; `None`: each epoch draws its own from the operating system.
 
     Attributes:
         generator: The generator of the current epoch.
@@ -41,7 +41,7 @@ class Draws:
         self._number = self._epoch = 0
 
     def set_number(self, number: int) -> None:
-        """Restart at the epoch of an external counter; without a seed, that of seed 0."""
+        """Set the epoch by an external counter; without a seed, seed 0 is used."""
         self._seed = self._seed or 0
         self._number, self._epoch = number, 0
 
@@ -80,22 +80,22 @@ def draws_of(pipe: Any) -> dict[str, Draws]:
 
 
 def state_of_draws(pipe: Any) -> dict[str, Any]:
-    """Return where the numbers of a pipe are."""
+    """Return the states of a pipe's generators, by attribute."""
     return {name: draws.state() for name, draws in draws_of(pipe).items()}
 
 
 def restore_draws(pipe: Any, state: dict[str, Any]) -> None:
-    """Bring the numbers of a pipe where those of another like it were."""
+    """Set the generators of a pipe to the states that `state_of_draws` returned for another like it."""
     for name, of_draws in state.items():
         getattr(pipe, name).restore(of_draws)
 
 
 def seeds_of(pipes: list[Any]) -> list[dict[str, Any]]:
-    """Return the random state of each pipe; an empty list if none draws any."""
+    """Return the states of the generators of each pipe; an empty list if no pipe has any."""
     seeds = [state_of_draws(pipe) for pipe in pipes]
     return seeds if any(seeds) else []
 
 
 def fold_seed(seed: int) -> int:
-    """Return any integer as a signed one of 64 bits, which `derive_seed` takes."""
+    """Wrap any integer into a signed 64-bit one, as `derive_seed` needs."""
     return (seed + 2**63) % 2**64 - 2**63

@@ -1,13 +1,13 @@
-"""The functional forms as methods: their names and parameters are declared in the stub beside this file.
+"""The functional forms (`pipe.map(...)`), declared for type checkers in the stub beside this file.
 
-Nothing is defined here: `Pipe.__getattr__` finds the operation of a name. A stub may import the operations, which
+Nothing is defined here: `Pipe.__getattr__` looks operations up by name. The stub may import the operations, which
 import pipes; this file may not.
 """
 
 
 class IterMethods:
-    """What can follow the dot of an iterable pipe."""
+    """The functional forms of iterable pipes."""
 
 
 class MapMethods:
-    """What can follow the dot of a map-style pipe."""
+    """The functional forms of map-style pipes."""

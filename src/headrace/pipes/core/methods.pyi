@@ -1,6 +1,6 @@
 """The functional forms, declared for type checkers and editors; a test compares them with their classes.
 
-What a parameter means is said where the operation is: `map` is `Mapper`, see `headrace.pipes.iter` and `.map`.
+Parameters are documented at the operations: `map` is `Mapper`, see `headrace.pipes.iter` and `.map`.
 """
 
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
@@ -16,10 +16,10 @@ from ..sharding import SHARDING_PRIORITIES
 from .base import IterPipe, MapPipe
 
 class IterMethods:
-    """What can follow the dot of an iterable pipe."""
+    """The functional forms of iterable pipes."""
 
     def add_index(self, index_name: str = "index") -> IterPipe[Any]:
-        """Add its number to each dict, in a copy."""
+        """Add the number of the item, from 0, to each dict; yields shallow copies."""
 
     def async_map_batches(
         self,
@@ -30,10 +30,10 @@ class IterMethods:
         max_concurrency: int = 32,
         flatten: bool = True,
     ) -> IterPipe[Any]:
-        """Await a coroutine of each item, the items of a batch at once. The order is that of the source."""
+        """Await a coroutine for each item, those of a batch together. The order is that of the source."""
 
     def batch(self, batch_size: int, drop_last: bool = False, wrapper_class: type[Any] = DataChunk) -> IterPipe[Any]:
-        """Put so many items in a row into a list."""
+        """Make batches of consecutive items."""
 
     def bucketbatch(
         self,
@@ -44,24 +44,24 @@ class IterMethods:
         sort_key: Callable[[list[Any]], list[Any]] | None = None,
         use_in_batch_shuffle: bool = True,
     ) -> IterPipe[Any]:
-        """Shuffle a pool of items, sort buckets of it, cut them into batches, and shuffle those."""
+        """Shuffle pools of items, sort each bucket of a pool, cut buckets into batches, and shuffle the batches."""
 
     def check_hash(self, hash_dict: Mapping[str, str], hash_type: str = "sha256", rewind: bool = True) -> IterPipe[Any]:
-        """Compare the hash of each file with the one that it should have, and pass it on."""
+        """Check the hash of each file, and pass the item on."""
 
     def collate(
         self, conversion: Conversion = default_collate, collate_fn: Callable[[Any], Any] | None = None
     ) -> IterPipe[Any]:
-        """Make arrays of each batch."""
+        """Collate each batch."""
 
     def concat(self, *datapipes: IterPipe[Any]) -> IterPipe[Any]:
-        """Give the items of the first source, then those of the next. `a + b` is the same."""
+        """Concatenate pipes: yield the items of the first source, then those of the next. `a + b` is the same."""
 
     def cycle(self, count: int | None = None) -> IterPipe[Any]:
-        """Go through the source several times. Each time is an epoch of its own: a shuffle gives another order."""
+        """Read the source several times. Each time is an epoch of its own: a shuffle gives another order."""
 
     def decompress(self, file_type: str | CompressionType | None = None) -> IterPipe[Any]:
-        """Give (path, file to read the uncompressed bytes from); of tar and zip archives, the archive's object."""
+        """Yield (path, file object that decompresses as it is read); for tar and zip, the archive object."""
 
     def demux(
         self,
@@ -70,7 +70,7 @@ class IterMethods:
         drop_none: bool = False,
         buffer_size: int = 1000,
     ) -> list[IterPipe[Any]]:
-        """Give each item to one of several readers."""
+        """Split a pipe into several: a function chooses the one that gets an item."""
 
     def drop(self, indices: Hashable | list[Hashable]) -> IterPipe[Any]:
         """Drop columns."""
@@ -84,30 +84,30 @@ class IterMethods:
         skip_read: bool = False,
         timeout: float = 300,
     ) -> IterPipe[str]:
-        """End the section that `on_disk_cache` began: write its results to files and give their paths."""
+        """End the section that `on_disk_cache` began: write its results to files and yield their paths."""
 
     def enumerate(self, starting_index: int = 0) -> IterPipe[Any]:
-        """Give (number, item)."""
+        """Number the items: yield (number, item)."""
 
     def extract(self, file_type: str | CompressionType | None = None) -> IterPipe[Any]:
-        """Do what `decompress` does; the older name."""
+        """Decompress files: the older name of `decompress`."""
 
     def filter(self, filter_fn: Callable[..., Any], input_col: Any = None) -> IterPipe[Any]:
-        """Keep the items for which a function is true. Open files in the others are closed."""
+        """Keep the items for which a function returns True. Open files in the other items are closed."""
 
     def flatmap(self, fn: Callable[..., Any] | None = None, input_col: Any = None) -> IterPipe[Any]:
-        """Apply a function that returns several values, and give them one by one."""
+        """Apply a function that returns several values to each item, and yield the values one by one."""
 
     def flatten(self, indices: Hashable | list[Hashable] | None = None) -> IterPipe[Any]:
-        """Replace columns by their parts, one level deep."""
+        """Flatten columns by one level: a list, tuple or dict in a column is replaced by its elements."""
 
     def fork(
         self, num_instances: int, buffer_size: int = 1000, copy: str | None = None
     ) -> list[IterPipe[Any]] | IterPipe[Any]:
-        """Give the same items to several readers."""
+        """Fork a pipe into several, each of which gives all items."""
 
     def fullsync(self, timeout: float = 1800) -> IterPipe[Any]:
-        """End on all ranks when the first has no more items, so that none waits for one that has finished."""
+        """End the epoch on all ranks when one has no more items, so that none waits for it in a collective."""
 
     def groupby(
         self,
@@ -119,19 +119,19 @@ class IterMethods:
         guaranteed_group_size: int | None = None,
         drop_remaining: bool = False,
     ) -> IterPipe[Any]:
-        """Collect items with the same key."""
+        """Group items with the same key."""
 
     def header(self, limit: int | None = 10) -> IterPipe[Any]:
-        """Give the first items, and read no more than those from the source."""
+        """Yield only the first items, and read no more than those from the source."""
 
     def in_batch_shuffle(self) -> IterPipe[Any]:
         """Shuffle the items within each batch."""
 
     def in_memory_cache(self, size: int | None = None) -> IterPipe[Any]:
-        """Keep the items of the first whole epoch, and give the same objects in later ones."""
+        """Keep the items of the first complete epoch, and yield the same objects in later epochs."""
 
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = join_lines) -> IterPipe[Any]:
-        """Join lines up to an empty one, or to the end of their file."""
+        """Join the lines of a file into paragraphs, which end at empty lines."""
 
     def list_files(
         self,
@@ -142,22 +142,22 @@ class IterMethods:
         non_deterministic: bool = False,
         length: int = -1,
     ) -> IterPipe[Any]:
-        """Give the paths of the files in folders, sorted: those of a folder before those of the folders in it."""
+        """Yield the paths of the files in folders, sorted; files of a folder come before those of its subfolders."""
 
     def list_files_by_fsspec(self, masks: str | list[str] = "", **kwargs: Any) -> IterPipe[Any]:
-        """Give the sorted paths of what is in folders of any file system, with the protocol of the folder."""
+        """Yield the sorted paths of the entries of folders in any file system of fsspec, with the folder's protocol."""
 
     def load_from_bz2(self, length: int = -1) -> IterPipe[Any]:
-        """Give (path without its suffix, file to read the uncompressed bytes from) of bz2 files."""
+        """Decompress bz2 files: yield (path without its suffix, file object that decompresses as it is read)."""
 
     def load_from_tar(self, mode: str = "r:*", length: int = -1) -> IterPipe[Any]:
-        """Give (archive/name, open file) of each file in tar archives, in the order of the archive."""
+        """Yield (archive/name, open file) for each file in tar archives, in the order of the archive."""
 
     def load_from_xz(self, length: int = -1) -> IterPipe[Any]:
-        """Give (path without its suffix, file to read the uncompressed bytes from) of xz files."""
+        """Decompress xz files: yield (path without its suffix, file object that decompresses as it is read)."""
 
     def load_from_zip(self, length: int = -1) -> IterPipe[Any]:
-        """Give (archive/name, open file) of each file in zip archives, in the order of the archive."""
+        """Yield (archive/name, open file) for each file in zip archives, in the order of the archive."""
 
     def map(self, fn: Callable[..., Any], input_col: Any = None, output_col: Any = None) -> IterPipe[Any]:
         """Apply a function to each item, or to columns of it."""
@@ -165,7 +165,7 @@ class IterMethods:
     def map_batches(
         self, fn: Callable[[list[Any]], Iterable[Any]], batch_size: int, input_col: Any = None
     ) -> IterPipe[Any]:
-        """Apply a function to lists of items, and give what it returns one by one."""
+        """Apply a function to lists of items, and yield the items that it returns one by one."""
 
     def max_token_bucketize(
         self,
@@ -176,13 +176,13 @@ class IterMethods:
         buffer_size: int = 1000,
         include_padding: bool = False,
     ) -> IterPipe[Any]:
-        """Make batches of items of like length, as large as a number of tokens allows."""
+        """Make batches of items of similar length, each as large as a budget of tokens allows."""
 
     def mux(self, *datapipes: IterPipe[Any]) -> IterPipe[Any]:
-        """Give an item of each source in turn, in whole rounds: when a source has ended, so has this."""
+        """Yield an item of each source in turn, in complete rounds: it ends when the shortest source does."""
 
     def mux_longest(self, *datapipes: IterPipe[Any]) -> IterPipe[Any]:
-        """Give an item of each source in turn, until all have ended; those that have are passed over."""
+        """Yield an item of each source in turn, until all have ended; those that have ended are skipped."""
 
     def on_disk_cache(
         self,
@@ -194,12 +194,12 @@ class IterMethods:
         """Begin a section whose results are kept in files; `end_caching` ends it."""
 
     def open_files(self, mode: str = "r", encoding: str | None = None, length: int = -1) -> IterPipe[Any]:
-        """Give (path, open file). A file closes itself when nobody refers to it any more."""
+        """Yield (path, open file). A file closes itself when its last reference is gone."""
 
     def open_files_by_fsspec(
         self, mode: str = "r", *, kwargs_for_open: dict[str, Any] | None = None, **kwargs: Any
     ) -> IterPipe[Any]:
-        """Give (path, open file) of any file system."""
+        """Yield (path, open file) for paths in any file system of fsspec."""
 
     def parse_csv(
         self,
@@ -212,7 +212,7 @@ class IterMethods:
         as_tuple: bool = False,
         **fmtparams: Any,
     ) -> IterPipe[Any]:
-        """Give the rows of CSV files, as lists."""
+        """Yield the rows of CSV files as lists."""
 
     def parse_csv_as_dict(
         self,
@@ -224,34 +224,34 @@ class IterMethods:
         return_path: bool = False,
         **fmtparams: Any,
     ) -> IterPipe[Any]:
-        """Give the rows of CSV files, as dicts; the keys are the first row."""
+        """Yield the rows of CSV files as dicts, whose keys are the first row."""
 
     def parse_json_files(self, **kwargs: Any) -> IterPipe[Any]:
-        """Give (path, what the JSON file holds)."""
+        """Yield (path, parsed content) of JSON files."""
 
     def pin_memory(self, device: Any = None, pin_memory_fn: Callable[[Any, Any], Any] = pin_memory_fn) -> IterPipe[Any]:
-        """Pin the tensors of each item in a thread, two items ahead."""
+        """Pin the memory of the tensors of each item, in a thread that is two items ahead."""
 
     def prefetch(self, buffer_size: int = 10) -> IterPipe[Any]:
-        """Read the source in a thread, some items ahead. What it raises comes where its item would have come."""
+        """Read the source in a thread, some items ahead. An error of the source is raised after the items before it."""
 
     def random_split(
         self, weights: Mapping[Any, float], seed: int, total_length: int | None = None, target: Any = None
     ) -> list[IterPipe[Any]] | IterPipe[Any]:
-        """Split a pipe at random, in every epoch in the same way."""
+        """Split a pipe at random, in the same way in every epoch."""
 
     def read_from_http(
         self, timeout: float | None = None, skip_on_error: bool = False, *, headers: Mapping[str, str] | None = None
     ) -> IterPipe[Any]:
-        """Open each URL of http and https."""
+        """Yield (URL, open binary file) for http and https URLs."""
 
     def read_from_remote(
         self, timeout: float | None = None, skip_on_error: bool = False, *, headers: Mapping[str, str] | None = None
     ) -> IterPipe[Any]:
-        """Open each URL, as `read_from_http` does."""
+        """Yield (URL, open binary file) for http and https URLs."""
 
     def read_from_stream(self, chunk: int | None = None) -> IterPipe[Any]:
-        """Give the contents of files."""
+        """Yield (path, content) of files."""
 
     def readlines(
         self,
@@ -263,13 +263,13 @@ class IterMethods:
         errors: str = "ignore",
         return_path: bool = True,
     ) -> IterPipe[Any]:
-        """Give the lines of files."""
+        """Yield the lines of files."""
 
     def repeat(self, times: int) -> IterPipe[Any]:
-        """Give each item several times in a row."""
+        """Yield each item several times in succession."""
 
     def round_robin_demux(self, num_instances: int, buffer_size: int = 1000) -> list[IterPipe[Any]]:
-        """Deal items out to several readers, in turn."""
+        """Split a pipe into several, which get the items in turn."""
 
     def rows2columnar(self, column_names: list[str] | None = None) -> IterPipe[Any]:
         """Turn lists of rows into dicts of columns."""
@@ -287,38 +287,38 @@ class IterMethods:
         kwargs_for_open: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> IterPipe[Any]:
-        """Write each item to a file of any file system, and give the path."""
+        """Write each item to a file in any file system of fsspec, and yield its path."""
 
     def save_to_disk(self, mode: str = "w", filepath_fn: Callable[[Any], str] | None = None) -> IterPipe[Any]:
-        """Write each item to a file, whole or not at all, and give the path."""
+        """Write each item to a file, which appears whole or not at all, and yield its path."""
 
     def set_epoch(self, epoch: int) -> IterPipe[Any]:
-        """Let the next iteration over a graph be the epoch of a number: it follows from that and the seeds alone."""
+        """Set the number of the next epoch of a graph: its random numbers then follow from that and the seeds alone."""
 
     def set_length(self, length: int) -> IterPipe[Any]:
-        """Say what `len` is. The items stay as they are."""
+        """Set what `len` returns. The items are not changed."""
 
     def shard_expand(self) -> IterPipe[Any]:
-        """Expand ranges in braces: `a-{000..009}` is ten names. Several ranges multiply, the last varies fastest."""
+        """Expand ranges in braces: `a-{000..009}` makes ten names. Several ranges multiply, the last varies fastest."""
 
     def sharding_filter(self, sharding_group_filter: SHARDING_PRIORITIES | None = None) -> IterPipe[Any]:
-        """Keep every n-th item: a share, once `apply_sharding` has said which. Until then all of them."""
+        """Keep every n-th item, as set by `apply_sharding`; all items until it is called."""
 
     def sharding_round_robin_dispatch(
         self, sharding_group_filter: SHARDING_PRIORITIES | None = SHARDING_PRIORITIES.MULTIPROCESSING
     ) -> IterPipe[Any]:
-        """Mark that what comes before runs in one process, which deals its items out to the workers in turn."""
+        """Have everything upstream run in one process, which deals its items out to the workers in turn."""
 
     def shuffle(self, *, buffer_size: int = 10000, unbatch_level: int = 0) -> IterPipe[Any]:
-        """Fill a buffer, then give a random item of it for each item that comes in."""
+        """Shuffle with a buffer: yield a random item from it for each new one, then the rest in random order."""
 
     def shuffled_flatmap(
         self, fn: Callable[..., Any] | None = None, input_col: Any = None, buffer_size: int = 100
     ) -> IterPipe[Any]:
-        """Keep several iterables open and give the next value of a random one: interleaves shards."""
+        """Keep several iterables open, and yield the next value of a random one each time: interleaves shards."""
 
     def slice(self, index: int | list[Hashable], stop: int | None = None, step: int | None = None) -> IterPipe[Any]:
-        """Choose columns."""
+        """Keep some of the columns."""
 
     def threadpool_map(
         self,
@@ -332,24 +332,24 @@ class IterMethods:
         """Apply a function to each item as `Mapper` does, in a pool of threads. The order is that of the source."""
 
     def to_map_datapipe(self, key_value_fn: Callable[[Any], tuple[Any, Any]] | None = None) -> MapPipe[Any]:
-        """Load a pipe of (key, value) into memory when the first item is asked for."""
+        """Load a pipe of (key, value) pairs into memory when the first item is requested."""
 
     def unbatch(self, unbatch_level: int = 1) -> IterPipe[Any]:
-        """Take lists apart."""
+        """Yield the items of batches one by one."""
 
     def unzip(
         self, sequence_length: int, buffer_size: int = 1000, columns_to_skip: Sequence[int] | None = None
     ) -> list[IterPipe[Any]]:
-        """Give each column of the items to a reader of its own."""
+        """Split a pipe into one for each column of its items."""
 
     def webdataset(self) -> IterPipe[Any]:
-        """Join consecutive files with the same stem into a dict: suffix -> data, and `__key__`, the stem."""
+        """Join consecutive files with the same stem into a dict: suffix -> data, and the stem as `__key__`."""
 
     def zip(self, *datapipes: IterPipe[Any]) -> IterPipe[Any]:
-        """Give tuples with an item of each source, until the shortest ends."""
+        """Yield tuples with an item of each source, until the shortest ends."""
 
     def zip_longest(self, *datapipes: IterPipe[Any], fill_value: Any = None) -> IterPipe[Any]:
-        """Give tuples with an item of each source, until the longest ends."""
+        """Yield tuples with an item of each source, until the longest ends."""
 
     def zip_with_iter(
         self,
@@ -360,7 +360,7 @@ class IterMethods:
         buffer_size: int | None = 10000,
         merge_fn: Callable[[Any, Any], Any] | None = None,
     ) -> IterPipe[Any]:
-        """Join each item with the one of another pipe that has the same key."""
+        """Join each item with the item of another pipe that has the same key."""
 
     def zip_with_map(
         self,
@@ -369,28 +369,28 @@ class IterMethods:
         merge_fn: Callable[[Any, Any], Any] | None = None,
         keep_key: bool = False,
     ) -> IterPipe[Any]:
-        """Join each item with the one that a map-style pipe has for its key."""
+        """Join each item with the item of a map-style pipe for its key."""
 
 class MapMethods:
-    """What can follow the dot of a map-style pipe."""
+    """The functional forms of map-style pipes."""
 
     def batch(self, batch_size: int, drop_last: bool = False, wrapper_class: type[Any] = DataChunk) -> MapPipe[Any]:
-        """Put so many items in a row into a list."""
+        """Make batches of consecutive items."""
 
     def concat(self, *datapipes: MapPipe[Any]) -> MapPipe[Any]:
-        """Put pipes one behind another: the first index of a pipe follows the last one of the pipe before."""
+        """Concatenate pipes: the first index of a pipe follows the last one of the pipe before."""
 
     def in_memory_cache(self) -> MapPipe[Any]:
-        """Keep each item that was asked for, and give the same object again."""
+        """Keep each item that was requested, and return the same object again."""
 
     def map(self, fn: Callable[[Any], Any] = same) -> MapPipe[Any]:
-        """Apply a function to an item when it is asked for."""
+        """Apply a function to an item when the item is requested."""
 
     def shuffle(self, *, indices: Sequence[Any] | None = None) -> IterPipe[Any]:
-        """Give all items of a map-style pipe in a random order: an iterable pipe, as documented."""
+        """Yield all items of a map-style pipe in random order. As in torchdata, this is an iterable pipe."""
 
     def to_iter_datapipe(self, indices: Sequence[Any] | None = None) -> IterPipe[Any]:
-        """Give the items of a map-style pipe, one after another."""
+        """Yield the items of a map-style pipe one by one."""
 
     def unzip(self, sequence_length: int, columns_to_skip: Sequence[int] | None = None) -> list[MapPipe[Any]]:
         """Make a pipe of each column."""

@@ -20,7 +20,7 @@ _SHORT.maxlist = _SHORT.maxtuple = _SHORT.maxdict = _SHORT.maxset = _SHORT.maxfr
 _SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother = 2, 40, 40
 _PLAIN = (bool, int, float, complex, str, bytes, range, type(None))
 _CONTAINERS = (list, tuple, dict, set, frozenset)
-_NUM_ASKED = 1000  # elements of a container: a larger one holds data
+_NUM_ASKED = 1000  # elements of a container whose types are looked at: a longer one holds data, not pipes
 
 
 def show_call(thing: Any, is_hidden: Callable[[type], bool]) -> str:
@@ -71,6 +71,11 @@ def _parameters_of(cls: Any) -> dict[str, inspect.Parameter]:
         return {}
 
 
+def class_name(pipe: Any) -> str:
+    """Return the name of a pipe's class, of torch's and torchdata's without their suffix `IterDataPipe`."""
+    return type(pipe).__name__.removesuffix("IterDataPipe")
+
+
 def find_raiser(traceback: TracebackType | None) -> Any | None:
     """Return the innermost pipe whose method is in a traceback, or `None`."""
     raiser = None
@@ -110,7 +115,7 @@ def describe(pipe: Any) -> str:
 
 
 def looks_like_pipe(cls: type) -> bool:
-    """Tell classes of pipes by the names of their base classes: torch's too, and `base` imports this module."""
+    """Tell whether a class is a pipe's, also torch's, by the names of its bases: `base` imports this module."""
     return any(kind.__name__ in _BASES for kind in cls.__mro__)
 
 

@@ -1,6 +1,6 @@
 """The functional names: `pipe.map(f)` is `Mapper(pipe, f)`.
 
-Also the names of torchdata that were not ported: an error about one of those names its replacement.
+Also the names of torchdata that were not ported: using one raises an error that says what to use instead.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ _BY_FUNCTION = dict(DEPARTED.values())
 
 
 def refuse_unported(module: str, name: str) -> None:
-    """Raise the error for a class that was not ported; do nothing for any other name.
+    """Raise an error if a name is that of a torchdata class that was not ported.
 
     Raises:
-        NotCarriedOverError: It is one.
+        NotCarriedOverError: It is.
     """
     if name in DEPARTED:
         _, advice = DEPARTED[name]
@@ -65,10 +65,12 @@ _FUNCTIONS: dict[type, dict[str, Callable[..., Any]]] = {}
 
 
 def functional_pipe(name: str) -> Callable[[PipeClass], PipeClass]:
-    """Give a pipe class a functional name, on pipes of its kind (iterable or map-style); one of torch's, on torch's.
+    """Register a functional name for a pipe class, on pipes of its kind (iterable or map-style).
+
+    A class derived from torch's pipes is registered with torch, and the name works on Headrace's pipes too.
 
     Args:
-        name: What follows the dot.
+        name: The method name: `name="map"` makes `pipe.map(...)` work.
 
     Raises:
         ConfigError: The name is taken, or no identifier.
@@ -85,14 +87,14 @@ def functional_pipe(name: str) -> Callable[[PipeClass], PipeClass]:
 
 
 def register_function(kind: type, name: str, function: Callable[..., Any]) -> None:
-    """Make `pipe.name(...)` call `function(pipe, ...)` for all pipes that are of a kind, torch's too if it is loaded.
+    """Make `pipe.name(...)` call `function(pipe, ...)` for all pipes of a kind, torch's included if torch is loaded.
 
-    A class may be registered again under its name: a notebook's cell that is run twice.
+    A class may be registered again under its name, as by a notebook cell that is run twice.
 
     Args:
-        kind: `IterPipe` or `MapPipe`, or a class of your own whose pipes alone shall have it.
-        name: What follows the dot.
-        function: What is called.
+        kind: `IterPipe` or `MapPipe`, or a class of your own, to have the name on its pipes only.
+        name: The method name.
+        function: The function to call.
 
     Raises:
         ConfigError: The name is taken, or no identifier.
@@ -107,7 +109,7 @@ def register_function(kind: type, name: str, function: Callable[..., Any]) -> No
 
 
 def find_function(cls: type, name: str) -> Callable[..., Any] | None:
-    """Return the function of a functional name on pipes of a class, including those that only torch's pipes have."""
+    """Return the function behind a functional name on pipes of a class, also if only torch's pipes have that name."""
     for kind in cls.__mro__:
         if function := _FUNCTIONS.get(kind, {}).get(name):
             return function

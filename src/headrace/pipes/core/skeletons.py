@@ -1,6 +1,6 @@
-"""Base classes of operations: for their position, their number of items, their random numbers.
+"""Base classes of operations, for their position, length and random numbers.
 
-A class of one's own may derive from these or write `reset`, `state`, `restore` and `__len__` itself.
+A user's class may derive from these, or write `reset`, `state`, `restore` and `__len__` itself.
 """
 
 from __future__ import annotations
@@ -8,18 +8,19 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import copy
+from itertools import islice
 from typing import Any, ClassVar, Self
 
-from .base import IterPipe, State, T_co
+from .base import IterPipe, State, T_co, read
 from .draws import Draws
 
 
 class Positioned(IterPipe[T_co]):
-    """A pipe whose position is some of its attributes, or none: then its source's position is all there is to say.
+    """A pipe whose position is held in some of its attributes. If in none, the position of its source is enough.
 
     Attributes:
-        _position_names: Those attributes, without their underscore. The class has what they are as an epoch begins. A
-            state has copies of those that are lists.
+        _position_names: The names of those attributes, without their underscore. Their values at the start of an epoch
+            are attributes of the class. A state holds copies of them.
     """
 
     _position_names: ClassVar[tuple[str, ...]] = ()
@@ -54,10 +55,10 @@ class SameLength(IterPipe[T_co]):
 
 
 class ToldLength(IterPipe[T_co]):
-    """A pipe that cannot know its length, but may be told.
+    """A pipe that cannot know its length, but can be given one.
 
     Attributes:
-        length: What `len` is; -1: unknown.
+        length: What `len` returns; -1: unknown.
     """
 
     length = -1
@@ -93,18 +94,47 @@ class RandomPipe(Positioned[T_co]):
 
 
 class ShufflingPipe(RandomPipe[T_co]):
-    """A random pipe whose shuffling can be switched off."""
+    """A random pipe whose shuffling can be turned off."""
 
     _enabled = True
 
     def set_shuffle(self, shuffle: bool = True) -> Self:
-        """Shuffle, or (False) keep the order."""
+        """Turn shuffling on or, with False, off."""
         self._enabled = shuffle
         return self
 
 
+class ExpandingPipe(Positioned[T_co]):
+    """A pipe that makes several items of each item of its source, one after another.
+
+    Its position is the item of the source, or what is needed to get it again, and how many items were made of it.
+    """
+
+    _source_name: ClassVar[str] = "source_datapipe"
+    _num_given = 0
+
+    @abstractmethod
+    def _open(self, item: Any) -> Iterator[Any]:
+        """Set the position to an item of the source; return the items that are made of it."""
+
+    @abstractmethod
+    def _reopen(self) -> Iterator[Any]:
+        """Return all items that are made of the item that the position is in."""
+
+    def __iter__(self) -> Iterator[Any]:
+        if self._num_given:
+            parts = self._reopen()
+            for self._num_given, part in enumerate(islice(parts, self._num_given, None), self._num_given + 1):
+                yield part
+            del parts  # it may hold an open file
+        for parts in map(self._open, read(getattr(self, self._source_name))):
+            for self._num_given, part in enumerate(parts, 1):
+                yield part
+            del parts
+
+
 class PendingPipe(IterPipe[T_co]):
-    """A pipe that makes several items at once, and gives them one by one. A state holds those not given yet."""
+    """A pipe that makes several items at once and yields them one by one. A state holds those not yielded yet."""
 
     _pending_name: ClassVar[str] = "pending"  # in a state
     _pending: Sequence[Any] = ()
@@ -115,7 +145,7 @@ class PendingPipe(IterPipe[T_co]):
 
     @abstractmethod
     def _groups(self) -> Iterator[Sequence[Any]]:
-        """Yield groups of items that are made at once, from the position of the source."""
+        """Yield groups of items, from the current position of the source."""
 
     def __iter__(self) -> Iterator[Any]:
         for self._num_given, item in enumerate(self._pending, 1):

@@ -1,4 +1,4 @@
-"""Which items of a pipe are wanted, where an iteration goes on at a later item without making those before it."""
+"""Which items of a pipe are needed to continue at a later item without making all items before it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _END = object()
 
 @dataclass(frozen=True)
 class Wanted:
-    """Some of the first items of an iteration, and all from one of them on.
+    """All items of an iteration from one of them on, and some of those before it.
 
     Attributes:
-        start: The first of those that are all wanted.
-        note_item: Called for each item that is made and not wanted: a sign of life.
-        before: The numbers of those before the start that are wanted too, in ascending order.
+        start: The number of the item from which on all are wanted.
+        note_item: Called for each item that is made and dropped, so that the worker does not seem stalled.
+        before: The numbers of the wanted items before `start`, ascending.
     """
 
     start: int
@@ -26,10 +26,10 @@ class Wanted:
     before: Sequence[int] = ()
 
     def choose(self, items: Iterator[Any]) -> Iterator[Any]:
-        """Return those of all items that are wanted.
+        """Yield the wanted ones of all items.
 
         Raises:
-            TransformError: One before the start has not come (while iterating).
+            TransformError: The items end before `start`.
         """
         number = 0
         for wanted in self.before:
@@ -37,7 +37,7 @@ class Wanted:
             if number < wanted or (item := next(items, _END)) is _END:
                 raise TransformError(
                     f"the pipes had given more than {wanted} items before, and only {number} when they were read again",
-                    fix="a pipe that shall be resumed gives the same items for the same seeds",
+                    fix="make sure that the pipes give the same items again for the same seeds",
                 )
             number += 1
             yield item

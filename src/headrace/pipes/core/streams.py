@@ -12,15 +12,15 @@ _PLAIN = frozenset({int, float, complex, bool, str, bytes, bytearray, type(None)
 
 
 class StreamWrapper:
-    """A file that closes itself: with the last reference to it, on request at the end of its bytes, or by `close`.
+    """An open file that closes itself: when its last reference is gone, at its end after `autoclose`, or by `close`.
 
-    All other attributes are the file's.
+    All other attributes are those of the file.
 
     Args:
         file_obj: The open file.
-        parent_stream: One that it reads from, and that must stay open as long as it is.
+        parent_stream: The file that it is read from, such as an archive, which must stay open as long.
         name: Its name in messages.
-        origin: Data by which `reopen` opens it again; `None`: it cannot.
+        origin: The data with which `reopen` can open it again; `None`: it cannot be opened again.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class StreamWrapper:
         close_streams(item)
 
     def autoclose(self) -> None:
-        """Close as soon as all bytes were read."""
+        """Close the file as soon as all of it was read."""
         self._closes_at_end = True
 
     def close(self) -> None:
@@ -119,19 +119,19 @@ def close_streams(item: Any) -> None:
 
 
 def open_local(path: str, mode: str, encoding: str | None = None) -> StreamWrapper:
-    """Open a file of this machine."""
+    """Open a local file."""
     origin = {"opener": "local", "path": path, "mode": mode, "encoding": encoding}
     return StreamWrapper(open(path, mode, encoding=encoding), name=path, origin=origin)
 
 
 def open_remote(path: str, mode: str, options: dict[str, Any], storage_options: dict[str, Any]) -> StreamWrapper:
-    """Open a file by fsspec.
+    """Open a file with fsspec.
 
     Args:
         path: With its protocol, if it is not local.
-        mode: As of `open`.
-        options: Options of opening.
-        storage_options: Options of the file system.
+        mode: As for `open`.
+        options: Keyword arguments of the file system's `open`.
+        storage_options: Keyword arguments of the file system.
     """
     file_system, inner_path = fsspec.core.url_to_fs(path, **storage_options)
     origin = {"opener": "fsspec", "path": path, "mode": mode, "options": options, "storage_options": storage_options}
@@ -139,14 +139,14 @@ def open_remote(path: str, mode: str, options: dict[str, Any], storage_options: 
 
 
 def reopen(origin: dict[str, Any]) -> StreamWrapper:
-    """Open a file again, at its start, from what `StreamWrapper.origin` was."""
+    """Open a file again, at its start, from a `StreamWrapper.origin`."""
     if origin["opener"] == "local":
         return open_local(origin["path"], origin["mode"], origin["encoding"])
     return open_remote(origin["path"], origin["mode"], origin["options"], origin["storage_options"])
 
 
 def unwrap(stream: Any) -> Any:
-    """Return the file itself, for libraries that look at its type."""
+    """Return the wrapped file, for libraries that check its type."""
     while isinstance(stream, StreamWrapper):
         stream = stream.file_obj
     return stream

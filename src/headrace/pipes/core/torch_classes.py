@@ -1,4 +1,4 @@
-"""Finds torch's pipes, if the program has imported torch. Nothing here imports it, nor knows Headrace's pipes."""
+"""Finds torch's pipe classes, if the program has imported torch. Does not import torch, nor Headrace's pipes."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ def is_torch_pipe(cls: type) -> bool:
 
 
 def register_with_torch(name: str, cls: type) -> None:
-    """Give a class of torch's kind a functional name in torch's register, where Headrace's pipes find it too."""
+    """Register a functional name for a class of torch's pipes with torch; Headrace's pipes find it there."""
     sys.modules["torch.utils.data"].functional_datapipe(name)(cls)
 
 
 def find_torch_function(kind: type, name: str) -> Callable[..., Any] | None:
-    """Return the function of a functional name on torch's pipes of a kind, if torch is loaded and has it.
+    """Return the function behind a functional name on torch's pipes of a kind, if torch is loaded and has that name.
 
     Args:
         kind: `IterPipe` or `MapPipe`.
-        name: What follows the dot.
+        name: The method name.
     """
     counterpart = find_torch_class(COUNTERPARTS.get(kind.__name__, ""))
     return None if counterpart is None else counterpart.functions.get(name)
 
 
 def lend_function(kind: type, name: str, function: Callable[..., Any]) -> None:
-    """Give torch's pipes of a kind one of Headrace's functional names, if torch is loaded and lacks it.
+    """Make one of Headrace's functional names work on torch's pipes of a kind, if torch is loaded and lacks the name.
 
-    It is an attribute of the class and not an entry of torch's register, which refuses to have a name twice: torchdata,
-    if it is imported later, can register its own, and that is then what the name means.
+    The name becomes an attribute of the class, not an entry in torch's registry, which refuses to register a name
+    twice: if torchdata is imported later, it can still register its own, which then takes precedence.
 
     Args:
         kind: `IterPipe` or `MapPipe`.
-        name: What follows the dot.
-        function: What it calls.
+        name: The method name.
+        function: The function to call.
     """
     counterpart = find_torch_class(COUNTERPARTS.get(kind.__name__, ""))
     if counterpart is None or name in counterpart.functions:
@@ -56,10 +56,9 @@ def lend_function(kind: type, name: str, function: Callable[..., Any]) -> None:
 
 
 def torch_hook(name: str) -> Callable[[Any], Any] | None:
-    """Return a hook that torch's own graph functions set while they read a graph, if one is set.
+    """Return a hook that torch's own graph functions set while they traverse a graph, if one is set.
 
-    They pickle a pipe and look at the objects inside. Headrace's pipes call the hooks, so that those functions work on
-    them.
+    They pickle a pipe to find the pipes inside. Headrace's pipes call the hooks, so that those functions work on them.
 
     Args:
         name: `reduce_ex_hook` or `getstate_hook`.
@@ -68,7 +67,7 @@ def torch_hook(name: str) -> Callable[[Any], Any] | None:
 
 
 class _Lent:
-    """A functional name of Headrace's on torch's pipes; torch's register and instance attributes take precedence."""
+    """A functional name of Headrace's on torch's pipes; torch's registry and instance attributes take precedence."""
 
     def __init__(self, name: str, function: Callable[..., Any]) -> None:
         self._name, self._function = name, function

@@ -1,9 +1,9 @@
-"""Reads the graph of a pipe: which pipes it is made of, without running, copying or pickling anything.
+"""Finds the pipes that a graph consists of, without running, copying or pickling anything.
 
 A pipe's sources are its attributes that are pipes, and the pipes in lists, tuples, sets, dicts (keys and values) and
 deques that are attributes. Headrace's pipes and torch's (`torch.utils.data.IterDataPipe`, `MapDataPipe`) are read by
-the same code; torch is never imported. Data are never changed, and not searched for long: a container of more than
-10,000 elements counts as data, and is skipped.
+the same code; torch is never imported. Nothing is changed, and a container of more than 10,000 elements is taken for
+data and skipped.
 
 Invariants: the order in which sources are found depends only on the order in which attributes were set; a graph is
 acyclic, or it is refused with the path.
@@ -24,8 +24,8 @@ Graph: TypeAlias = "dict[int, tuple[Any, Graph]]"
 """What `traverse` returns: `{id(pipe): (pipe, the same of its sources)}`."""
 
 CONTAINERS = (list, tuple, set, frozenset, dict, deque)
-_ITEMS_IN_HAND = ("buffer", "cache", "pending")  # containers of these names hold items, and items may be pipes
-_MAX_SEARCHED = 10_000  # elements of an attribute on one level: more of them are data; so many take about 0.2 ms
+_ITEM_BUFFERS = ("buffer", "cache", "pending")  # containers of these names hold items, which may be pipes too
+_MAX_SEARCHED = 10_000  # elements of an attribute on one level: more of them are data. Searching as many takes 0.2 ms
 
 
 def sources_of(pipe: Any) -> list[Any]:
@@ -35,19 +35,19 @@ def sources_of(pipe: Any) -> list[Any]:
 
 
 def source_attributes(pipe: Any) -> dict[str, Any]:
-    """Return the attributes that may hold a pipe's sources: pipes, and containers that are not for buffered items."""
+    """Return the attributes that may hold a pipe's sources: pipes, and containers other than buffers of items."""
     kinds = pipe_classes()
     attributes = getattr(pipe, "__dict__", {}).items()
-    in_hand = [name for name, _ in attributes if any(word in name for word in _ITEMS_IN_HAND)]
+    buffers = [name for name, _ in attributes if any(word in name for word in _ITEM_BUFFERS)]
     return {
         name: value
         for name, value in attributes
-        if issubclass(type(value), kinds) or (isinstance(value, CONTAINERS) and value and name not in in_hand)
+        if issubclass(type(value), kinds) or (isinstance(value, CONTAINERS) and value and name not in buffers)
     }
 
 
 def list_pipes(pipe: Any) -> list[Any]:
-    """List the pipes of a graph, each once, sources before those that read them; the pipe itself is the last.
+    """List the pipes of a graph, each once, sources before their readers; the pipe itself is the last.
 
     Args:
         pipe: The end of the graph.
@@ -127,5 +127,5 @@ def _cycle(path: list[Any], source: Any) -> ConfigError:
     names = " <- ".join(type(pipe).__name__ for pipe in [*path[start:], source])
     return ConfigError(
         f"the graph has a cycle, so it has no beginning: {names}",
-        fix="a pipe may hold only pipes that it reads; hold what else it needs by a weakref or an id",
+        fix="a pipe may only hold pipes that it reads as attributes; refer to others by a weakref or an id",
     )

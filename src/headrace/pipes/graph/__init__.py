@@ -1,4 +1,4 @@
-"""The functions over graphs: read, find, change, split; also those of torchdata.
+"""Functions over graphs: to find, replace and split pipes, seed them, save their state; torchdata's functions too.
 
 Decides what may run where, and the seeds and states of a graph; starts nothing, and knows operations by their class
 names only. Read `split.py` first, then `hoist.py` and `state.py`.

@@ -13,8 +13,8 @@ def replace(pipe: Any, old: Any, new: Any) -> Any:
 
     Args:
         pipe: The end of the graph, which is changed in place.
-        old: The pipe to be replaced. What `new` is made of may contain it: so a pipe is wrapped.
-        new: What is read instead.
+        old: The pipe to be replaced. `new` may itself read it, which wraps the pipe.
+        new: The pipe that is read instead.
 
     Returns:
         The end of the graph: `pipe`, or `new` if `pipe` itself was replaced.
@@ -31,7 +31,7 @@ def replace(pipe: Any, old: Any, new: Any) -> Any:
 
 
 def replace_in(reader: Any, old: Any, new: Any) -> None:
-    """Replace one source of a single pipe."""
+    """Replace a source in one pipe only."""
     for name, value in source_attributes(reader).items():
         if any(source is old for source in pipes_in(value)):
             changed = _with(value, old, new, set())
@@ -40,7 +40,7 @@ def replace_in(reader: Any, old: Any, new: Any) -> None:
 
 
 def remove(pipe: Any, removed: Any) -> Any:
-    """Take a pipe out, so that what read it reads its source.
+    """Remove a pipe, so that its readers read its source instead.
 
     Args:
         pipe: The end of the graph, which is changed in place.
@@ -65,7 +65,7 @@ def remove(pipe: Any, removed: Any) -> Any:
 
 
 def _with(value: Any, old: Any, new: Any, seen: set[int]) -> Any:
-    """Return an attribute with one pipe in the place of another: lists, sets and dicts in place, tuples new."""
+    """Return an attribute with one pipe replaced by another: lists, sets and dicts are changed, tuples made anew."""
     if value is old:
         return new
     if not isinstance(value, CONTAINERS) or id(value) in seen:

@@ -1,4 +1,4 @@
-"""Says what will run where before anything is started: as text, for mermaid, for graphviz."""
+"""Shows which pipe will run in which process, before anything is started: as text, for mermaid, for graphviz."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
-from ..core.naming import describe
+from ..core.naming import class_name, describe
 from ..core.walk import list_pipes, sources_of
 from .hoist import Hoist, plan_hoists
 from .lint import find_warnings
@@ -16,10 +16,10 @@ from .split import Parts, split_graph
 
 
 def wiring_of(pipe: Any, hoists: list[Hoist]) -> dict[int, list[Any]]:
-    """Return of each pipe of a graph, by `id`, those that it gets its items from, once joins have been moved.
+    """Return for each pipe of a graph, by `id`, the pipes that it reads once joins have been moved.
 
-    A moved join reads what is dispatched, the first operation of each branch reads the join, and what read the join
-    reads the last operations of the branches. (Between them are a few pipes of ours, which are not shown.)
+    A moved join reads the dispatched pipes, the first operation of each branch reads the join, and the readers of the
+    join read the last operations of the branches. (A few internal pipes between them are not shown.)
 
     Args:
         pipe: The end of the graph. It is not changed.
@@ -27,9 +27,9 @@ def wiring_of(pipe: Any, hoists: list[Hoist]) -> dict[int, list[Any]]:
     """
     pipes = list_pipes(pipe)
     sources = {id(each): sources_of(each) for each in pipes}
-    exits: dict[int, list[Any]] = {}  # of each moved join, what gives on the items that come from it
+    exits: dict[int, list[Any]] = {}  # for each moved join, the last operations of its branches
     for hoist in hoists:
-        join, behind = hoist.join, set[int]()
+        join, readers_of_bases = hoist.join, set[int]()
         exits[id(join)] = []
         for base, operations in zip(hoist.bases, hoist.operations, strict=True):
             if not operations:
@@ -40,27 +40,27 @@ def wiring_of(pipe: Any, hoists: list[Hoist]) -> dict[int, list[Any]]:
             for reader in pipes:
                 if reader is not join and any(each is base for each in sources[id(reader)]):
                     sources[id(reader)] = _put(sources[id(reader)], [base], [join])
-                    behind.add(id(reader))
+                    readers_of_bases.add(id(reader))
             exits[id(join)] += _put(ends, [base], [join])
         for reader in pipes:
-            if id(reader) not in behind:
+            if id(reader) not in readers_of_bases:
                 sources[id(reader)] = _put(sources[id(reader)], [join], exits[id(join)])
     return sources
 
 
 def _put(pipes: list[Any], old: list[Any], new: list[Any]) -> list[Any]:
-    """Replace some pipes by others, each once."""
+    """Return a list of pipes with some of them replaced by others, each pipe once."""
     gone = {id(each) for each in old}
     found = [end for each in pipes for end in (new if id(each) in gone else [each])]
     return list({id(each): each for each in found}.values())
 
 
 def explain(pipe: Any, reading_service: Any = None) -> str:
-    """Return which pipe will run in which process, and what is probably not meant.
+    """Return, as text, which pipe will run in which process, with warnings about likely mistakes.
 
     Args:
         pipe: The end of the graph. Nothing is started or changed.
-        reading_service: What will run it, or a sequence of services; `None`: everything runs in the main process.
+        reading_service: The service that will run it, or a sequence of services; `None`: it runs in the main process.
 
     Raises:
         ConfigError: The graph has a cycle, or cannot be split.
@@ -81,7 +81,7 @@ def explain(pipe: Any, reading_service: Any = None) -> str:
 
 
 def to_mermaid(pipe: Any, reading_service: Any = None) -> str:
-    """Return the graph as a mermaid flowchart, with a box around what runs in one process.
+    """Return the graph as a mermaid flowchart, with a box for each process.
 
     Args:
         pipe: The end of the graph.
@@ -108,7 +108,7 @@ def to_graph(dp: Any, *, debug: bool = False, reading_service: Any = None) -> An
 
     Args:
         dp: The end of the graph.
-        debug: Show parameters too, and not only what kind of pipe it is.
+        debug: Show the parameters of pipes, not only their class names.
         reading_service: As for `explain`.
 
     Raises:
@@ -118,7 +118,7 @@ def to_graph(dp: Any, *, debug: bool = False, reading_service: Any = None) -> An
     try:
         import graphviz
     except ModuleNotFoundError as error:
-        error.add_note("to_graph needs it: pip install graphviz; to_mermaid and explain need nothing")
+        error.add_note("to_graph needs graphviz: pip install graphviz. to_mermaid and explain work without it")
         raise
     plan = _plan_of(reading_service)
     parts, sources = _split(dp, plan)
@@ -136,7 +136,7 @@ def to_graph(dp: Any, *, debug: bool = False, reading_service: Any = None) -> An
 
 @dataclass(frozen=True)
 class _Plan:
-    """What is known of the reading services: how many workers there will be, and what they add."""
+    """The facts about the reading services that a picture of the graph shows."""
 
     num_workers: int = 0
     worker_prefetch: int = 0
@@ -148,7 +148,9 @@ def _plan_of(reading_service: Any) -> _Plan:
     services = list(_flat(reading_service))
     workers = [each for each in services if isinstance(getattr(each, "num_workers", None), int)]
     if len(workers) > 1:
-        raise ConfigError(f"{len(workers)} of the reading services have workers: one can", fix="remove the others")
+        raise ConfigError(
+            f"{len(workers)} of the reading services have workers, but only one may", fix="remove the others"
+        )
     is_distributed = any("Distributed" in type(each).__name__ for each in services)
     if not workers or workers[0].num_workers <= 0:
         return _Plan(is_distributed=is_distributed)
@@ -170,7 +172,7 @@ def _flat(service: Any) -> Iterator[Any]:
 
 
 def _split(pipe: Any, plan: _Plan) -> tuple[Parts, dict[int, list[Any]]]:
-    """Return what runs where, and what each pipe gets its items from, by `id`."""
+    """Return what runs where, and the pipes that each pipe reads, by `id`."""
     pipes = list_pipes(pipe)
     if plan.num_workers <= 0:
         return Parts(pipe, None, None, (), (), tuple(pipes)), wiring_of(pipe, [])
@@ -186,17 +188,17 @@ def _split(pipe: Any, plan: _Plan) -> tuple[Parts, dict[int, list[Any]]]:
 
 
 def _sections(parts: Parts, plan: _Plan) -> Iterator[tuple[str, tuple[Any, ...], list[str]]]:
-    """Yield of each process that there will be: a title, its pipes, and what happens behind them."""
+    """Yield for each process its title, its pipes, and notes on what happens to their items."""
     if parts.dispatch_root is not None:
-        dealt = f"-> deals items out to {plan.num_workers} workers in turns"
+        dealt = f"-> deals items out to {plan.num_workers} workers in turn"
         yield "dispatching process", parts.dispatched, [dealt]
     if parts.worker_root is not None:
         copies = f"worker process ({plan.num_workers} of them, each with a copy)"
-        read_from = [] if parts.replicated else ["hands on what it gets"]
+        read_from = [] if parts.replicated else ["passes items on"]
         ahead = [f"-> reads {plan.worker_prefetch} items ahead"] if plan.worker_prefetch > 0 else []
         yield copies, parts.replicated, [*read_from, *ahead]
-    after = ["takes from the workers in turns: 0, 1, ..."] if parts.worker_root is not None and not parts.main else []
-    if plan.is_distributed and not any(type(each).__name__.startswith("FullSync") for each in parts.main):
+    after = ["reads the workers in turn: 0, 1, ..."] if parts.worker_root is not None and not parts.main else []
+    if plan.is_distributed and not any(class_name(each) == "FullSync" for each in parts.main):
         after.append("fullsync: all ranks end together")
     if plan.main_prefetch > 0:
         after.append(f"-> reads {plan.main_prefetch} items ahead")

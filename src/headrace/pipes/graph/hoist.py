@@ -1,17 +1,18 @@
 """Keeps the operations between a dispatch point and a join in the workers.
 
-Dispatched branches can only be joined where all of their items come by: in the one dispatching process. The documented
-rule lets all operations before the join run there too, though they were written behind the dispatch point to be shared
-among the workers.
+Dispatched branches can only be joined in a process that sees all of their items: the dispatching process. By
+torchdata's rule all operations before the join run there too, though the user put them after the dispatch point to
+have the workers share them.
 
-A join that never looks at its items (`zip`, `mux`, `concat`, ...) gives the same order before one-to-one operations as
-behind them. So the graph is rewritten: the dispatching process joins the items as they come from the dispatch points,
-each marked with its branch, and a worker puts each through the operations of its branch. Each item comes once, in the
-order of a single process, for any number of workers. Joining shares in each worker instead would give each item once
-too, but in an order that depends on the number of workers, and would let `zip` and `mux` lose items at the end.
+A join that never looks at its items (`zip`, `mux`, `concat`, ...) yields the same order whether one-to-one operations
+come before or after it. So the graph is rewritten: the dispatching process joins the items as they come from the
+dispatch points, each marked with its branch, and a worker applies the operations of that branch. Each item is delivered
+once, in the order of a single process, for any number of workers. If each worker joined its shares instead, the order
+would depend on the number of workers, and `zip` and `mux` would lose items at the end.
 
-Only operations that give exactly one item for one and look at nothing else are moved (`map`, `collate`): behind a
-`filter` or a `batch`, which items meet in the join depends on all that came before. Those stay, as documented.
+Only operations that make exactly one item of one item, whatever the others are, can be moved (`map`, `collate`): after
+a `filter` or a `batch`, which items meet in the join depends on all items before. These operations stay in the
+dispatching process, as in torchdata.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ..core.base import read
+from ..core.naming import class_name
 from ..core.skeletons import OneForOne, Positioned
 from ..core.walk import list_pipes, sources_of
 from .edit import replace, replace_in
@@ -29,18 +31,18 @@ from .split import dispatch_roots, is_dispatch_point
 
 _JOINS = ("Zipper", "ZipperLongest", "Multiplexer", "MultiplexerLongest", "Concater", "SampleMultiplexer")
 _ONE_TO_ONE = ("Mapper", "Collator")
-_KNOWN_ROOMS = ("headrace", "torch", "torchdata")  # a class of the user's may have such a name and do something else
+_KNOWN_PACKAGES = ("headrace", "torch", "torchdata")  # a user's class of such a name may do something else
 
 
 class Marked(NamedTuple):
-    """An item on its way through a join, with the branch that it came from."""
+    """An item that passes through a join, with the branch that it came from."""
 
     branch: int
     item: Any
 
 
 class BranchMarker(OneForOne[Marked], source="datapipe"):
-    """Marks the items of a dispatched branch; runs in the dispatching process."""
+    """Marks items with their branch; runs in the dispatching process."""
 
     def __init__(self, datapipe: Any, branch: int) -> None:
         self.datapipe = datapipe
@@ -52,7 +54,7 @@ class BranchMarker(OneForOne[Marked], source="datapipe"):
 
 
 class BranchFeeder(Positioned[Any]):
-    """Gives the operations of a branch the item whose turn it is."""
+    """Stands at the start of a branch's operations in a worker, and yields the item that they shall work on next."""
 
     def __init__(self) -> None:
         self.pending: list[Any] = []
@@ -63,12 +65,12 @@ class BranchFeeder(Positioned[Any]):
 
 
 class BranchReader(OneForOne[Any], source="datapipe"):
-    """Puts each item of a join through the operations of the branch that it came from; runs in the workers.
+    """Applies to each item of a join the operations of the branch that it came from; runs in the workers.
 
     Args:
         datapipe: The join, whose items are marked, or are tuples of marked items.
-        feeders: Of each branch, where its operations begin.
-        ends: Of each branch, where they end.
+        feeders: For each branch, the pipe at the start of its operations.
+        ends: For each branch, the last of its operations.
     """
 
     def __init__(self, datapipe: Any, feeders: list[BranchFeeder], ends: list[Any]) -> None:
@@ -81,15 +83,15 @@ class BranchReader(OneForOne[Any], source="datapipe"):
             feeder.pending.clear()
         branches = list(zip(self.feeders, map(read, self.ends), strict=True))
 
-        def put_through(marked: Any) -> Any:
+        def apply_operations(marked: Any) -> Any:
             if type(marked) is not Marked:
-                return marked  # what zip_longest fills up with
+                return marked  # the fill value of zip_longest
             feeder, end = branches[marked.branch]
             feeder.pending.append(marked.item)
             return next(end)
 
         for joined in read(self.datapipe):
-            yield put_through(joined) if type(joined) is Marked else tuple(map(put_through, joined))
+            yield apply_operations(joined) if type(joined) is Marked else tuple(map(apply_operations, joined))
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,9 @@ class Hoist:
 
     Attributes:
         join: The join.
-        bases: Of each branch, what gives its items to the operations: a dispatch point or a join of them.
-        operations: Of each branch, its operations, upstream first; there may be none. A join among them is one that is
-            moved too, and stands for the operations of its branches.
+        bases: For each branch, the pipe that its operations read: a dispatch point or a join of several.
+        operations: For each branch, its operations, upstream first; there may be none. A join among them is moved too,
+            and stands for the operations of its branches.
     """
 
     join: Any
@@ -120,7 +122,7 @@ def plan_hoists(pipe: Any) -> list[Hoist]:
     pipes = list_pipes(pipe)
     roots = dispatch_roots(pipe, [each for each in pipes if is_dispatch_point(each)])
     num_readers = Counter(id(source) for each in pipes for source in sources_of(each))
-    passed: dict[int, tuple[Any, ...] | None] = {}  # of what is dispatched, the operations since; None: cannot be moved
+    passed: dict[int, tuple[Any, ...] | None] = {}  # the operations since the dispatch point; None: cannot be moved
     hoists = []
     for each in pipes:
         root = roots.get(id(each))
@@ -168,5 +170,4 @@ def hoist_joins(pipe: Any) -> Any:
 
 
 def _is_one_of(pipe: Any, names: tuple[str, ...]) -> bool:
-    cls = type(pipe)
-    return cls.__module__.split(".")[0] in _KNOWN_ROOMS and cls.__name__.removesuffix("IterDataPipe") in names
+    return type(pipe).__module__.split(".")[0] in _KNOWN_PACKAGES and class_name(pipe) in names

@@ -1,11 +1,11 @@
-"""Finds what most likely is not meant in a graph that is about to be split: copies, losses, filters without effect."""
+"""Finds likely mistakes in a graph: duplicated or lost items, shards without shuffling, filters without effect."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from ..core.naming import describe
+from ..core.naming import class_name, describe
 from ..core.walk import list_pipes, sources_of
 from ..sharding import SHARDING_PRIORITIES, find_double_sharding, is_sharding_pipe, reacts_to
 from .seeds import is_random_pipe
@@ -15,18 +15,18 @@ _BATCHERS = ("Batcher", "BucketBatcher", "MaxTokenBucketizer", "Grouper", "Batch
 
 
 def find_warnings(parts: Parts, num_workers: int) -> list[str]:
-    """Return what the user should know before the parts are started, a sentence each.
+    """Return warnings about likely mistakes, as texts for the user.
 
     Args:
         parts: What runs where.
-        num_workers: How many copies of the replicated part there will be; 0: all runs in the main process.
+        num_workers: How many workers run the replicated part; 0: everything runs in the main process.
     """
     every = list_pipes(parts.end)
     warnings = [*_double_sharding(every)]
     if num_workers > 0 and parts.worker_root is not None:
         warnings += [
-            f"{describe(pipe)} is downstream of {describe(parts.dispatch_root)}, whose items are dealt out already: it "
-            "lets everything pass. Remove it, or put it before, to shard over training processes."
+            f"{describe(pipe)} has no effect after {describe(parts.dispatch_root)}, whose items are already dealt out "
+            "to the workers. Remove it, or put it before the dispatch point to shard over training processes."
             for pipe in _inert_filters(parts)
         ]
         warnings += _late_joins(parts)
@@ -39,10 +39,7 @@ def find_warnings(parts: Parts, num_workers: int) -> list[str]:
 
 
 def find_copies(parts: Parts, num_workers: int) -> Iterator[str]:
-    """Yield a warning for each source that all workers would read whole.
-
-    It walks upstream from the end of the workers' part, not past what shards.
-    """
+    """Yield a warning for each source that every worker would read completely, for lack of sharding after it."""
     waiting, seen = [parts.worker_root], {id(parts.dispatch_root)}
     while waiting:
         pipe = waiting.pop()
@@ -53,23 +50,23 @@ def find_copies(parts: Parts, num_workers: int) -> Iterator[str]:
         waiting += sources
         if not sources:
             yield (
-                f"nothing shards what {describe(pipe)} gives: each of the {num_workers} workers reads all of it, so "
-                f"that every item comes {num_workers} times. Put .sharding_filter() behind it, or, if only one process "
-                "may read it, .sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)."
+                f"nothing shards the items of {describe(pipe)}: each of the {num_workers} workers reads all of them, "
+                f"so every item is delivered {num_workers} times. Put .sharding_filter() after it or, if only one "
+                "process may read it, .sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)."
             )
 
 
 def find_frozen_orders(pipes: list[Any]) -> Iterator[str]:
-    """Yield a warning for each cache in memory that is filled at random.
+    """Yield a warning for each cache in memory that is filled in a random order, and so repeats that order.
 
     Args:
-        pipes: Of a whole graph, sources first.
+        pipes: The pipes of a whole graph, sources first.
     """
     for pipe in pipes:
-        if _is_one_of(pipe, ("InMemoryCacheHolder",)) and any(map(is_random_pipe, list_pipes(pipe)[:-1])):
+        if class_name(pipe) == "InMemoryCacheHolder" and any(map(is_random_pipe, list_pipes(pipe)[:-1])):
             yield (
-                f"{describe(pipe)} keeps the order of its first epoch: all later ones are alike. Put .shuffle() "
-                "behind it, not before."
+                f"{describe(pipe)} keeps the order of its first epoch, and repeats it in all later ones. "
+                "Put .shuffle() after it, not before."
             )
 
 
@@ -91,9 +88,9 @@ def _late_joins(parts: Parts) -> Iterator[str]:
     late = [describe(pipe) for pipe in parts.dispatched if id(pipe) not in upstream | joins]
     if late:
         yield (
-            f"what {', '.join(map(describe, points))} deals out is joined again by {describe(parts.dispatch_root)}: "
-            f"therefore {', '.join(late)} cannot run in the workers, but in the one dispatching process. Join before "
-            "you dispatch, and put what is costly behind, where all workers share it."
+            f"the items that {', '.join(map(describe, points))} deals out are joined again by "
+            f"{describe(parts.dispatch_root)}: so {', '.join(late)} cannot run in the workers, only in the single "
+            "dispatching process. Join before you dispatch, and put expensive operations after the dispatch point."
         )
 
 
@@ -102,11 +99,11 @@ def _batches_of_shares(parts: Parts) -> Iterator[str]:
     for pipe in parts.replicated:
         if is_sharding_pipe(pipe) or any(id(source) in shares for source in sources_of(pipe)):
             shares.add(id(pipe))
-            if _is_one_of(pipe, _BATCHERS):
+            if class_name(pipe) in _BATCHERS:
                 yield (
-                    f"{describe(pipe)} makes batches of a worker's share: which items are together depends on the "
+                    f"{describe(pipe)} makes batches of one worker's share: which items share a batch depends on the "
                     "number of workers, and each worker may end with a short batch. Put it before the sharding to "
-                    "have the same batches for any number."
+                    "have the same batches for any number of workers."
                 )
 
 
@@ -114,8 +111,8 @@ def _double_sharding(pipes: list[Any]) -> Iterator[str]:
     for group in (SHARDING_PRIORITIES.DISTRIBUTED, SHARDING_PRIORITIES.MULTIPROCESSING):
         for earlier, pipe in find_double_sharding(pipes, group):
             yield (
-                f"{describe(pipe)} shards what is left by {describe(earlier)}, both for {group.name}: items "
-                "would be lost, so it will be refused. Give them different groups, or remove one."
+                f"{describe(pipe)} shards what {describe(earlier)} leaves, both for {group.name}: items would be lost, "
+                "so this will be an error. Give them different groups, or remove one."
             )
 
 
@@ -128,9 +125,5 @@ def _unshuffled(pipes: list[Any], parts: Parts) -> Iterator[str]:
         elif is_sharding_pipe(pipe) and id(pipe) not in inert:
             yield (
                 f"nothing is shuffled before {describe(pipe)}: each worker gets the same items in each epoch. "
-                "If that is not meant, put .shuffle() before it; all workers then shuffle alike."
+                "If that is not intended, put .shuffle() before it; all workers then shuffle in the same way."
             )
-
-
-def _is_one_of(pipe: Any, names: tuple[str, ...]) -> bool:
-    return type(pipe).__name__.removesuffix("IterDataPipe") in names

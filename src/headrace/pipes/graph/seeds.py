@@ -1,8 +1,8 @@
-"""The seeds of random pipes: shared ones, on which all workers agree, and local ones, in which they differ.
+"""The seeds of random pipes: shared ones, the same in all workers, and local ones, different in each.
 
-All seeds are pure functions of what they are for: (seed, epoch, worker, how many before), by hashing. No global
-generator is read or written, unless `draw_seed` is asked to. The classes and functions are documented by torchdata,
-whose generator was two Philox streams; the numbers here are not the same.
+A seed is a hash of (seed of the generator, epoch, worker, number of seeds before it). No global generator is read or
+written, except by `draw_seed(from_torch=True)`. Names are torchdata's, whose generator was two Philox streams: the
+numbers here are not the same as there.
 
 Invariants: epochs of one seed differ; a spawned generator gives the same shared seeds as its parent would, and local
 seeds that depend on its parent's seed, epoch and worker only, not on what the parent has given out.
@@ -26,10 +26,10 @@ _UINT64 = 2**64
 
 
 class SeedGenerator:
-    """Gives seeds out, each another number in [0, 2**64).
+    """Generates seeds, integers in [0, 2**64).
 
     Args:
-        seed: What all seeds follow from; `None`: one is drawn from the operating system.
+        seed: The seed that all others follow from; `None`: one is drawn from the operating system.
 
     Raises:
         ValueError: The seed does not fit into 64 bits.
@@ -39,7 +39,7 @@ class SeedGenerator:
         self.seed(seed)
 
     def seed(self, seed: int | None = None) -> SeedGenerator:
-        """Begin anew with another seed, and return the generator.
+        """Restart with another seed, and return the generator.
 
         Args:
             seed: From 0 to 2**64 - 1; `None`: one is drawn from the operating system.
@@ -47,34 +47,32 @@ class SeedGenerator:
         Raises:
             ValueError: The seed does not fit into 64 bits.
         """
-        seed = draw_seed() if seed is None else int(seed)
-        if not 0 <= seed < _UINT64:
-            raise ValueError(f"a seed is an integer from 0 to 2**64 - 1, got {seed}")
+        seed = draw_seed() if seed is None else check_seed(seed)
         self._seed = self._worker_key = seed
         self._lasting_seed = self._lasting_worker_key = seed
         self._epoch = self._num_shared = self._num_local = 0
         return self
 
     def generate_shared_seed(self) -> int:
-        """Return the next seed that is the same in all workers and ranks, if each asks as often."""
+        """Return the next shared seed: the same in all workers and ranks that have drawn equally many."""
         self._num_shared += 1
         return derive_seed(
             _signed(self._seed), "pipes: shared seed", epoch=self._epoch, occurrence=self._num_shared - 1
         )
 
     def generate_seed(self) -> int:
-        """Return the next seed of this worker, another one than in any other worker."""
+        """Return the next local seed: different in each worker."""
         self._num_local += 1
         return derive_seed(
             _signed(self._worker_key), "pipes: local seed", epoch=self._epoch, occurrence=self._num_local - 1
         )
 
     def spawn(self, worker_id: int, inplace: bool = False) -> SeedGenerator:
-        """Return the generator of a worker: shared seeds go on as here, local ones are its own.
+        """Return the generator of a worker: it continues the shared seeds, and has local seeds of its own.
 
         Args:
             worker_id: The worker, or the rank. Generators may be spawned from spawned ones.
-            inplace: Make this one the worker's, instead of a copy.
+            inplace: Change this generator instead of returning a copy.
 
         Raises:
             ValueError: The number is negative.
@@ -88,7 +86,7 @@ class SeedGenerator:
         return spawned
 
     def for_epoch(self, epoch: int) -> SeedGenerator:
-        """Return the generator of an epoch: of the same seed and worker, at its start, whatever was given out before.
+        """Return the generator of an epoch: with the same seed and worker, at its start whatever was drawn before.
 
         Args:
             epoch: Its number. Epoch 0 is what a new generator has.
@@ -100,9 +98,9 @@ class SeedGenerator:
 
     @property
     def lasting_seed(self) -> int:
-        """From which the seeds of `for_all_epochs` follow: the first one that was given to this generator.
+        """The seed that the seeds of `for_all_epochs` follow from: the one this generator began with.
 
-        A service that gives the generator another seed in each epoch sets it anew, to the same in all epochs.
+        A service that reseeds the generator in each epoch must set it to the same value in all epochs.
         """
         return self._lasting_seed
 
@@ -111,7 +109,7 @@ class SeedGenerator:
         self._lasting_seed = self._lasting_worker_key = seed
 
     def for_all_epochs(self) -> SeedGenerator:
-        """Return a generator of this worker that is the same in all epochs: as far on as this one, in the first."""
+        """Return this worker's generator of epoch 0, with as many seeds drawn as from this one: alike in all epochs."""
         lasting = copy.copy(self)
         lasting._seed, lasting._worker_key, lasting._epoch = self._lasting_seed, self._lasting_worker_key, 0
         return lasting
@@ -129,13 +127,24 @@ def draw_seed(*, from_torch: bool = False) -> int:
     """Draw a seed from the operating system, or, as torchdata did, from torch's global generator.
 
     Args:
-        from_torch: Draw from torch's generator, which moves on: `torch.manual_seed` then fixes what follows.
-            Without effect if torch is not loaded.
+        from_torch: Draw from torch's global generator, so that `torch.manual_seed` decides the seed. Without effect if
+            torch is not loaded.
     """
     torch = sys.modules.get("torch")
     if from_torch and torch is not None:
         return int(torch.empty((), dtype=torch.int64).random_().item())
     return secrets.randbits(64)
+
+
+def check_seed(seed: int) -> int:
+    """Return a seed as an `int`.
+
+    Raises:
+        ValueError: It does not fit into 64 bits.
+    """
+    if not 0 <= seed < _UINT64:
+        raise ValueError(f"a seed is an integer from 0 to 2**64 - 1, got {seed}")
+    return int(seed)
 
 
 def is_random_pipe(pipe: Any) -> bool:
@@ -144,12 +153,14 @@ def is_random_pipe(pipe: Any) -> bool:
 
 
 def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: SeedGenerator, distributed_shared: bool) -> None:
-    """Give each random pipe of several its seed: the same in all epochs if only a pipe that keeps its items reads it.
+    """Set the seeds of the random ones of some pipes.
+
+    A pipe that is read only by pipes that keep its items, such as caches, gets the same seed in all epochs.
 
     Args:
-        datapipes: Pipes; those that are not random are passed over and cost no seed.
+        datapipes: The pipes; those that are not random use up no seed.
         seed_generator: Where the seeds come from.
-        distributed_shared: Give shared seeds, on which all workers agree.
+        distributed_shared: Use shared seeds, the same in all workers, instead of local ones.
     """
     pipes = list(datapipes)
     keepers = find_keepers(pipes)
@@ -159,7 +170,7 @@ def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: SeedGenerator, 
 def _seed_pipes(
     pipes: list[Any], keepers: dict[int, list[Any]], seed_generator: SeedGenerator, is_shared: bool
 ) -> dict[int, int]:
-    """Give pipes their seeds, and return them."""
+    """Set the seeds of pipes; return them by the `id` of the pipe."""
     lasting = seed_generator.for_all_epochs()
     seeds: dict[int, int] = {}
     for pipe in filter(is_random_pipe, pipes):
@@ -173,7 +184,7 @@ def _seed_pipes(
 
 
 def _note_seeds(keepers: dict[int, list[Any]], seeds: dict[int, int], seed_generator: SeedGenerator) -> None:
-    """Tell the pipes that keep items by which seeds."""
+    """Tell the pipes that keep items which seeds decide what they keep."""
     for keeper in {id(each): each for found in keepers.values() for each in found if isinstance(each, Pipe)}.values():
         before = list_pipes(keeper)[:-1]
         given = [seeds[id(pipe)] for pipe in before if id(pipe) in seeds and is_kept(keepers[id(pipe)])]
@@ -183,14 +194,14 @@ def _note_seeds(keepers: dict[int, list[Any]], seeds: dict[int, int], seed_gener
 
 
 def note_seeds_of_globals(pipes: list[Any], seed_generator: SeedGenerator, *, is_shared: bool) -> None:
-    """Tell pipes how to seed the global generators while they read items that they keep: alike in all epochs.
+    """Tell pipes that keep items how to seed the global generators while they read them: alike in all epochs.
 
-    For processes that seed these generators in each epoch.
+    For processes that seed the global generators in each epoch.
 
     Args:
-        pipes: Those that keep no items are passed over.
-        seed_generator: Where the seeds come from. It stays as it is.
-        is_shared: Give seeds on which all workers agree.
+        pipes: The pipes; those that keep no items are left alone.
+        seed_generator: Where the seeds come from. It is not changed.
+        is_shared: Use seeds that are the same in all workers.
     """
     lasting = seed_generator.for_all_epochs()
     key = lasting._seed if is_shared else lasting._worker_key
@@ -199,16 +210,15 @@ def note_seeds_of_globals(pipes: list[Any], seed_generator: SeedGenerator, *, is
 
 
 def find_keepers(pipes: list[Any]) -> dict[int, list[Any]]:
-    """Find for each pipe those that keep what it gives for all epochs, and read it through no other such.
+    """Find for each pipe the nearest downstream pipes that keep its items for all epochs.
 
-    These are map-style pipes that are made of iterable ones, caches in memory, and for what is read anew in each epoch
-    `None`.
+    Caches in memory and map-style pipes made of iterable ones keep items.
 
     Args:
-        pipes: Of a graph, sources first.
+        pipes: The pipes of a graph, sources first.
 
     Returns:
-        `id` of a pipe -> those found; a pipe that nobody reads is read in each epoch.
+        `id` of a pipe -> the pipes that keep its items, and `None` if it is also read anew in each epoch.
     """
     found: dict[int, dict[int, Any]] = {id(pipe): {} for pipe in pipes}
     for reader in reversed(pipes):
@@ -221,20 +231,20 @@ def find_keepers(pipes: list[Any]) -> dict[int, list[Any]]:
 
 
 def is_kept(keepers: list[Any]) -> bool:
-    """Tell by its part of `find_keepers` whether a pipe is read only by pipes that keep what it gives."""
+    """Tell, from what `find_keepers` found for a pipe, whether it is read only by pipes that keep its items."""
     return all(keeper is not None for keeper in keepers)
 
 
 def find_unrepeatable(datapipe: Any) -> tuple[Any, Any] | None:
-    """Find a pipe that keeps items which nobody can tell how to read again, because others read their source too.
+    """Find a pipe that keeps items which cannot be read again after a resume, because others read their source too.
 
-    The source is random, and the others read it by other numbers, or it is a fork, which they have read on.
+    The source is random, and the others read it with other random numbers, or it is a fork, which they have advanced.
 
     Args:
         datapipe: The end of a graph.
 
     Returns:
-        The source, and the pipe that keeps items of it; `None` if there is none.
+        The source, and the pipe that keeps its items; `None` if there is none.
     """
     pipes = list_pipes(datapipe)
     keepers = find_keepers(pipes)
@@ -245,9 +255,9 @@ def find_unrepeatable(datapipe: Any) -> tuple[Any, Any] | None:
 
 
 def set_graph_random_seed(datapipe: Any, seed_generator: SeedGenerator) -> Any:
-    """Give each random pipe of a graph its seed: a shared one before sharding, a local one elsewhere.
+    """Set the seed of each random pipe of a graph: a shared one upstream of sharding, a local one elsewhere.
 
-    What is upstream of a sharding pipe must be shuffled in the same way in all workers, or shares overlap.
+    What is upstream of a sharding pipe must be shuffled in the same way in all workers, or their shares overlap.
 
     Args:
         datapipe: The end of the graph.

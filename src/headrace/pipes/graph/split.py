@@ -1,9 +1,9 @@
 """Decides what runs where: in the dispatching process, in each worker, in the main process. Pure.
 
-The rule, as documented for torchdata: a dispatch point (`sharding_round_robin_dispatch`) and everything upstream of it
-cannot be replicated, so it runs once, in the dispatching process. If several of them meet, the dispatching process runs
-everything up to where they meet. What says of itself that it is not replicable (`is_replicable()` is False), and
-everything downstream, runs in the main process. The rest is replicated, one copy in each worker.
+The rule is torchdata's: a dispatch point (`sharding_round_robin_dispatch`) and everything upstream of it cannot be
+replicated, so it runs once, in the dispatching process. If branches with dispatch points are joined, the dispatching
+process runs everything up to the join. A pipe that is not replicable (its `is_replicable()` is False) and everything
+downstream of it run in the main process. The rest is replicated: each worker has a copy.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from typing import Any
 
 from headrace.errors import ConfigError
 
+from ..core.naming import class_name
 from ..core.walk import list_pipes, sources_of
-
-DISPATCHERS = ("ShardingRoundRobinDispatcher", "ShardingRoundRobinDispatcherIterDataPipe")
 
 
 @dataclass(frozen=True)
 class Parts:
-    """What runs where. Lists have sources first.
+    """What runs where. In the tuples, sources come before their readers.
 
     Attributes:
         end: The end of the whole graph.
-        worker_root: The end of what each worker runs; `None`: there is nothing for workers. Is `dispatch_root` if
-            workers only hand on what they get.
-        dispatch_root: The end of what the dispatching process runs; `None`: there is no such process.
+        worker_root: The last pipe that each worker runs; `None`: there is nothing for workers. It is `dispatch_root` if
+            workers only pass items on.
+        dispatch_root: The last pipe that the dispatching process runs; `None`: there is no such process.
         dispatched: The pipes of the dispatching process.
         replicated: The pipes that each worker has a copy of.
         main: The pipes of the main process.
@@ -75,10 +74,10 @@ def split_graph(pipe: Any) -> Parts:
 
 
 def lowest_common_ancestor(pipe: Any, marked: list[Any]) -> Any | None:
-    """Return the pipe where the branches of marked pipes meet, going downstream; `None` if there are none.
+    """Return the first pipe downstream where all branches of marked pipes have been joined; `None` if none is marked.
 
-    A pipe that reads something upstream of a marked pipe counts as a branch of it: what both read cannot be in two
-    processes. For one marked pipe, or several one behind the other, it is the last of them.
+    A pipe that reads something upstream of a marked pipe counts as a branch too, because what both read cannot run in
+    two processes. If the marked pipes are all on one path, it is the last of them.
 
     Args:
         pipe: The end of the graph.
@@ -88,7 +87,7 @@ def lowest_common_ancestor(pipe: Any, marked: list[Any]) -> Any | None:
         ConfigError: The graph has a cycle.
     """
     root = dispatch_roots(pipe, marked).get(id(pipe))
-    while root is not None:  # all that is read where branches meet is in one process, too, and who reads that
+    while root is not None:  # everything upstream of the join is in that process too, and so are other readers of it
         further = dispatch_roots(pipe, [*marked, root])[id(pipe)]
         if further is root:
             break
@@ -97,11 +96,11 @@ def lowest_common_ancestor(pipe: Any, marked: list[Any]) -> Any | None:
 
 
 def dispatch_roots(pipe: Any, marked: list[Any]) -> dict[int, Any]:
-    """Return of each pipe that reads marked ones the last pipe that must be in one process with them, by `id`.
+    """Return for each pipe downstream of marked ones, by `id`, the last pipe that must run in the same process as they.
 
     Args:
         pipe: The end of the graph.
-        marked: Pipes of the graph; they and all that is upstream of them are their own roots.
+        marked: Pipes of the graph; these and all pipes upstream of them are their own roots.
 
     Raises:
         ConfigError: The graph has a cycle.
@@ -120,10 +119,10 @@ def dispatch_roots(pipe: Any, marked: list[Any]) -> dict[int, Any]:
 
 def is_dispatch_point(pipe: Any) -> bool:
     """Tell whether a pipe is a `sharding_round_robin_dispatch`, ours or torchdata's; a subclass of it is not."""
-    return type(pipe).__name__ in DISPATCHERS
+    return class_name(pipe) == "ShardingRoundRobinDispatcher"
 
 
 def is_replicable(pipe: Any) -> bool:
-    """Tell whether a pipe may run in several workers: yes, unless its method `is_replicable` says no."""
+    """Tell whether a pipe may be copied to several workers: yes, unless its method `is_replicable` returns False."""
     says = getattr(pipe, "is_replicable", None)  # of the class, or of this pipe alone
     return not callable(says) or bool(says())

@@ -1,7 +1,8 @@
-"""Where the iteration over a graph is, as data.
+"""The position of an iteration over a graph, as data.
 
-Invariants: a restored graph gives what the other would have given from there on. A pipe is under way, or it has ended
-for the one who reads it (who will not begin it again), or neither: then it begins at its start when somebody reads it.
+Invariants: a restored graph gives the items that the original would have given next. A pipe is under way, or it was
+read to its end by a reader that is under way (and will not read it again), or neither: then it begins at its start when
+it is read.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from ..core.skipping import Wanted
 from ..core.walk import list_pipes, sources_of
 
 GraphState: TypeAlias = list[list[Any]]
-"""Of each iterable pipe, sources first: `[class name, position, generators]`. The position is what `state()` gave,
-"ended", or `None`. Generators are those of a pipe that is not under way, for its next iteration, or for the one by
-which a map-style pipe has loaded its items. States may hold items (a shuffle's buffer): any Python objects."""
+"""For each iterable pipe, sources first: `[class name, position, generators]`. The position is what `state()` returned,
+"ended", or `None`. The generators are those of a pipe that is not under way: for its next iteration, or for the one in
+which a map-style pipe loaded its items. States may hold items (a shuffle's buffer): any Python objects."""
 
 _ENDED = "ended"
 
 
 def graph_state(pipe: Any) -> GraphState | None:
-    """Return where the iteration over a graph is; `None` if one of its pipes cannot tell.
+    """Return the position of the iteration over a graph; `None` if one of its pipes has no state.
 
-    Call it between items, from the thread that iterates. Threads that read ahead stand still meanwhile.
+    Call it between items, from the thread that iterates. Threads that read ahead are paused meanwhile.
 
     Args:
         pipe: The end of the graph.
@@ -70,15 +71,15 @@ def graph_state(pipe: Any) -> GraphState | None:
 
 
 def restore_graph(pipe: Any, state: GraphState) -> None:
-    """Bring a graph to where another like it was: its next iteration begins there. One under way is ended.
+    """Restore a graph from the state of another like it: its next iteration begins there. A current one is ended.
 
     Args:
         pipe: The end of a graph that was built in the same way.
-        state: What `graph_state` returned for the other.
+        state: What `graph_state` returned for the other graph.
 
     Raises:
-        ResumeError: The graph has other pipes than the one that the state is of, or a pipe cannot use its part. The
-            graph then begins its next iteration as if nothing had been restored.
+        ResumeError: The state is of a graph with other pipes, or a pipe cannot use its part of the state. The next
+            iteration then begins at the start, as if nothing had been restored.
     """
     everything = list_pipes(pipe)
     pipes = [each for each in everything if is_iter_pipe(each)]
@@ -86,7 +87,7 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
     saved = [entry[0] for entry in state]
     if have != saved or not all(isinstance(each, IterPipe) for each in pipes):
         raise ResumeError(
-            f"the state is of another graph: it was {' -> '.join(saved)}, it is {' -> '.join(have)}",
+            f"the state is of another graph: {' -> '.join(saved)}, and this one is {' -> '.join(have)}",
             fix="build the pipes as they were when the state was taken, or start a new epoch",
         )
     for each in reversed(pipes):
@@ -107,9 +108,9 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
 
 
 def can_skip_ahead(pipe: Any) -> bool:
-    """Tell whether `skip_ahead` brings another graph like this one to where this one is, and saves work by it.
+    """Tell whether `skip_ahead` can bring another graph like this one to this position, and saves work by it.
 
-    This takes that the functions in the graph do not draw from the global generators.
+    This assumes that the functions in the graph do not draw from the global generators.
 
     Args:
         pipe: The end of the graph, between two items.
@@ -119,17 +120,17 @@ def can_skip_ahead(pipe: Any) -> bool:
 
 
 def skip_ahead(pipe: Any, num_items: int, note_item: Callable[[], object]) -> None:
-    """Have the next iteration begin at a later item of its epoch, with only those items made before that it needs.
+    """Have the next iteration begin at a later item of its epoch, making only the earlier items that it needs.
 
-    What a shuffle holds, say, follows from its random numbers: just these items are made again, by what comes before
-    it. What comes after it begins at the later item.
+    Which items a shuffle's buffer holds, for example, follows from its random numbers: the pipes before it make just
+    these again, and those after it begin at the later item.
 
     Args:
-        pipe: The end of a graph for another like which `can_skip_ahead` was true when it had given so many items.
-        num_items: How many.
+        pipe: The end of a graph. `can_skip_ahead` was true for another like it after as many items.
+        num_items: How many items are skipped.
         note_item: Called for each item that is made again and not needed.
 
-    A state can be taken when the next item was read.
+    A state can be taken only after the next item was read.
     """
     restored = _Restored(set())
     for each in reversed(list_pipes(pipe)):
@@ -147,7 +148,7 @@ def skip_ahead(pipe: Any, num_items: int, note_item: Callable[[], object]) -> No
 
 
 def _list_skipping(pipe: Any) -> list[Any]:
-    """Return the pipes that skip ahead, from the end on, and the one that they read; nothing if there are none."""
+    """Return the pipes at the end of a graph that skip ahead, last one first, and their source; empty if none do."""
     pipes = [pipe]
     while isinstance(pipe, IterPipe) and pipe.skips_ahead and len(sources := sources_of(pipe)) == 1:
         pipe = sources[0]
@@ -188,9 +189,9 @@ class _Restored:
 
 
 def _ended(pipes: list[Any]) -> set[int]:
-    """Find what has been read to its end, or been given up, since one who reads it and is under way has begun.
+    """Return, by `id`, the pipes that a reader that is under way has read to their end, or given up.
 
-    What ended before that belongs to an earlier iteration and will be begun anew.
+    Pipes that ended before the reader began belong to an earlier iteration, and will be read from their start.
     """
     ended: set[int] = set()
     for reader in reversed(pipes):

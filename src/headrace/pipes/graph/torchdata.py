@@ -1,4 +1,4 @@
-"""The graph functions as torchdata documents them: they take and return what `traverse_dps` gives."""
+"""The graph functions with torchdata's names and signatures: they take and return what `traverse_dps` returns."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ def replace_dp(graph: Graph, old_datapipe: Any, new_datapipe: Any) -> Graph:
 
     Args:
         graph: What `traverse_dps` returned. Its pipes are changed.
-        old_datapipe: The pipe to be replaced; `new_datapipe` may read it.
-        new_datapipe: What is read instead.
+        old_datapipe: The pipe to be replaced; `new_datapipe` may itself read it.
+        new_datapipe: The pipe that is read instead.
     """
     return traverse(replace(_end_of(graph), old_datapipe, new_datapipe))
 
 
 def remove_dp(graph: Graph, datapipe: Any) -> Graph:
-    """Take a pipe with one source out and return the graph anew.
+    """Remove a pipe that has one source, and return the new graph.
 
     Args:
         graph: What `traverse_dps` returned. Its pipes are changed.

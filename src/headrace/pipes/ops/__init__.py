@@ -1,4 +1,5 @@
-"""The operations: one kind a file, under their documented names in `pipes/iter.py` and `pipes/map.py`.
+"""The operations, one kind in a file; `pipes/iter.py` and `pipes/map.py` export them under torchdata's names.
 
-Decides what each gives, and its state; knows nothing of where it runs. Read `map.py` first, then `batch.py`.
+Decides which items each operation gives, and its state; knows nothing of where it runs. Read `map.py` first, then
+`batch.py`.
 """

@@ -1,4 +1,4 @@
-"""Items to lists of items, of a size or of one key, and back."""
+"""Batching: lists of consecutive items, lists of items with one key, and back to single items."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..core.streams import close_streams
 class DataChunk(list[Any]):
     """A batch: a list, with the methods of torchdata's `DataChunk`."""
 
-    __slots__ = ()  # so it travels as a list does, and not pickled
+    __slots__ = ()  # so that it is sent like a list, not pickled
 
     @property
     def items(self) -> list[Any]:
@@ -28,7 +28,7 @@ class DataChunk(list[Any]):
         return self
 
     def as_str(self, indent: str = "") -> str:
-        """Return the items in brackets."""
+        """Return the items as text, in brackets."""
         return f"{indent}[{', '.join(str(item) for item in self)}]"
 
     def raw_iterator(self) -> Iterator[Any]:
@@ -36,15 +36,20 @@ class DataChunk(list[Any]):
         return super().__iter__()
 
 
+def count_batches(num_items: int, batch_size: int, *, drop_last: bool = False) -> int:
+    """Return how many batches a number of items makes."""
+    return num_items // batch_size if drop_last else -(-num_items // batch_size)
+
+
 @functional_pipe("batch")
 class Batcher(Positioned[Any], skips_ahead=True):
-    """Put so many items in a row into a list.
+    """Make batches of consecutive items.
 
     Args:
         datapipe: The source.
-        batch_size: How many.
+        batch_size: How many items a batch has.
         drop_last: Drop the last batch if it is smaller.
-        wrapper_class: What a batch is: called with the list.
+        wrapper_class: The class of a batch, which is called with a list of the items.
 
     Raises:
         ConfigError: `batch_size` is less than 1.
@@ -71,20 +76,19 @@ class Batcher(Positioned[Any], skips_ahead=True):
 
     def skip_ahead(self, wanted: Wanted) -> Wanted:
         size = self.batch_size
-        before = [number * size + place for number in wanted.before for place in range(size)]
+        before = [number * size + item_idx for number in wanted.before for item_idx in range(size)]
         return replace(wanted, start=wanted.start * size, before=before)
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.datapipe), self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        return count_batches(len(self.datapipe), self.batch_size, drop_last=self.drop_last)
 
 
 @functional_pipe("unbatch")
 class UnBatcher(PendingPipe[Any]):
-    """Take lists apart.
+    """Yield the items of batches one by one.
 
     Args:
-        datapipe: The source; its items are lists.
+        datapipe: The source, whose items are lists.
         unbatch_level: How many levels of nesting are removed; -1: all of them.
 
     Raises:
@@ -112,25 +116,27 @@ def _flatten(batch: Any, level: int) -> list[Any]:
         return items
     for _ in range(level):
         if not all(isinstance(item, list) for item in items):
-            raise IndexError(f"unbatch_level {level} exceeds the depth of the DataPipe")
+            raise IndexError(f"unbatch_level {level} exceeds the depth of the DataPipe")  # torchdata's text
         items = [part for item in items for part in item]
     return items
 
 
 @functional_pipe("groupby")
 class Grouper(IterPipe[Any]):
-    """Collect items with the same key.
+    """Group items with the same key.
 
-    A group is given when it has `group_size` items, or at the end. When the buffer is full, the largest group goes.
+    A group is yielded when it has `group_size` items, or at the end. When the buffer is full, its largest group is
+    yielded.
 
     Args:
         datapipe: The source.
         group_key_fn: Returns the key of an item.
-        keep_key: Give (key, group).
-        buffer_size: How many items are held.
-        group_size: How large a group is at most.
-        guaranteed_group_size: How large a group must be that goes because the buffer is full; `None`: `group_size`.
-        drop_remaining: If the largest is smaller than that, drop it, instead of an error.
+        keep_key: Yield (key, group) instead of the group.
+        buffer_size: How many items the buffer holds, of all groups together.
+        group_size: The maximum size of a group; `None`: no limit.
+        guaranteed_group_size: The minimum size of a group that is yielded because the buffer is full; `None`:
+            `group_size`.
+        drop_remaining: If the largest group is smaller than that, drop it instead of raising an error.
 
     Raises:
         ConfigError: The sizes contradict each other.

@@ -1,4 +1,4 @@
-"""Batches of items of like length."""
+"""Bucketing: batches of items of similar length."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bucketbatch(
     sort_key: Callable[[list[Any]], list[Any]] | None = None,
     use_in_batch_shuffle: bool = True,
 ) -> IterPipe[Any]:
-    """Shuffle a pool of items, sort buckets of it, cut them into batches, and shuffle those.
+    """Shuffle pools of items, sort each bucket of a pool, cut buckets into batches, and shuffle the batches.
 
     A bucket holds `batch_size * batch_num` items, a pool `bucket_num` buckets.
 
@@ -34,11 +34,11 @@ def bucketbatch(
         batch_size: Items in a batch.
         drop_last: Drop the last batch if it is smaller.
         batch_num: Batches in a bucket.
-        bucket_num: Buckets in a pool. 1, with a `sort_key`: the pool is not shuffled, as sorting undoes it.
-        sort_key: Gets the whole bucket and returns the sorted list (the documented name says less). `None`: batches
-            are random.
-        use_in_batch_shuffle: Shuffle pool by pool, and batches among `bucket_num` of them, as torchdata 0.7 did: with
-            one bucket batches stay in their order. False: both through a buffer, of a pool's or a bucket's size.
+        bucket_num: Buckets in a pool. With 1 and a `sort_key`, pools are not shuffled, because sorting would undo it.
+        sort_key: Gets all items of a bucket as a list, and returns it sorted. `None`: batches are random.
+        use_in_batch_shuffle: Shuffle the items within each pool, and the batches within groups of `bucket_num`, as
+            torchdata 0.7 did: with one bucket the batches keep their order. False: shuffle both with a buffer, of the
+            size of a pool for items and of a bucket for batches.
 
     Raises:
         ConfigError: A number is less than 1.
@@ -56,8 +56,8 @@ def bucketbatch(
     return _shuffle(pipe, bucket_num if use_in_batch_shuffle else bucket_size, use_in_batch_shuffle)
 
 
-def _shuffle(pipe: IterPipe[Any], num_items: int, within: bool) -> IterPipe[Any]:
-    return UnBatcher(InBatchShuffler(Batcher(pipe, num_items))) if within else Shuffler(pipe, buffer_size=num_items)
+def _shuffle(pipe: IterPipe[Any], num_items: int, in_batches: bool) -> IterPipe[Any]:
+    return UnBatcher(InBatchShuffler(Batcher(pipe, num_items))) if in_batches else Shuffler(pipe, buffer_size=num_items)
 
 
 register_function(IterPipe, "bucketbatch", bucketbatch)
@@ -65,19 +65,19 @@ register_function(IterPipe, "bucketbatch", bucketbatch)
 
 @functional_pipe("max_token_bucketize")
 class MaxTokenBucketizer(IterPipe[Any]):
-    """Make batches of items of like length, as large as a number of tokens allows.
+    """Make batches of items of similar length, each as large as a budget of tokens allows.
 
-    Items wait in a heap; when it is full, the shortest goes into the batch under way, unless that would become too
-    large: then a new one begins. The order follows from the items alone; those of one length keep theirs.
+    Items wait in a heap. When it is full, the shortest is added to the current batch; if the batch would become too
+    large, it is yielded and a new one begins. The order depends on the items only; items of equal length keep theirs.
 
     Args:
         datapipe: The source.
-        max_token_count: How many tokens a batch may have.
+        max_token_count: The maximum number of tokens in a batch.
         len_fn: Returns the number of tokens of an item.
-        min_len: Items that are shorter are dropped.
-        max_len: Items that are longer are dropped; `None`: those longer than `max_token_count`.
-        buffer_size: How many items wait.
-        include_padding: Count padding: a batch has its number of items times the longest of them.
+        min_len: Shorter items are dropped.
+        max_len: Longer items are dropped; `None`: those longer than `max_token_count`.
+        buffer_size: How many items the heap holds.
+        include_padding: Count padded tokens: the number of items times the length of the longest.
 
     Raises:
         ConfigError: The limits contradict each other.
@@ -117,7 +117,7 @@ class MaxTokenBucketizer(IterPipe[Any]):
 
     def reset(self) -> None:
         self._buffer: list[tuple[int, int, Any]] = []  # a heap of (length, number, item)
-        self._pending: list[Any] = []  # the batch under way
+        self._pending: list[Any] = []  # the current batch
         self._num_tokens = self._num_seen = 0
         self._has_ended = False
 
@@ -140,7 +140,7 @@ class MaxTokenBucketizer(IterPipe[Any]):
             yield batch
 
     def _take(self) -> list[Any]:
-        """Move the shortest item into the batch; return the one before if that has become too large."""
+        """Add the shortest item to the current batch; if it does not fit, begin a new batch and return the full one."""
         length, _, item = heapq.heappop(self._buffer)
         num_tokens = (len(self._pending) + 1) * length if self.include_padding else self._num_tokens + length
         if num_tokens <= self.max_token_count or not self._pending:

@@ -1,4 +1,4 @@
-"""Lists of items to arrays."""
+"""Collation: turns a list of items into arrays."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ Conversion = Callable[[Any], Any] | Mapping[Any, Callable[[list[Any]], Any]] | N
 
 
 def default_collate(batch: Sequence[Any]) -> Any:
-    """Join the items of a batch, part by part.
+    """Collate the items of a batch.
 
-    Arrays and numbers become an array with a new first axis; dicts, named tuples, tuples and lists are joined entry by
-    entry; texts, bytes and everything else become a list. If there is a torch tensor in the first item, torch's own
-    `default_collate` does it.
+    Arrays and numbers become an array with a new first axis; dicts, named tuples, tuples and lists are collated entry
+    by entry; strings, bytes and everything else become a list. If there is a torch tensor in the first item, torch's
+    `default_collate` is used.
 
     Raises:
         ValueError: Items have different shapes, lengths or keys.
@@ -64,13 +64,13 @@ def _has_tensor(item: Any, tensor: type) -> bool:
 
 @functional_pipe("collate")
 class Collator(OneForOne[Any], source="datapipe", skips_ahead=True):
-    """Make arrays of each batch.
+    """Collate each batch.
 
     Args:
-        datapipe: The source; its items are lists.
+        datapipe: The source, whose items are lists.
         conversion: A function of the whole batch; or a dict from column (index or key) to a function of the list of
-            that column's values, where columns that are not in it go through `default_collate`.
-        collate_fn: A function of the whole batch, the older name. It comes first.
+            that column's values. Columns that are not in the dict are collated by `default_collate`.
+        collate_fn: The older name of a function of the whole batch; takes precedence over `conversion`.
     """
 
     def __init__(

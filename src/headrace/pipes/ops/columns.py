@@ -1,7 +1,6 @@
-"""Columns of items: which a function gets, where its result goes; flatten, slice, drop, rows2columnar.
+"""Columns of items: the ones a function gets, and the one its result goes to; flatten, slice, drop, rows2columnar.
 
-An item with columns is a list, a tuple or a dict. It is never changed: an operation that needs another one makes a
-shallow copy.
+An item with columns is a list, a tuple or a dict. It is never changed: operations work on a shallow copy.
 """
 
 from __future__ import annotations
@@ -21,14 +20,15 @@ from ..core.skeletons import OneForOne
 
 
 def column_reader(function: Callable[..., Any], input_col: Any) -> Callable[[Any], Any]:
-    """Return a function of an item that calls `function` with the columns it wants.
+    """Return a function of an item that calls `function` with columns of the item.
 
     Args:
-        function: The user's.
-        input_col: `None`: it gets the item; a list or tuple: it gets these columns, each as an argument; else one.
+        function: The user's function.
+        input_col: `None`: it gets the item. An index or key: it gets that column. A list or tuple: it gets these
+            columns, each as an argument.
 
     Raises:
-        ConfigError: The function takes another number of arguments.
+        ConfigError: The function cannot be called with that many arguments.
     """
     if isinstance(input_col, (list, tuple)):
         columns = tuple(input_col)
@@ -41,10 +41,10 @@ def column_reader(function: Callable[..., Any], input_col: Any) -> Callable[[Any
 
 
 def column_mapper(function: Callable[..., Any], input_col: Any, output_col: Any) -> Callable[[Any], Any]:
-    """Return a function of an item whose result is the item with a column changed, see `Mapper`.
+    """Return a function of an item that returns the item with the function's result in a column, see `Mapper`.
 
     Raises:
-        ConfigError: The columns do not fit to each other or to the function.
+        ConfigError: `input_col` and `output_col` do not go together, or do not suit the function.
     """
     compute = column_reader(function, input_col)
     put = column_writer(input_col, output_col)
@@ -52,10 +52,10 @@ def column_mapper(function: Callable[..., Any], input_col: Any, output_col: Any)
 
 
 def column_writer(input_col: Any, output_col: Any) -> Callable[[Any, Any], Any] | None:
-    """Return what puts a result into an item; `None`: the result is the new item.
+    """Return a function (item, result) that puts a result into an item; `None`: the result is the new item.
 
     Raises:
-        ConfigError: The columns do not fit to each other.
+        ConfigError: `input_col` and `output_col` do not go together.
     """
     if input_col is None:
         if output_col is not None:
@@ -103,11 +103,11 @@ def _warn_missing(indices: Sequence[Hashable], item: Any) -> None:
 
 @functional_pipe("flatten")
 class Flattener(OneForOne[Any], source="datapipe", skips_ahead=True):
-    """Replace columns by their parts, one level deep.
+    """Flatten columns by one level: a list, tuple or dict in a column is replaced by its elements.
 
     Args:
         datapipe: The source.
-        indices: Which columns; `None`: all that are containers.
+        indices: The columns to flatten; `None`: all that hold such containers.
     """
 
     def __init__(self, datapipe: IterPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:
@@ -141,13 +141,13 @@ def _flatten_dict(item: dict[Any, Any], chosen: list[Hashable] | None) -> dict[A
 
 @functional_pipe("slice")
 class Slicer(OneForOne[Any], source="datapipe", skips_ahead=True):
-    """Choose columns.
+    """Keep some of the columns.
 
     Args:
         datapipe: The source.
-        index: The first column, or a list of columns, or a key.
-        stop: The column after the last.
-        step: Each how manyth.
+        index: The first column of a slice, or a list of columns, or a key.
+        stop: The end of the slice, exclusive.
+        step: The step of the slice.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Dropper(OneForOne[Any], source="datapipe", skips_ahead=True):
 
     Args:
         datapipe: The source.
-        indices: Which columns.
+        indices: The columns to drop.
     """
 
     def __init__(self, datapipe: IterPipe[Any], indices: Hashable | list[Hashable]) -> None:
@@ -222,8 +222,8 @@ class Rows2Columnar(OneForOne[Any], skips_ahead=True):
     """Turn lists of rows into dicts of columns.
 
     Args:
-        source_datapipe: The source; its items are lists of dicts, or of lists.
-        column_names: Which columns, in the order in which a row has them if rows are lists. `None`: all keys.
+        source_datapipe: The source, whose items are lists of dicts, or of lists.
+        column_names: The columns to keep; of rows that are lists, the names of all columns in order. `None`: all keys.
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], column_names: list[str] | None = None) -> None:

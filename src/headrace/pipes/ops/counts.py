@@ -1,4 +1,4 @@
-"""How often, how many, and which number: cycle, repeat, header, set_length, enumerate, add_index."""
+"""Repeating, limiting and numbering items: cycle, repeat, header, set_length, enumerate, add_index."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from ..core.skeletons import OneForOne, Positioned
 
 @functional_pipe("cycle")
 class Cycler(Positioned[Any]):
-    """Go through the source several times. Each time is an epoch of its own: a shuffle gives another order.
+    """Read the source several times. Each time is an epoch of its own: a shuffle gives another order.
 
     Args:
-        source_datapipe: The source. If it is empty, so is this.
-        count: How often; `None`: for ever.
+        source_datapipe: The source. If it is empty, so is this pipe.
+        count: How many times; `None`: forever.
 
     Raises:
         ConfigError: `count` is negative.
@@ -43,7 +43,7 @@ class Cycler(Positioned[Any]):
                 self._has_items = True
                 yield item
             if not self._has_items:
-                return  # else it would look for an item for ever
+                return  # else it would look for an item forever
             self._has_items = False
             self._num_cycles += 1
 
@@ -57,11 +57,11 @@ class Cycler(Positioned[Any]):
 
 @functional_pipe("repeat")
 class Repeater(IterPipe[Any]):
-    """Give each item several times in a row.
+    """Yield each item several times in succession.
 
     Args:
         source_datapipe: The source.
-        times: How often, 2 at least.
+        times: How many times, at least 2.
 
     Raises:
         ConfigError: `times` is less than 2.
@@ -101,11 +101,11 @@ class Repeater(IterPipe[Any]):
 
 @functional_pipe("header")
 class Header(Positioned[Any]):
-    """Give the first items, and read no more than those from the source.
+    """Yield only the first items, and read no more than those from the source.
 
     Args:
         source_datapipe: The source.
-        limit: How many; `None`: all.
+        limit: How many items; `None`: all.
 
     Raises:
         ConfigError: `limit` is negative.
@@ -143,14 +143,14 @@ class Header(Positioned[Any]):
 
 @functional_pipe("set_length")
 class LengthSetter(Positioned[Any], skips_ahead=True):
-    """Say what `len` is. The items stay as they are.
+    """Set what `len` returns. The items are not changed.
 
     Args:
         source_datapipe: The source.
-        length: What to say.
+        length: The number of items.
 
     Raises:
-        ConfigError: It is negative.
+        ConfigError: The length is negative.
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], length: int) -> None:
@@ -166,7 +166,7 @@ class LengthSetter(Positioned[Any], skips_ahead=True):
 
 @functional_pipe("enumerate")
 class Enumerator(OneForOne[Any]):
-    """Give (number, item).
+    """Number the items: yield (number, item).
 
     Args:
         source_datapipe: The source.
@@ -188,14 +188,14 @@ class Enumerator(OneForOne[Any]):
 
 @functional_pipe("add_index")
 class IndexAdder(OneForOne[Any]):
-    """Add its number to each dict, in a copy.
+    """Add the number of the item, from 0, to each dict; yields shallow copies.
 
     Args:
-        source_datapipe: The source; its items are dicts.
-        index_name: The key.
+        source_datapipe: The source, whose items are dicts.
+        index_name: The key of the number.
 
     Raises:
-        NotImplementedError: An item is no dict (while iterating).
+        NotImplementedError: An item is not a dict (while iterating).
     """
 
     _position_names = ("num_given",)

@@ -1,7 +1,7 @@
-"""Many items from one.
+"""Operations that make several items of one.
 
-Invariant of the state: of a list or tuple the rest is kept as it is; of another iterable the item that it was made of,
-and how many of its values were given, so that the function is called again and those are skipped.
+Invariant of the state: of a list or tuple it holds the remaining values; of another iterable, the item that it was made
+of and how many of its values were given, so that the function can be called again and those values skipped.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _flattener(fn: Callable[..., Any] | None, input_col: Any) -> Callable[[Any],
 
 
 class _Opened:
-    """Values that a function made of an item, some of which were given out."""
+    """The values that a function made of an item, and how many of them were given."""
 
     __slots__ = ("item", "num_given", "values")
 
@@ -35,7 +35,7 @@ class _Opened:
         self.item, self.values, self.num_given = item, values, num_given
 
     def rest(self) -> Iterator[Any]:
-        """Yield the values that are left, and count."""
+        """Yield the remaining values, and count them."""
         start = self.num_given
         if type(self.values) in (list, tuple):
             values: Iterable[Any] = self.values[start:] if start else self.values  # type: ignore[index]
@@ -58,16 +58,16 @@ def _reopen(state: list[Any], function: Callable[[Any], Iterable[Any]]) -> _Open
 
 @functional_pipe("flatmap")
 class FlatMapper(IterPipe[Any]):
-    """Apply a function that returns several values, and give them one by one.
+    """Apply a function that returns several values to each item, and yield the values one by one.
 
     Args:
         datapipe: The source.
-        fn: Returns a sequence or any iterable. `None`: the item, or its one column, is one; several columns are given
-            one by one.
-        input_col: Which columns it gets, see `Mapper`.
+        fn: Returns an iterable of values. `None`: the item itself, or the column `input_col`, is the iterable; with
+            several columns, these are the values.
+        input_col: The columns that the function gets, see `Mapper`.
 
     Raises:
-        ConfigError: The function cannot be called so.
+        ConfigError: The function cannot be called with that many arguments.
     """
 
     def __init__(self, datapipe: IterPipe[Any], fn: Callable[..., Any] | None = None, input_col: Any = None) -> None:
@@ -104,16 +104,16 @@ class FlatMapper(IterPipe[Any]):
 
 @functional_pipe("shuffled_flatmap")
 class ShuffledFlatMapper(ShufflingPipe[Any]):
-    """Keep several iterables open and give the next value of a random one: interleaves shards.
+    """Keep several iterables open, and yield the next value of a random one each time: interleaves shards.
 
     Args:
         datapipe: The source.
-        fn: Returns an iterable. `None`: as in `FlatMapper`.
-        input_col: Which columns it gets, see `Mapper`.
+        fn: Returns an iterable. `None`: as for `FlatMapper`.
+        input_col: The columns that the function gets, see `Mapper`.
         buffer_size: How many iterables are open at once. 1: the order of `flatmap`.
 
     Raises:
-        ConfigError: The function cannot be called so, or `buffer_size` is less than 1.
+        ConfigError: The function cannot be called with that many arguments, or `buffer_size` is less than 1.
     """
 
     _position_names = ("has_ended",)

@@ -1,4 +1,4 @@
-"""A function of each item: its result, computed here or in threads; or whether the item is kept."""
+"""Operations that call a function for each item: map, here or in threads, and filter."""
 
 from __future__ import annotations
 
@@ -28,12 +28,14 @@ class Mapper(OneForOne[Any], source="datapipe", skips_ahead=True):
     Args:
         datapipe: The source.
         fn: The function.
-        input_col: `None`: it gets the item. An index or key: it gets that column. A list: each column is an argument.
-        output_col: Where the result goes. `None`: it replaces the column that went in (of several the first; the
-            others are dropped). -1: it is appended. Else this column is set.
+        input_col: `None`: the function gets the item. An index or key: it gets that column. A list: it gets these
+            columns, each as an argument.
+        output_col: The column that the result goes to. `None`: it replaces the input column (of several, the first; the
+            others are dropped). -1: it is appended.
 
     Raises:
-        ConfigError: The function cannot be called with so many columns, or `output_col` makes no sense.
+        ConfigError: The function cannot be called with that many arguments, or `output_col` does not go with
+            `input_col`.
     """
 
     def __init__(
@@ -55,17 +57,17 @@ class Mapper(OneForOne[Any], source="datapipe", skips_ahead=True):
 class ThreadPoolMapper(SameLength[Any], skips_ahead=True):
     """Apply a function to each item as `Mapper` does, in a pool of threads. The order is that of the source.
 
-    The threads live as long as the iteration. Where the function waits for files or networks, or releases Python's
-    lock, several run at once.
+    The threads live as long as the iteration. They run at the same time where the function waits for files or networks,
+    or releases Python's GIL.
 
     Args:
         source_datapipe: The source.
         fn: The function.
-        input_col: Which columns it gets, see `Mapper`.
-        output_col: Where the result goes, see `Mapper`.
-        scheduled_tasks: How many items may be worked on or finished before they are wanted.
-        max_workers: How many threads; `None`: as many as `ThreadPoolExecutor` thinks right.
-        threadpool_kwargs: Its other arguments.
+        input_col: The columns that the function gets, see `Mapper`.
+        output_col: The column that the result goes to, see `Mapper`.
+        scheduled_tasks: How many items may be in progress, or done and not yet yielded.
+        max_workers: How many threads; `None`: the default of `concurrent.futures.ThreadPoolExecutor`.
+        threadpool_kwargs: Other arguments of `ThreadPoolExecutor`.
 
     Raises:
         ConfigError: A number is less than 1, or the columns are wrong.
@@ -94,7 +96,7 @@ class ThreadPoolMapper(SameLength[Any], skips_ahead=True):
         self.reset()
 
     def reset(self) -> None:
-        self._pending: deque[Any] = deque()  # items whose results are not given yet
+        self._pending: deque[Any] = deque()  # items whose results were not yielded yet
         self._has_ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -128,15 +130,16 @@ class ThreadPoolMapper(SameLength[Any], skips_ahead=True):
 
 @functional_pipe("filter")
 class Filter(Positioned[Any]):
-    """Keep the items for which a function is true. Open files in the others are closed.
+    """Keep the items for which a function returns True. Open files in the other items are closed.
 
     Args:
         datapipe: The source.
-        filter_fn: Returns a bool, of Python's or NumPy's.
-        input_col: Which columns it gets, see `Mapper`.
+        filter_fn: Returns a bool, Python's or NumPy's.
+        input_col: The columns that the function gets, see `Mapper`.
 
     Raises:
-        ConfigError: The function cannot be called so, or returns something else (while iterating; a `ValueError` too).
+        ConfigError: The function cannot be called with that many arguments, or does not return a bool (while
+            iterating). A `ValueError` too.
     """
 
     def __init__(self, datapipe: IterPipe[Any], filter_fn: Callable[..., Any], input_col: Any = None) -> None:

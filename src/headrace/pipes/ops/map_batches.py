@@ -1,4 +1,4 @@
-"""A function of several items at once; a coroutine function of each item of a batch, awaited together."""
+"""Operations that apply a function to a batch of items, or await a coroutine for each item of a batch."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from ..core.base import IterPipe, read
 from ..core.checks import check_positive, check_takes
 from ..core.registry import functional_pipe
 from ..core.skeletons import PendingPipe
-from .batch import DataChunk
+from .batch import DataChunk, count_batches
 from .columns import column_reader, column_writer
 
 
 @functional_pipe("map_batches")
 class BatchMapper(PendingPipe[Any]):
-    """Apply a function to lists of items, and give what it returns one by one.
+    """Apply a function to lists of items, and yield the items that it returns one by one.
 
     Args:
         datapipe: The source.
-        fn: Gets a list and returns an iterable, of any length.
-        batch_size: How many items in a list. The last may be shorter.
-        input_col: `None`: it gets items. An index or key: that column of each. A list: tuples of these columns.
+        fn: Gets a list and returns an iterable of any length.
+        batch_size: How many items the list has. The last one may be shorter.
+        input_col: `None`: the list holds items. An index or key: that column of each item. A list: tuples of these
+            columns.
 
     Raises:
-        ConfigError: `batch_size` is less than 1, or the function takes another number of arguments than one.
+        ConfigError: `batch_size` is less than 1, or the function cannot be called with one argument.
     """
 
     def __init__(
@@ -59,19 +60,19 @@ class BatchMapper(PendingPipe[Any]):
 
 @functional_pipe("async_map_batches")
 class BatchAsyncMapper(PendingPipe[Any]):
-    """Await a coroutine of each item, the items of a batch at once. The order is that of the source.
+    """Await a coroutine for each item, those of a batch together. The order is that of the source.
 
-    One event loop serves the whole iteration, so that sessions which belong to a loop can be kept. Not to be used in
-    a thread in which another loop is running.
+    One event loop serves the whole iteration, so that sessions bound to a loop can be kept. Not for use in a thread in
+    which another event loop is running.
 
     Args:
         source_datapipe: The source.
         async_fn: Returns an awaitable.
         batch_size: How many items are awaited together.
-        input_col: Which columns the function gets, see `Mapper`.
-        output_col: Where the result goes, see `Mapper`.
-        max_concurrency: How many run at once.
-        flatten: Give results one by one, else in batches.
+        input_col: The columns that the function gets, see `Mapper`.
+        output_col: The column that the result goes to, see `Mapper`.
+        max_concurrency: How many coroutines run at once.
+        flatten: Yield results one by one; False: in batches.
 
     Raises:
         ConfigError: A number is less than 1, or the columns are wrong.
@@ -115,7 +116,7 @@ class BatchAsyncMapper(PendingPipe[Any]):
                 if not isinstance(awaitable, Awaitable):
                     raise ConfigError(
                         f"async_fn must return an awaitable, got {type(awaitable).__name__}",
-                        fix="write it with `async def`, or use map",
+                        fix="define it with `async def`, or use map",
                     )
                 result = await awaitable
             return result if put is None else put(item, result)
@@ -124,4 +125,4 @@ class BatchAsyncMapper(PendingPipe[Any]):
 
     def __len__(self) -> int:
         length = len(self.source_datapipe)
-        return length if self._flattens else -(-length // self.batch_size)
+        return length if self._flattens else count_batches(length, self.batch_size)

@@ -1,6 +1,6 @@
-"""Operations on map-style pipes: nothing is computed before an item is asked for.
+"""Operations on map-style pipes, which compute nothing before an item is requested.
 
-Also from map-style pipes to iterable ones, and back.
+Also the conversions from map-style pipes to iterable ones and back.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from headrace.errors import ConfigError
 from headrace.rng.process import globals_state, kept_globals, seed_globals
 
 from ..core.base import IterPipe, MapPipe, is_iter_pipe, is_map_pipe
-from ..core.checks import check_positive, check_takes, wanted_columns
+from ..core.checks import check_positive, check_sources, check_takes, wanted_columns
 from ..core.draws import Draws, draws_of, seeds_of
 from ..core.registry import functional_pipe, register_function
 from ..core.skeletons import Positioned, ShufflingPipe
 from ..core.walk import list_pipes
-from .batch import DataChunk
+from .batch import DataChunk, count_batches
 
 
 def same(item: Any) -> Any:
@@ -27,17 +27,9 @@ def same(item: Any) -> Any:
     return item
 
 
-def _check_sources(sources: Sequence[Any]) -> tuple[Any, ...]:
-    if not sources:
-        raise ConfigError("Expected at least one DataPipe, but got nothing")
-    if not all(map(is_map_pipe, sources)):
-        raise TypeError("Expected all inputs to be `MapDataPipe`")
-    return tuple(sources)
-
-
 @functional_pipe("map")
 class MapMapper(MapPipe[Any]):
-    """Apply a function to an item when it is asked for.
+    """Apply a function to an item when the item is requested.
 
     Args:
         datapipe: The source.
@@ -65,12 +57,12 @@ class MapZipper(MapPipe[Any]):
 
     Raises:
         ConfigError: There are none.
-        TypeError: One is no map-style pipe.
-        IndexError: One has no such item.
+        TypeError: One is not a map-style pipe.
+        IndexError: One has no item of that index (on access).
     """
 
     def __init__(self, *datapipes: MapPipe[Any]) -> None:
-        self.datapipes = _check_sources(datapipes)
+        self.datapipes = check_sources("Zipper", datapipes, is_map_pipe)
 
     def __getitem__(self, index: Any) -> Any:
         items = []
@@ -89,19 +81,19 @@ class MapZipper(MapPipe[Any]):
 
 @functional_pipe("concat")
 class MapConcater(MapPipe[Any]):
-    """Put pipes one behind another: the first index of a pipe follows the last one of the pipe before.
+    """Concatenate pipes: the first index of a pipe follows the last one of the pipe before.
 
     Args:
-        datapipes: The sources; they have the indices `0..len-1`.
+        datapipes: The sources, which have the indices `0..len-1`.
 
     Raises:
         ConfigError: There are none.
-        TypeError: One is no map-style pipe.
-        IndexError: There is no such item.
+        TypeError: One is not a map-style pipe.
+        IndexError: There is no item of that index (on access).
     """
 
     def __init__(self, *datapipes: MapPipe[Any]) -> None:
-        self.datapipes = _check_sources(datapipes)
+        self.datapipes = check_sources("Concater", datapipes, is_map_pipe)
 
     def __getitem__(self, index: int) -> Any:
         position = index + len(self) if index < 0 else index
@@ -117,17 +109,17 @@ class MapConcater(MapPipe[Any]):
 
 @functional_pipe("batch")
 class MapBatcher(MapPipe[Any]):
-    """Put so many items in a row into a list.
+    """Make batches of consecutive items.
 
     Args:
-        datapipe: The source; it has the indices `0..len-1`.
-        batch_size: How many.
+        datapipe: The source, which has the indices `0..len-1`.
+        batch_size: How many items a batch has.
         drop_last: Drop the last batch if it is smaller.
-        wrapper_class: What a batch is: called with the list.
+        wrapper_class: The class of a batch, which is called with a list of the items.
 
     Raises:
         ConfigError: `batch_size` is less than 1.
-        IndexError: There is no such batch.
+        IndexError: There is no batch of that index (on access).
     """
 
     def __init__(
@@ -147,12 +139,11 @@ class MapBatcher(MapPipe[Any]):
         return self.wrapper_class([self.datapipe[position] for position in range(start, end)])
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.datapipe), self.batch_size)
-        return whole + (rest > 0 and not self.drop_last)
+        return count_batches(len(self.datapipe), self.batch_size, drop_last=self.drop_last)
 
 
 class _Indexed(Positioned[Any]):
-    """Reads a map-style pipe by some of its indices, all of them if that is None, one after another."""
+    """Yields the items of a map-style pipe at some of its indices, or at all."""
 
     _position_names = ("num_given",)
     _num_given = 0
@@ -168,11 +159,11 @@ class _Indexed(Positioned[Any]):
 
 
 class MapShuffler(_Indexed, ShufflingPipe[Any]):
-    """Give all items of a map-style pipe in a random order: an iterable pipe, as documented.
+    """Yield all items of a map-style pipe in random order. As in torchdata, this is an iterable pipe.
 
     Args:
         datapipe: The source.
-        indices: Its keys; `None`: `0..len-1`.
+        indices: The indices to read; `None`: `0..len-1`.
     """
 
     def __init__(self, datapipe: MapPipe[Any], *, indices: Sequence[Any] | None = None) -> None:
@@ -185,13 +176,13 @@ class MapShuffler(_Indexed, ShufflingPipe[Any]):
         before = self._draws.state()
         if self._enabled:
             self._draws.generator.shuffle(indices)
-            self._draws.restore(before)  # so that a state says how the order came about
+            self._draws.restore(before)  # so that a state holds the numbers that the order was drawn from
         yield from self._read(indices)
 
 
 @functional_pipe("in_memory_cache")
 class MapInMemoryCacheHolder(MapPipe[Any]):
-    """Keep each item that was asked for, and give the same object again.
+    """Keep each item that was requested, and return the same object again.
 
     Args:
         source_dp: The source.
@@ -233,9 +224,9 @@ def map_unzip(
     """Make a pipe of each column.
 
     Args:
-        source_datapipe: The source; its items are sequences.
-        sequence_length: How many columns they have.
-        columns_to_skip: Columns that nobody wants.
+        source_datapipe: The source, whose items are sequences.
+        sequence_length: How many columns each item has.
+        columns_to_skip: Columns to leave out.
 
     Raises:
         RuntimeError: All columns are skipped.
@@ -248,14 +239,14 @@ register_function(MapPipe, "unzip", map_unzip)
 
 
 class MapToIterConverter(_Indexed):
-    """Give the items of a map-style pipe, one after another.
+    """Yield the items of a map-style pipe one by one.
 
     Args:
         datapipe: The map-style pipe.
-        indices: Which, in this order; `None`: `0..len-1`. None at all is an empty list.
+        indices: The indices to read, in this order; `None`: `0..len-1`.
 
     Raises:
-        TypeError: It is no map-style pipe.
+        TypeError: It is not a map-style pipe.
     """
 
     def __init__(self, datapipe: MapPipe[Any], indices: Sequence[Any] | None = None) -> None:
@@ -269,22 +260,22 @@ class MapToIterConverter(_Indexed):
 
 
 class IterToMapConverter(MapPipe[Any]):
-    """Load a pipe of (key, value) into memory when the first item is asked for.
+    """Load a pipe of (key, value) pairs into memory when the first item is requested.
 
-    They are kept for all epochs, so what is shuffled before it has one order for all of them: shuffle after it for
-    another order in each. They are not part of a state. A `DataLoader2` seeds the random pipes before it in all epochs
-    by the seeds of the first, so that whoever resumes in a later one loads the same; a new seed has them loaded again.
-    Elsewhere the state of the graph says by which random numbers they were loaded. Functions before it may draw from
-    the global generators of Python, NumPy and torch in workers and with `keyed_randomness`, where these are seeded.
+    The items are kept for all epochs: a shuffle before it has one order for all of them, one after it another order in
+    each. They are not part of a state. `DataLoader2` gives the random pipes before it the seeds of the first epoch in
+    all epochs, so that the same items are loaded after a resume in a later one; a new seed has them loaded again.
+    Elsewhere the state of the graph says with which random numbers they were loaded. Functions before it may draw from
+    the global generators of Python, NumPy and torch where these are seeded: in workers, and with `keyed_randomness`.
 
     Args:
         datapipe: The source.
         key_value_fn: Makes (key, value) of an item; `None`: items are such pairs.
 
     Raises:
-        TypeError: It is no iterable pipe.
-        ConfigError: An item is no pair (when loading).
-        IndexError: There is no such key.
+        TypeError: It is not an iterable pipe.
+        ConfigError: An item is not a pair (when loading).
+        IndexError: There is no item of that key (on access).
     """
 
     _not_shipped = ("_table", "_seeds", "_noted", "_has_drawn")
@@ -318,7 +309,7 @@ class IterToMapConverter(MapPipe[Any]):
         before = list_pipes(self.datapipe)
         for pipe in before:
             for draws in draws_of(pipe).values():
-                draws.fix_seed()  # so that the table can be had again
+                draws.fix_seed()  # so that the same table can be loaded again
         seeds = seeds_of(before)
         for item in self.datapipe:
             pair = item if self.key_value_fn is None else self.key_value_fn(item)
@@ -326,7 +317,8 @@ class IterToMapConverter(MapPipe[Any]):
                 key, value = pair
             except (TypeError, ValueError):
                 raise ConfigError(
-                    f"to_map_datapipe needs (key, value), got {pair!r}", fix="give a key_value_fn that makes such pairs"
+                    f"to_map_datapipe needs (key, value) pairs, got {pair!r}",
+                    fix="give a key_value_fn that returns such pairs",
                 ) from None
             if key in table:
                 warnings.warn(f"Found duplicate key {key}. Please check your `key_value_fn`", stacklevel=4)

@@ -1,4 +1,4 @@
-"""Marks where a graph is divided: among replicas that each keep a share, or at a process that deals items out."""
+"""Sharding: each worker keeps its share of the items, or one process reads them and deals them out to the workers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from headrace.errors import ConfigError, check_count
 from ..core.base import IterPipe, read
 from ..core.registry import functional_pipe
 from ..core.skeletons import OneForOne, Positioned
-from ..sharding import SHARDING_PRIORITIES
+from ..sharding import SHARDING_PRIORITIES, length_of_share
 
 
 @functional_pipe("sharding_filter")
 class ShardingFilter(Positioned[Any]):
-    """Keep every n-th item: a share, once `apply_sharding` has said which. Until then all of them.
+    """Keep every n-th item, as set by `apply_sharding`; all items until it is called.
 
-    Ranks and workers shard together: neighbouring items go to the workers of one rank first.
+    With ranks of W workers each, W consecutive items go to the workers of one rank, the next W to those of the next.
 
     Args:
-        source_datapipe: The source, which must give the same items in the same order everywhere.
-        sharding_group_filter: React to this group only.
+        source_datapipe: The source, which must give the same items in the same order in every process.
+        sharding_group_filter: Shard for this group only; `None`: for all.
     """
 
     _position_names = ("has_begun",)
@@ -43,16 +43,16 @@ class ShardingFilter(Positioned[Any]):
         instance_id: int,
         sharding_group: SHARDING_PRIORITIES = SHARDING_PRIORITIES.DEFAULT,
     ) -> None:
-        """Say which share is its own.
+        """Set the share that this pipe keeps.
 
         Args:
             num_of_instances: How many shares there are.
-            instance_id: Which of them, from 0.
-            sharding_group: Who shards. Shares of distributed ranks are split again among their workers.
+            instance_id: The number of the share, from 0.
+            sharding_group: Among which processes the items are shared. A rank's share is split among its workers.
 
         Raises:
             ConfigError: There is no such share.
-            RuntimeError: `DEFAULT` comes together with another group.
+            RuntimeError: `DEFAULT` was combined with another group.
         """
         check_count("num_of_instances", num_of_instances, minimum=1)
         if not 0 <= instance_id < num_of_instances:
@@ -76,19 +76,18 @@ class ShardingFilter(Positioned[Any]):
         yield from islice(source, num_passed, None, self.num_of_instances)
 
     def __len__(self) -> int:
-        whole, rest = divmod(len(self.source_datapipe), self.num_of_instances)
-        return whole + (self.instance_id < rest)
+        return length_of_share(len(self.source_datapipe), self.num_of_instances, self.instance_id)
 
 
 @functional_pipe("sharding_round_robin_dispatch")
 class ShardingRoundRobinDispatcher(OneForOne[Any]):
-    """Mark that what comes before runs in one process, which deals its items out to the workers in turn.
+    """Have everything upstream run in one process, which deals its items out to the workers in turn.
 
-    Without workers items pass.
+    Without workers it has no effect.
 
     Args:
         source_datapipe: The source.
-        sharding_group_filter: Who gets the items: only workers can.
+        sharding_group_filter: The group that the items are dealt out to: only `MULTIPROCESSING` is possible.
 
     Raises:
         NotImplementedError: Another group than `MULTIPROCESSING` was asked for.

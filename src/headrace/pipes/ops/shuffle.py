@@ -1,4 +1,4 @@
-"""Random order, within a buffer or within each batch."""
+"""Shuffling, with a buffer or within each batch."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .batch import DataChunk, UnBatcher
 
 @functional_pipe("shuffle")
 class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe", skips_ahead=True):
-    """Fill a buffer, then give a random item of it for each item that comes in; at the end give the rest at random.
+    """Shuffle with a buffer: yield a random item from it for each new one, then the rest in random order.
 
-    The order follows from the seed and the number of the epoch. Without a seed each epoch has another one.
+    The order follows from the seed and the number of the epoch. Without a seed each epoch draws its own.
 
     Args:
         datapipe: The source.
-        buffer_size: How many items are held. A source that is no longer is shuffled uniformly.
-        unbatch_level: Take batches apart first, see `UnBatcher`.
+        buffer_size: How many items the buffer holds. A source with no more items than that is shuffled uniformly.
+        unbatch_level: Unbatch that many levels first, see `UnBatcher`.
 
     Raises:
         ConfigError: `buffer_size` is less than 1.
@@ -34,8 +34,8 @@ class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe", skips_ahe
     _not_shipped = ("_buffer",)
     _position_names = ("has_ended",)
     _has_ended = False
-    # After `skip_ahead`, until they are read: the items that are wanted and those that are held, by their numbers among
-    # those that the source gives.
+    # After `skip_ahead`, until the items are read: which of the items that the source then gives are given on, and
+    # which fill the buffer.
     _skipped_to: tuple[list[int], list[int]] | None = None
 
     def __init__(self, datapipe: IterPipe[Any], *, buffer_size: int = 10000, unbatch_level: int = 0) -> None:
@@ -54,7 +54,7 @@ class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe", skips_ahe
         return super().can_skip_ahead() and not self._has_ended
 
     def skip_ahead(self, wanted: Wanted) -> Wanted:
-        """Draw as `__iter__` does, on the numbers of the items: those that are given or held are needed."""
+        """Repeat the draws of `__iter__` on item numbers: needed are the wanted items and those left in the buffer."""
         if not self._enabled or not wanted.start:
             return wanted
         size, draw = self.buffer_size, self._draws.generator.random
@@ -114,7 +114,7 @@ class InBatchShuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
     """Shuffle the items within each batch.
 
     Args:
-        datapipe: The source; its items are lists.
+        datapipe: The source, whose items are lists.
     """
 
     def __init__(self, datapipe: IterPipe[Any]) -> None:

@@ -1,6 +1,7 @@
 """Pipes at the start of a graph: over an iterable, a sequence, a sampler or a dataset.
 
-`set_epoch` says which epoch comes next, for all pipes of a graph: a loader counts, or a training begins in the middle.
+`set_epoch` sets the number of the next epoch for all pipes of a graph: for a loader that counts epochs itself, or a
+training that continues in a later one.
 """
 
 from __future__ import annotations
@@ -28,10 +29,9 @@ class IterableWrapper(Positioned[Any]):
     """The items of an iterable.
 
     Args:
-        iterable: A list, a range, anything with `iter`. What can be iterated over only once, such as a generator, gives
-            one epoch.
-        deepcopy: Hand out deep copies, so that nobody downstream changes the original. Items of a list or tuple are
-            copied one by one, when they are due; other iterables at once, at the start of an epoch.
+        iterable: Any iterable. One that can be read only once, such as a generator, gives one epoch.
+        deepcopy: Yield deep copies, so that pipes downstream cannot change the original. Items of a list or tuple are
+            copied one by one as they are yielded, other iterables as a whole at the start of an epoch.
     """
 
     _position_names = ("position",)
@@ -54,7 +54,7 @@ class IterableWrapper(Positioned[Any]):
             yield item
 
     def __len__(self) -> int:
-        return len(self.iterable)  # type: ignore[arg-type]  # TypeError: what is expected of us too
+        return len(self.iterable)  # type: ignore[arg-type]  # the TypeError of a generator is right for this pipe too
 
 
 class SequenceWrapper(MapPipe[Any]):
@@ -62,7 +62,7 @@ class SequenceWrapper(MapPipe[Any]):
 
     Args:
         sequence: A list, a dict, anything with `[]`.
-        deepcopy: Keep a deep copy, so that changes of the original do not show.
+        deepcopy: Keep a deep copy, so that later changes to the original have no effect.
     """
 
     def __init__(self, sequence: Sequence[Any] | Mapping[Any, Any], deepcopy: bool = True) -> None:
@@ -84,22 +84,22 @@ def _copy_all(thing: Any) -> Any:
         return copy.deepcopy(thing)
     except TypeError:
         warnings.warn(
-            f"a {type(thing).__name__} can not be deepcopied: whoever changes an item changes the original. "
-            "With deepcopy=False there is no attempt.",
+            f"a {type(thing).__name__} cannot be deepcopied, so pipes that change an item change the original. "
+            "deepcopy=False turns this warning off.",
             stacklevel=2,
         )
         return thing
 
 
 class Sampler(IterPipe[Any]):
-    """Give what a sampler gives that is made for a pipe: of most samplers, numbers of its items.
+    """Yield what a sampler over a pipe yields, which is usually indices.
 
     Args:
         datapipe: A pipe that knows its length.
-        sampler: A class of `torch.utils.data.sampler`, or any function whose `data_source` is the pipe, and that
-            returns what can be iterated over in each epoch. `None`: `0..len-1`.
-        sampler_args: Its positional arguments.
-        sampler_kwargs: Its other arguments.
+        sampler: A class of `torch.utils.data.sampler`, or any function that takes the pipe as `data_source` and returns
+            an object that can be iterated over in each epoch. `None`: `0..len-1`.
+        sampler_args: Positional arguments of the sampler.
+        sampler_kwargs: Other keyword arguments of the sampler.
 
     Raises:
         ConfigError: The pipe does not know its length.
@@ -132,10 +132,10 @@ class Sampler(IterPipe[Any]):
 
 
 class FromDataset(IterPipe[DatasetSeq]):
-    """Give the sequences of a dataset, in the order that it has in an epoch.
+    """Yield the sequences of a dataset, in its order of the epoch.
 
-    The epochs of the pipe are those of the dataset: the first is `first_epoch`, then one more each time. A seed that
-    is set does not change them: a dataset's order has a seed of its own.
+    The first iteration reads epoch `first_epoch` of the dataset, each further one the next epoch. Seeding the pipe does
+    not change the order: a dataset has a seed of its own.
 
     Args:
         dataset: Any dataset with the epoch API.
@@ -153,7 +153,7 @@ class FromDataset(IterPipe[DatasetSeq]):
         self._num_given = 0
 
     def set_number(self, number: int) -> None:
-        """Let the next iteration be the epoch of a number, see `set_epoch`."""
+        """Set the number of the epoch that the next iteration reads, see `set_epoch`."""
         self._epoch = number - 1
 
     def __iter__(self) -> Iterator[DatasetSeq]:
@@ -166,7 +166,7 @@ class FromDataset(IterPipe[DatasetSeq]):
             seq_idx = self._num_given = seq_idx + 1
             yield seq
             if dataset.order_version != version:
-                raise RuntimeError(f"dataset {dataset.name!r} was given another epoch while a pipe reads it")
+                raise RuntimeError(f"the epoch of dataset {dataset.name!r} was changed while a pipe was reading it")
 
     def state(self) -> State:
         return {"epoch": self._epoch, "num_given": self._num_given}
@@ -176,10 +176,10 @@ class FromDataset(IterPipe[DatasetSeq]):
 
 
 def set_epoch(datapipe: IterPipe[Any], epoch: int) -> IterPipe[Any]:
-    """Let the next iteration over a graph be the epoch of a number: it follows from that and the seeds alone.
+    """Set the number of the next epoch of a graph: its random numbers then follow from that and the seeds alone.
 
     So processes that read copies of the graph agree on its order, whatever they have read before. Random pipes without
-    a seed have seed 0 from now on. `headrace.DataLoader` calls it.
+    a seed have seed 0 from now on. `headrace.DataLoader` calls this function.
 
     Args:
         datapipe: The end of the graph.

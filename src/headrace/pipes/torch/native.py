@@ -1,8 +1,8 @@
-"""Replaces torch's pipes by Headrace's that do the same: several times faster, and with positions that can be saved.
+"""Replaces torch's pipes by equivalent ones of Headrace: several times faster, and with positions that can be saved.
 
-Torch's pipes cannot be resumed but by reading everything again. Of those below ours give the same items in the same
-order, except that a shuffle draws from another generator: the same seed gives another, equally reproducible order.
-Only pipes of exactly these classes are replaced; a subclass or a pipe of the user's stays.
+Torch's pipes can only be resumed by reading everything again. The replacements give the same items in the same order,
+except that a shuffle draws from another generator: the same seed gives another, equally reproducible order. Only pipes
+of exactly the classes below are replaced; subclasses and the user's own pipes stay.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from ..sharding import SHARDING_PRIORITIES
 
 
 def to_native(pipe: Any) -> Any:
-    """Replace torch's pipes in a graph by ours where ours do the same.
+    """Replace torch's pipes in a graph by equivalent ones of Headrace.
 
     Args:
-        pipe: The end of the graph, which is changed in place. Nothing may be under way.
+        pipe: The end of the graph, which is changed in place. It must not be iterated over at the moment.
 
     Returns:
         The end of the graph.

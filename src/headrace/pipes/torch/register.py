@@ -1,11 +1,11 @@
-"""Makes torch's pipes and ours understand each other: functional names, and what torch takes for a pipe.
+"""Lets torch's pipes and Headrace's be used together: functional names, and what torch accepts as a pipe.
 
-torchdata gave torch's pipes many functional names (`prefetch`, `header`, `sharding_round_robin_dispatch`, ...); since
-it is gone, torch's pipes lack them. Where torch is loaded they get ours, which read torch's pipes like any other
-source. In turn torch's classes that insist on torch's pipes (`zip`, `concat`, `mux`) take ours.
+torchdata gave torch's pipes many functional names (`prefetch`, `header`, `sharding_round_robin_dispatch`, ...), which
+they lack without it. Where torch is loaded they get Headrace's, which read torch's pipes like any other source. In turn
+torch's classes that check for torch's pipes (`zip`, `concat`, `mux`) accept Headrace's.
 
-Torch is never imported here. If the program imports it later than Headrace, a finder at the head of `sys.meta_path`
-sees it come, registers, and is gone.
+Torch is never imported here. If the program imports it after Headrace, a finder at the head of `sys.meta_path` notices
+the import, registers when it is done, and removes itself.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MODULE = "torch.utils.data"
 
 
 def register_with_torch() -> bool:
-    """Give torch's pipes the functional names that they lack, and let torch take our pipes for pipes.
+    """Give torch's pipes the functional names that they lack, and make torch accept Headrace's pipes.
 
     Done by `import headrace.pipes` if torch is loaded, and else as soon as it is. What torch or torchdata has
     registered is never overridden, before or after.
@@ -44,14 +44,14 @@ def register_with_torch() -> bool:
     return True
 
 
-def register_when_torch_comes() -> None:
+def register_when_torch_loads() -> None:
     """Register with torch now, or as soon as the program imports it."""
-    if not register_with_torch() and not any(isinstance(finder, _Lookout) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Lookout())
+    if not register_with_torch() and not any(isinstance(finder, _TorchWatcher) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _TorchWatcher())
 
 
-class _Lookout(MetaPathFinder):
-    """Finds nothing by itself: it lets the others find `torch.utils.data` and has us registered behind its import."""
+class _TorchWatcher(MetaPathFinder):
+    """Has the other finders find `torch.utils.data`, and registers after its import."""
 
     def find_spec(self, fullname: str, *_: Any) -> ModuleSpec | None:
         if fullname != _MODULE:

@@ -1,4 +1,4 @@
-"""One pipe for several readers: the same items for each, each item for one of them, or a column for each."""
+"""Splitting a pipe: `fork` gives all readers the same items, `demux` each item to one, `unzip` a column to each."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from headrace.errors import ConfigError
 from ...core.base import IterPipe, State
 from ...core.checks import check_takes, wanted_columns
 from ...core.registry import register_function
+from ...sharding import length_of_share
 from .splitter import Splitter, children_of
 
 _COPIES: dict[str | None, Callable[[Any], Any]] = {"shallow": copying.copy, "deep": copying.deepcopy}
@@ -35,24 +36,24 @@ class Forker(Splitter):
 def fork(
     datapipe: IterPipe[Any], num_instances: int, buffer_size: int = 1000, copy: str | None = None
 ) -> list[IterPipe[Any]] | IterPipe[Any]:
-    """Give the same items to several readers.
+    """Fork a pipe into several, each of which gives all items.
 
-    The readers may be read in turn, one after another, or in several threads. Copies of the source are not made: an
-    item that one has caused to be read waits for the others. A reader that was thrown away, or has stopped early, is
-    not waited for.
+    The forks may be read in turn, one after another, or in several threads. The source is read once: items that one
+    fork has read wait in buffers for the others. A fork that was deleted, or whose iteration was stopped early, does
+    not hold up the others.
 
     Args:
         datapipe: The source.
-        num_instances: How many readers. 1: it is the source itself, not in a list.
-        buffer_size: How many items the foremost may be ahead of the last; -1: as many as it likes.
-        copy: What readers get: `None`: the same objects; `"shallow"` or `"deep"`: copies.
+        num_instances: How many forks. 1: the source itself is returned, not in a list.
+        buffer_size: How many items the fastest fork may be ahead of the slowest; -1: no limit.
+        copy: `None`: all forks give the same objects. `"shallow"` or `"deep"`: they give copies.
 
     Returns:
-        The readers.
+        The forks.
 
     Raises:
-        ConfigError: A number is wrong, or `copy` is none of these.
-        BufferError: A reader is too far ahead (while iterating).
+        ConfigError: A number is wrong, or `copy` is unknown.
+        BufferError: A fork is too far ahead of another (while iterating).
     """
     if copy is not None and copy not in _COPIES:
         raise ConfigError(f"Unknown copy method `copy` = {copy!r}, choose one of None, `shallow` or `deep`.")
@@ -65,7 +66,7 @@ register_function(IterPipe, "fork", fork)
 
 
 class Demultiplexer(Splitter):
-    """Gives each item to the reader that a function names, see `demux`."""
+    """Gives each item to the reader that a function chooses, see `demux`."""
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class Demultiplexer(Splitter):
             raise ConfigError(
                 f"Output of the classification fn should be between 0 and {self.num_instances - 1}. "
                 f"{chosen} is returned.",
-                fix="or drop what belongs to nobody: return None, with drop_none=True",
+                fix="return such a number, or None together with drop_none=True to drop the item",
             )
         self._give(item, chosen, reader)
 
@@ -103,19 +104,19 @@ class Demultiplexer(Splitter):
         if chosen not in self._open:
             return
         buffer = self._buffers[chosen]
-        if self._num_waiting >= self.buffer_size:  # or fewer are waiting: what was taken is not counted
+        if self._num_waiting >= self.buffer_size:  # an upper bound, as items that were taken are not subtracted
             self._num_waiting = sum(map(len, self._buffers))
         if chosen != reader and self._num_waiting >= self.buffer_size and self._is_crowded(self._num_waiting):
             raise BufferError(
                 f"{type(self).__name__} buffer overflow, buffer size {self.buffer_size} is insufficient: "
-                f"that many items wait for others before there is one for child {reader}"
+                f"other children must read some of their items before child {reader} can continue"
             )
         self._num_waiting += 1
         buffer.append(item)
 
 
 class RoundRobinDemultiplexer(Demultiplexer):
-    """Deals items out in turn, see `round_robin_demux`."""
+    """Gives each reader an item in turn, see `round_robin_demux`."""
 
     def __init__(self, datapipe: IterPipe[Any], num_instances: int, buffer_size: int) -> None:
         super().__init__(datapipe, num_instances, _no_class, False, buffer_size)
@@ -129,8 +130,7 @@ class RoundRobinDemultiplexer(Demultiplexer):
         self._turn = (self._turn + 1) % self.num_instances
 
     def child_length(self, reader: int) -> int:
-        whole, rest = divmod(len(self.datapipe), self.num_instances)
-        return whole + (reader < rest)
+        return length_of_share(len(self.datapipe), self.num_instances, reader)
 
     def state(self) -> State:
         return super().state() | {"turn": self._turn}
@@ -151,39 +151,39 @@ def demux(
     drop_none: bool = False,
     buffer_size: int = 1000,
 ) -> list[IterPipe[Any]]:
-    """Give each item to one of several readers.
+    """Split a pipe into several: a function chooses the one that gets an item.
 
     Args:
         datapipe: The source.
-        num_instances: How many readers.
-        classifier_fn: Returns which reader gets an item, from 0.
-        drop_none: Drop items for which it returns `None`.
-        buffer_size: How many items may wait for other readers; -1: as many as come.
+        num_instances: How many pipes to split into.
+        classifier_fn: Returns the number of the pipe that gets an item, from 0.
+        drop_none: Drop items for which the function returns `None`.
+        buffer_size: How many items may wait for pipes that are not being read; -1: no limit.
 
     Returns:
-        The readers.
+        The pipes.
 
     Raises:
-        ConfigError: A number is wrong, also one that the function returned (while iterating).
-        BufferError: Too many items wait for others (while iterating).
+        ConfigError: A number is wrong, or the function returned a wrong one (while iterating).
+        BufferError: Too many items wait (while iterating).
     """
     return children_of(Demultiplexer(datapipe, num_instances, classifier_fn, drop_none, buffer_size))
 
 
 def round_robin_demux(datapipe: IterPipe[Any], num_instances: int, buffer_size: int = 1000) -> list[IterPipe[Any]]:
-    """Deal items out to several readers, in turn.
+    """Split a pipe into several, which get the items in turn.
 
     Args:
         datapipe: The source.
-        num_instances: How many readers. 1: it is the source itself, in a list.
-        buffer_size: How many items may wait for other readers; -1: as many as come.
+        num_instances: How many pipes to split into. 1: the source itself, in a list.
+        buffer_size: How many items may wait for pipes that are not being read; -1: no limit.
 
     Returns:
-        The readers.
+        The pipes.
 
     Raises:
         ConfigError: A number is wrong.
-        BufferError: Too many items wait for others (while iterating).
+        BufferError: Too many items wait (while iterating).
     """
     if num_instances == 1:
         warnings.warn(
@@ -215,21 +215,21 @@ def unzip(
     buffer_size: int = 1000,
     columns_to_skip: Sequence[int] | None = None,
 ) -> list[IterPipe[Any]]:
-    """Give each column of the items to a reader of its own.
+    """Split a pipe into one for each column of its items.
 
     Args:
-        source_datapipe: The source; its items are sequences.
-        sequence_length: How many columns they have.
-        buffer_size: How many items the foremost reader may be ahead of the last; -1: as many as it likes.
-        columns_to_skip: Columns that nobody wants.
+        source_datapipe: The source, whose items are sequences.
+        sequence_length: How many columns each item has.
+        buffer_size: How many items the fastest pipe may be ahead of the slowest; -1: no limit.
+        columns_to_skip: Columns to leave out.
 
     Returns:
-        A reader for each column that is not skipped.
+        A pipe for each column that is not skipped.
 
     Raises:
         ConfigError: A number is wrong.
         RuntimeError: All columns are skipped.
-        BufferError: A reader is too far ahead (while iterating).
+        BufferError: A pipe is too far ahead of another (while iterating).
     """
     wanted = wanted_columns(sequence_length, columns_to_skip)
     return children_of(UnZipper(source_datapipe, sequence_length, buffer_size), wanted)

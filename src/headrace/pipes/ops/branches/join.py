@@ -1,6 +1,6 @@
-"""Several pipes as one: one after another, side by side, in turn, or mixed at random.
+"""Joining pipes: one after another, item by item, in turn, or at random.
 
-None of these looks at its items, which is why `graph/hoist.py` may move them before one-to-one operations.
+None of these operations looks at its items, which is why `graph/hoist.py` may move them before one-to-one operations.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from ...core.skeletons import PendingPipe, Positioned, RandomPipe
 
 @functional_pipe("concat")
 class Concater(IterPipe[Any]):
-    """Give the items of the first source, then those of the next. `a + b` is the same.
+    """Concatenate pipes: yield the items of the first source, then those of the next. `a + b` is the same.
 
     Args:
         datapipes: The sources.
 
     Raises:
         ConfigError: There are none.
-        TypeError: One is no pipe.
+        TypeError: One is not a pipe.
     """
 
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
@@ -54,14 +54,14 @@ class Concater(IterPipe[Any]):
 
 @functional_pipe("zip")
 class Zipper(Positioned[Any]):
-    """Give tuples with an item of each source, until the shortest ends.
+    """Yield tuples with an item of each source, until the shortest ends.
 
     Args:
         datapipes: The sources.
 
     Raises:
         ConfigError: There are none.
-        TypeError: One is no pipe.
+        TypeError: One is not a pipe.
     """
 
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
@@ -75,22 +75,22 @@ class Zipper(Positioned[Any]):
 
 
 def _read_rest(pipe: ZipperLongest | MultiplexerLongest | SampleMultiplexer) -> tuple[list[bool], list[Iterator[Any]]]:
-    """Return which sources of a pipe have ended, as a list that is its state, and the iterators over the others."""
+    """Return which sources of a pipe have ended, in the list that is its state, and iterators over all sources."""
     pipe._ended = ended = list(pipe._ended) or [False] * len(pipe.datapipes)
     return ended, [iter(()) if over else read(source) for over, source in zip(ended, pipe.datapipes, strict=True)]
 
 
 @functional_pipe("zip_longest")
 class ZipperLongest(Positioned[Any]):
-    """Give tuples with an item of each source, until the longest ends.
+    """Yield tuples with an item of each source, until the longest ends.
 
     Args:
         datapipes: The sources.
-        fill_value: What stands for the items of those that have ended.
+        fill_value: Replaces the items of sources that have ended.
 
     Raises:
         ConfigError: There are none.
-        TypeError: One is no pipe.
+        TypeError: One is not a pipe.
     """
 
     _position_names = ("ended",)
@@ -124,14 +124,14 @@ class ZipperLongest(Positioned[Any]):
 
 @functional_pipe("mux")
 class Multiplexer(PendingPipe[Any]):
-    """Give an item of each source in turn, in whole rounds: when a source has ended, so has this.
+    """Yield an item of each source in turn, in complete rounds: it ends when the shortest source does.
 
     Args:
         datapipes: The sources.
 
     Raises:
         ConfigError: There are none.
-        TypeError: One is no pipe.
+        TypeError: One is not a pipe.
     """
 
     _pending_name = "rest"
@@ -148,14 +148,14 @@ class Multiplexer(PendingPipe[Any]):
 
 @functional_pipe("mux_longest")
 class MultiplexerLongest(Positioned[Any]):
-    """Give an item of each source in turn, until all have ended; those that have are passed over.
+    """Yield an item of each source in turn, until all have ended; those that have ended are skipped.
 
     Args:
         datapipes: The sources.
 
     Raises:
         ConfigError: There are none.
-        TypeError: One is no pipe.
+        TypeError: One is not a pipe.
     """
 
     _position_names = ("ended", "turn")
@@ -186,13 +186,13 @@ class MultiplexerLongest(Positioned[Any]):
 
 
 class SampleMultiplexer(RandomPipe[Any]):
-    """Give an item of a random source, until all have ended. Those that have leave their share to the others.
+    """Yield an item of a randomly chosen source each time, until all sources have ended.
 
-    It is a random pipe as others are: the loader's seed rules it, and epochs differ.
+    A source that has ended is no longer chosen. Like other random pipes it is seeded by the loader, and epochs differ.
 
     Args:
         pipes_to_weights_dict: Source -> weight; weights need not sum to 1.
-        seed: What the choices follow from; `None`: the loader's seed, or another one in each epoch.
+        seed: The seed of the choices; `None`: the loader's, or without a loader another one in each epoch.
 
     Raises:
         ConfigError: There is no source, or a weight is not positive.
@@ -223,7 +223,9 @@ class SampleMultiplexer(RandomPipe[Any]):
         while not all(ended):
             bounds = list(accumulate(0.0 if over else weight for over, weight in zip(ended, self.weights, strict=True)))
             total = bounds[-1]
-            bounds[bounds.index(total)] = float("inf")  # the last that has not ended, whatever rounding does
+            bounds[bounds.index(total)] = float(
+                "inf"
+            )  # of the last that has not ended, so that rounding does not matter
             while True:
                 source_idx = bisect_right(bounds, draw() * total)
                 try:
@@ -248,8 +250,8 @@ def sample_multiplexer(
     Args:
         datapipe: The first source.
         datapipes: The others.
-        weights: One for each source, the first included; `None`: all the same.
-        seed: What the choices follow from.
+        weights: One for each source, including the first; `None`: equal weights.
+        seed: The seed of the choices.
 
     Raises:
         ConfigError: There are not as many weights as sources, or one is not positive.
@@ -258,7 +260,7 @@ def sample_multiplexer(
     weights = [1.0] * len(sources) if weights is None else weights
     if len(weights) != len(sources):
         raise ConfigError(
-            f"{len(weights)} weights for {len(sources)} pipes", fix="give one for each, the first included"
+            f"{len(weights)} weights for {len(sources)} pipes", fix="give one for each, including the first"
         )
     return SampleMultiplexer(dict(zip(sources, weights, strict=True)), seed)
 

@@ -1,4 +1,4 @@
-"""Items that are joined by a key."""
+"""Joining the items of two pipes by a key."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ from ...core.streams import close_streams
 
 @functional_pipe("zip_with_iter")
 class IterKeyZipper(SameLength[Any]):
-    """Join each item with the one of another pipe that has the same key.
+    """Join each item with the item of another pipe that has the same key.
 
-    The other pipe is read as far as needed; what has not been joined yet waits in a buffer.
+    The other pipe is read as far as needed; its items that have not been joined yet wait in a buffer.
 
     Args:
-        source_datapipe: The source, which gives the order.
-        ref_datapipe: The other pipe. Its keys are unique.
+        source_datapipe: The source, which decides the order.
+        ref_datapipe: The other pipe, whose keys must be unique.
         key_fn: Returns the key of an item of the source.
-        ref_key_fn: Returns the key of an item of the other; `None`: `key_fn` does.
-        keep_key: Give (key, joined).
-        buffer_size: How many items of the other wait; the oldest is dropped when it is full. `None`: all.
-        merge_fn: Joins an item and one of the other; `None`: into a tuple.
+        ref_key_fn: Returns the key of an item of the other pipe; `None`: `key_fn`.
+        keep_key: Yield (key, joined item) instead of the joined item.
+        buffer_size: How many items of the other pipe the buffer holds; when it is full, the oldest is dropped, with a
+            warning. `None`: no limit.
+        merge_fn: Joins an item of the source and one of the other pipe; `None`: into a tuple.
 
     Raises:
-        ConfigError: A function or number is wrong, or a key comes twice (while iterating).
-        TypeError: The other is no pipe.
-        BufferError: There is no item for a key (while iterating).
+        ConfigError: A function or number is wrong, or two items of the other pipe have the same key (while iterating).
+        TypeError: The other is not a pipe.
+        BufferError: The other pipe has no item for a key, or dropped it (while iterating).
     """
 
     _not_shipped = ("_buffer",)
@@ -112,18 +113,18 @@ class IterKeyZipper(SameLength[Any]):
 
 @functional_pipe("zip_with_map")
 class MapKeyZipper(OneForOne[Any], source="source_iterdatapipe"):
-    """Join each item with the one that a map-style pipe has for its key.
+    """Join each item with the item of a map-style pipe for its key.
 
     Args:
         source_iterdatapipe: The source.
         map_datapipe: The map-style pipe.
         key_fn: Returns the key of an item.
-        merge_fn: Joins an item and the other; `None`: into a tuple.
-        keep_key: Give (key, joined).
+        merge_fn: Joins the two items; `None`: into a tuple.
+        keep_key: Yield (key, joined item) instead of the joined item.
 
     Raises:
-        TypeError: The other is no map-style pipe.
-        KeyError: It has no such key (while iterating).
+        TypeError: The other is not a map-style pipe.
+        KeyError: It has no item for a key (while iterating).
     """
 
     def __init__(

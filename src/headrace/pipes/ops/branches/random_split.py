@@ -1,4 +1,4 @@
-"""The same random split in every epoch."""
+"""Random splits of a pipe, the same in every epoch."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ...core.skeletons import Positioned
 
 
 class SplitPlan:
-    """What all parts of a split have in common.
+    """The parameters that all parts of a split share.
 
     Args:
-        weights: Part -> its share, or its number of items.
-        seed: What the split follows from.
+        weights: Name of a part -> its share, or its number of items.
+        seed: The seed of the split.
         total_length: How many items the source has.
     """
 
@@ -43,7 +43,7 @@ class SplitterIterator(Positioned[Any]):
         self.target = target
 
     def override_seed(self, seed: int) -> SplitterIterator:
-        """Split in another way from the next epoch on, all parts together."""
+        """Change the seed of the split for all of its parts, from the next epoch on."""
         self.plan.seed = seed
         return self
 
@@ -57,7 +57,7 @@ class SplitterIterator(Positioned[Any]):
                 yield item
 
     def _parts_of_items(self) -> Iterator[int]:
-        """Yield the part of each item: the parts that torchdata's `random_split` drew for the same seed."""
+        """Yield the number of the part of each item, as torchdata's `random_split` drew it for the same seed."""
         choices = Random(self.plan.seed).choices  # noqa: S311 - no secret
         parts = range(len(self.plan.amounts))
         left = list(self.plan.amounts)
@@ -71,7 +71,7 @@ class SplitterIterator(Positioned[Any]):
             yield part
         raise ConfigError(
             f"random_split: the source has more than total_length = {self.plan.total_length} items",
-            fix="give the true total_length",
+            fix="give the actual number of items as total_length",
         )
 
     def __len__(self) -> int:
@@ -90,30 +90,30 @@ def random_split(
     total_length: int | None = None,
     target: Any = None,
 ) -> list[IterPipe[Any]] | IterPipe[Any]:
-    """Split a pipe at random, in every epoch in the same way.
+    """Split a pipe at random, in the same way in every epoch.
 
     Args:
-        source_datapipe: The source. Parts cannot be read at the same time: each reads all of it.
-        weights: Name of a part -> its share. Integers that sum up to `total_length` are exact numbers of items.
-        seed: What the split follows from, as in torchdata: the same seed splits in the same way.
+        source_datapipe: The source. The parts cannot be read at the same time, because each reads the whole source.
+        weights: Name of a part -> its share. Integers that sum to `total_length` are exact numbers of items.
+        seed: The seed of the split; a seed gives the same split as in torchdata.
         total_length: How many items the source has; `None`: its `len`.
-        target: Return only this part.
+        target: Return only the part of this name.
 
     Returns:
         The parts, in the order of `weights`; or the one that was asked for.
 
     Raises:
-        ConfigError: The weights have no names, a weight is negative, or all are 0.
-        KeyError: There is no such part.
+        ConfigError: The weights are not a mapping, a weight is negative, or all are 0.
+        KeyError: `target` is not among the weights.
         TypeError: The length of the source is not known.
     """
     if not isinstance(weights, Mapping):
         raise ConfigError(
-            f"random_split needs weights with names, got {weights!r}", fix='write {"train": 0.9, "valid": 0.1}'
+            f"random_split needs a dict of weights, got {weights!r}", fix='write {"train": 0.9, "valid": 0.1}'
         )
     if any(weight < 0 for weight in weights.values()) or sum(weights.values()) <= 0:
         raise ConfigError(
-            f"random_split needs weights that are not negative, and one that is positive, got {dict(weights)}"
+            f"random_split needs non-negative weights, at least one of them positive, got {dict(weights)}"
         )
     if target is not None and target not in weights:
         raise KeyError(f"`target={target}` does not match any key in `weights`.")

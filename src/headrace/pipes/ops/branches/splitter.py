@@ -1,14 +1,14 @@
 """One source, several readers: what `fork`, `demux` and `unzip` have in common.
 
-The readers (`ChildPipe`) read one `Splitter`, which reads the source and keeps, in a buffer for each reader, what one
-has caused to be read and another has not yet taken. Together they go through *rounds*: a round is one epoch of the
-source. A reader that begins a second time begins a new round for all.
+The readers (`ChildPipe`) read one `Splitter`, which reads the source and has a buffer for each reader, with the items
+that were read for other readers and that this one has not taken yet. Together they go through *rounds*: a round is one
+epoch of the source. A reader that begins a second time begins a new round for all.
 
-Invariants: items are read from the source by one reader at a time, so that readers may be in several threads (the lock
-of the round protects the source, and is never held while an item is given out). An item that was read is dealt to all
-readers or to none: one that cannot be dealt (too many items wait, a function raised) is kept, and is the first to be
-dealt when another reader asks. A reader that has left, or that nobody can read any more because it was thrown away, has
-no buffer. The source is closed when all readers have left; if it raised, no other reader takes that for its end.
+Invariants: the source is read by one reader at a time, so that readers may be in several threads (the lock of the round
+protects the source, and is never held while an item is yielded). An item that was read is dealt to all readers or to
+none: one that cannot be dealt (a buffer is full, a function raised) is kept, and is the first to be dealt when a reader
+asks again. A reader that has left, or was garbage collected, has no buffer. The source is closed when all readers have
+left; if it raised an error, other readers get an error too, not an end.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _END: Any = object()
 
 
 class _Round:
-    """What belongs to one epoch of the source."""
+    """One epoch of the source: its iterator, the lock that protects it, and its error."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.source: Iterator[Any] | None = None
-        self.failure: str | None = None  # what the source raised; as text, because a traceback keeps all alive
+        self.failure: str | None = None  # what the source raised; as text, because a traceback keeps frames alive
 
 
 class Splitter(IterPipe[Any]):
@@ -42,8 +42,8 @@ class Splitter(IterPipe[Any]):
 
     Args:
         datapipe: The source.
-        num_instances: How many readers.
-        buffer_size: How many items may wait for the others; -1: as many as come.
+        num_instances: How many readers there are.
+        buffer_size: How many items a buffer may hold; -1: no limit.
     """
 
     _not_shipped = ("_children", "_round")
@@ -69,24 +69,24 @@ class Splitter(IterPipe[Any]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._children = {}
-        self._clear()  # what waits for readers stays with the original
+        self._clear()  # buffers are not copied
 
     @abstractmethod
     def _deal(self, item: Any, reader: int) -> None:
-        """Put an item into all buffers that it is for, or into none and raise. `reader` is the one who asks for it."""
+        """Put an item into all buffers that it is for, or into none and raise. `reader` is the one that requests it."""
 
     def child_length(self, reader: int) -> int:
-        """Return how many items a reader gets: all get as many, unless they are dealt out."""
+        """Return how many items a reader gets: all of them, unless a subclass says otherwise."""
         del reader
         return len(self.datapipe)
 
     def adopt(self, child: ChildPipe) -> None:
-        """Note a reader, also one that came by copy or pickle."""
+        """Register a reader, also one that was copied or unpickled."""
         self._children[child.instance_id] = weakref.ref(child)
         self._find_open()
 
     def begin(self, reader: int) -> _Round:
-        """Let a reader begin: in the round that is under way if it was not in it yet. Returns the round."""
+        """Begin for a reader: in the current round if the reader was not in it yet, else in a new one. Return it."""
         if self._round is None or self._has_begun[reader]:
             if any(
                 child.is_under_way for number in self._children if number != reader and (child := self._child(number))
@@ -104,17 +104,17 @@ class Splitter(IterPipe[Any]):
         return self._round
 
     def rejoin(self, reader: int) -> _Round:
-        """Return the round in which a reader that was restored goes on.
+        """Return the round in which a restored reader continues.
 
         Raises:
-            ResumeError: It is in none.
+            ResumeError: The state is inconsistent: the reader is in no round.
         """
         if self._round is None or not self._has_begun[reader] or self._has_left[reader]:
             raise ResumeError(f"the state has reader {reader} of {self!r} in the middle of a round that it is not in")
         return self._round
 
     def leave(self, reader: int, left: _Round) -> None:
-        """Note that a reader wants no more. Called by the garbage collector too: takes no lock."""
+        """Record that a reader reads no more. Takes no lock, because the garbage collector may call it."""
         if left is self._round:
             self._has_left[reader] = True
             self._find_open()
@@ -125,7 +125,7 @@ class Splitter(IterPipe[Any]):
         """Read until there is an item for a reader, or its round is over; False at the end of the source."""
         buffer = self._buffers[reader]
         with current.lock:
-            if self._round is not current:  # somebody has begun anew meanwhile, in another thread
+            if self._round is not current:  # another thread has begun a new round meanwhile
                 return True
             if self._has_ended or buffer:  # by another thread meanwhile
                 return bool(buffer)
@@ -158,17 +158,17 @@ class Splitter(IterPipe[Any]):
             raise
 
     def _check_ahead(self, reader: int) -> None:
-        """Check that no other reader has so many items before it that this one may not go on.
+        """Check that no other reader's buffer is full.
 
         Raises:
-            BufferError: One has.
+            BufferError: One is.
         """
         for other in self._open:
             waiting = len(self._buffers[other])
             if other != reader and waiting >= self.buffer_size and self._is_crowded(waiting):
                 raise BufferError(
                     f"{type(self).__name__} buffer overflow, buffer size {self.buffer_size} is insufficient: "
-                    f"child {other} has that many items to read before child {reader} may go on"
+                    f"child {other} must read some of its items before child {reader} can continue"
                 )
 
     def _forget_position(self) -> None:
@@ -185,14 +185,14 @@ class Splitter(IterPipe[Any]):
         self._find_open()
 
     def _find_open(self) -> None:
-        """Find the readers who get items; drop what waits for the others."""
+        """Find the readers that still get items; empty the buffers of the others."""
         self._open = [number for number in range(self.num_instances) if self._is_waited_for(number)]
         for number, buffer in enumerate(self._buffers):
             if number not in self._open:
                 buffer.clear()
 
     def _is_crowded(self, waiting: int) -> bool:
-        """Tell whether so many items are too many, and nobody is gone whose items could be dropped."""
+        """Tell whether a buffer with so many items is full, and no reader has gone whose items can be dropped."""
         if not 0 <= self.buffer_size <= waiting:
             return False
         num_open = len(self._open)
@@ -237,11 +237,11 @@ class ChildPipe(IterPipe[Any]):
 
     Args:
         main_datapipe: The splitter.
-        instance_id: Which of its readers.
+        instance_id: The number of the reader.
     """
 
     _not_shipped = ("_current",)
-    _current: _Round | None = None  # the round that it has begun in
+    _current: _Round | None = None  # the round that its iteration belongs to
 
     def __init__(self, main_datapipe: Splitter, instance_id: int) -> None:
         self.main_datapipe = main_datapipe

@@ -1,14 +1,15 @@
-"""A section of a pipe whose results are kept in files.
+"""An on-disk cache: a section of a graph whose results are kept in files.
 
-    pipe.on_disk_cache(filepath_fn=...)   # for which files stand items
+    pipe.on_disk_cache(filepath_fn=...)   # maps each item to its files
         .map(download)                    # the section: runs for items whose files are missing
-        .end_caching(mode="wb", ...)      # writes the files, gives their paths
+        .end_caching(mode="wb", ...)      # writes the files, yields their paths
 
-Items whose files are there pass by the section. Of the others, those in a row go through it as one epoch of it, with
-nothing counted or held back: however many there are, and however many results the section makes of each.
+Items whose files exist skip the section. A run of consecutive other items goes through the section as one epoch of it,
+however many items there are, and however many results the section makes of each.
 
-Invariants: a file appears whole or not at all. Who makes a file holds a lock beside it, which the kernel ends with its
-holder; who finds it locked waits, without holding locks, so that two processes never wait for each other.
+Invariants: a file appears whole or not at all. The process that makes a file holds a lock on another file beside it,
+which the kernel releases when the process ends. A process that finds it locked waits, without holding locks itself, so
+that two processes never wait for each other.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from ...core.walk import list_pipes
 from ..files.check_hash import check_hash_type, hash_of
 from ..files.local import check_write_mode, save_whole
 
-_MAX_LOCKS = 100  # open files of one row of items: a section may drop items, whose locks stay until its end
-_ASK_AGAIN_SECONDS = 0.05  # the kernel tells nobody that a lock is free
+_MAX_LOCKS = 100  # open lock files of one run of items: if the section drops items, their locks stay until its end
+_ASK_AGAIN_SECONDS = 0.05  # between two attempts: the kernel does not tell when a lock is released
 
 
 class _Run:
-    """The items of one epoch, looked at one by one: is what they stand for there?"""
+    """The items of one epoch, with the locks on the files that are being made."""
 
     def __init__(self, holder: OnDiskCacheHolder, items: Iterator[Any]) -> None:
         self.holder = holder
@@ -45,7 +46,7 @@ class _Run:
         self.num_seen = 0
 
     def advance(self) -> bool:
-        """Look at the next item; False at the end."""
+        """Go to the next item; return False at the end."""
         for self.item in self.items:
             self.num_seen += 1
             self.paths = self.holder.paths_of(self.item)
@@ -53,32 +54,32 @@ class _Run:
         return False
 
     def take(self) -> bool:
-        """Lock the files of the item, to make them; False if they are there, or somebody else makes them."""
+        """Lock the files of the item in order to make them; False if they exist, or another process makes them."""
         if self.holder.are_there(self.paths) or len(self.locks) >= _MAX_LOCKS:
             return False
         taken: dict[str, FileLock] = {}
-        for path in self.paths:
-            if path in self.locks:
-                continue
-            os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
-            lock = lock_exclusive_nowait(_lock_path(path))
-            if lock is None:
-                _release_all(taken)
+        with contextlib.ExitStack() as unless_all_taken:
+            unless_all_taken.callback(_release_all, taken)
+            for path in self.paths:
+                if path in self.locks or path in taken:
+                    continue
+                os.makedirs(os.path.dirname(os.path.abspath(path)), exist_ok=True)
+                if (lock := lock_exclusive_nowait(_lock_path(path))) is None:
+                    return False
+                taken[path] = lock
+            if self.holder.are_there(self.paths):  # made between the check and the lock
                 return False
-            taken[path] = lock
-        if self.holder.are_there(self.paths):  # made between the look and the lock
-            _release_all(taken)
-            return False
+            unless_all_taken.pop_all()
         self.locks |= taken
         return True
 
     def release(self, path: str) -> None:
-        """Let others see a file that was made."""
+        """Unlock a file that was made."""
         if path in self.locks:
             _release_all({path: self.locks.pop(path)})
 
     def close(self) -> None:
-        """Give all locks back."""
+        """Release all locks."""
         _release_all(self.locks)
         self.locks = {}
 
@@ -89,14 +90,15 @@ class OnDiskCacheHolder(IterPipe[Any]):
 
     Args:
         source_datapipe: The source.
-        filepath_fn: Returns the path of the file that an item stands for, or a list of paths. `None`: the item is it.
-        hash_dict: Path -> hash in hexadecimal digits: a file with another one is made again.
+        filepath_fn: Returns the path of the file that the section makes of an item, or a list of paths. `None`: the
+            item is the path.
+        hash_dict: Path -> expected hash in hexadecimal digits; files with another hash are made again.
         hash_type: `"sha256"` or `"md5"`.
-        extra_check_fn: Says of a path whether the file is good.
+        extra_check_fn: Gets the path of an existing file, and returns whether it is valid.
 
     Raises:
-        ConfigError: There is no such type of hash.
-        RuntimeError: The section has no end (while iterating).
+        ConfigError: The hash type is unknown.
+        RuntimeError: `end_caching` was not called (while iterating).
     """
 
     _not_shipped = ("_run",)
@@ -134,12 +136,12 @@ class OnDiskCacheHolder(IterPipe[Any]):
                 return
 
     def paths_of(self, item: Any) -> list[str]:
-        """Return the files that an item stands for."""
+        """Return the paths of the files of an item."""
         paths = item if self.filepath_fn is None else self.filepath_fn(item)
         return [os.fspath(path) for path in (paths if isinstance(paths, (list, tuple)) else [paths])]
 
     def are_there(self, paths: list[str]) -> bool:
-        """Tell whether all of some files are there and good."""
+        """Tell whether all files exist and are valid."""
         return all(os.path.exists(path) and self._is_good(path) for path in paths)
 
     def _is_good(self, path: str) -> bool:
@@ -165,7 +167,7 @@ class OnDiskCacheEnd(IterPipe[str]):
         self.timeout = options["timeout"]
 
     def set_timeout(self, timeout: float) -> OnDiskCacheEnd:
-        """Say how many seconds to wait for a file that another process makes."""
+        """Set how many seconds to wait for a file that another process makes."""
         self.timeout = timeout
         return self
 
@@ -194,7 +196,7 @@ class OnDiskCacheEnd(IterPipe[str]):
             holder._run = None
 
     def _make(self, run: _Run) -> Iterator[str]:
-        """Put a row of items through the section, and write what comes out."""
+        """Run the section for consecutive items, and write its results."""
         for name, data in read(self.datapipe):
             path = os.fspath(name if self.filepath_fn is None else self.filepath_fn(name))
             save_whole(path, _bytes_of(data, self.skip_read), self.mode)
@@ -203,21 +205,25 @@ class OnDiskCacheEnd(IterPipe[str]):
         run.close()
 
     def _wait_to_take(self, run: _Run) -> None:
-        """Wait until the files of an item are ours to make, or there."""
+        """Wait until the files of an item are locked by this process, or exist.
+
+        Raises:
+            CacheError: Another process holds their locks longer than the timeout.
+        """
         deadline = time.monotonic() + self.timeout
         while not run.take() and not run.holder.are_there(run.paths):
             if time.monotonic() > deadline:
                 who = [(path, name) for path in run.paths for name in describe_holders(_lock_path(path))]
-                path, name = who[0] if who else (run.paths[0], "somebody else")
+                path, name = who[0] if who else (run.paths[0], "another process")
                 raise CacheError(
-                    f"waited {self.timeout} s for a file that {name} makes",
+                    f"waited {self.timeout} s for a file that {name} is making",
                     where=path,
                     fix="give end_caching a longer timeout, or end that process",
                 )
             time.sleep(_ASK_AGAIN_SECONDS)
 
     def state(self) -> State | None:
-        return None  # where a section stands cannot be told; doing it again is cheap: the files are there
+        return None  # a section has no position; reading it again is cheap, because the files exist
 
 
 def end_caching(
@@ -229,22 +235,22 @@ def end_caching(
     skip_read: bool = False,
     timeout: float = 300,
 ) -> OnDiskCacheEnd:
-    """End the section that `on_disk_cache` began: write its results to files and give their paths.
+    """End the section that `on_disk_cache` began: write its results to files and yield their paths.
 
     Args:
-        datapipe: The end of the section; its items are (name, data): bytes, text, an open file, or an iterable of
-            pieces.
+        datapipe: The end of the section, whose items are (name, data): bytes, text, an open file, or an iterable of
+            chunks of bytes or text.
         mode: `"w"` for text, `"wb"` for bytes.
-        filepath_fn: Makes the path of the name; `None`: the name is the path. Names from archives and other hosts may
-            point anywhere: check them here.
-        same_filepath_fn: The function that `on_disk_cache` has does it.
-        skip_read: The data are bytes or text already.
+        filepath_fn: Returns the path for a name; `None`: the name is the path. Check names that come from archives or
+            other hosts here: they may point to any folder.
+        same_filepath_fn: Use the `filepath_fn` of `on_disk_cache`.
+        skip_read: The data are bytes or text already, not files or iterables.
         timeout: Seconds to wait for a file that another process makes.
 
     Raises:
-        ConfigError: There are two functions, or no such mode.
-        RuntimeError: There is no section to end.
-        CacheError: Another process has not made its file in time (while iterating).
+        ConfigError: Both `filepath_fn` and `same_filepath_fn` were given, or the mode is unknown.
+        RuntimeError: `on_disk_cache` was not called before.
+        CacheError: Another process has not made its file within the timeout (while iterating).
     """
     holder = _find_holder(datapipe, ended=False)
     if same_filepath_fn:
@@ -259,7 +265,7 @@ def end_caching(
 
 
 def _find_holder(datapipe: Any, *, ended: bool) -> OnDiskCacheHolder:
-    """Return where the section begins that a pipe ends."""
+    """Return the pipe at which the section begins that a pipe ends."""
     pipes = list_pipes(datapipe)
     inner = {id(each) for end in pipes if isinstance(end, OnDiskCacheEnd) for each in list_pipes(end)}
     for pipe in reversed(pipes):

@@ -1,4 +1,4 @@
-"""All ranks end together."""
+"""Ends the epoch on all ranks together."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ...core.base import IterPipe, read
 from ...core.registry import functional_pipe
 from .read_ahead import NothingYetError, ReadAhead, ReadAheadPipe
 
-_GRACE_SECONDS = 10  # so that a rank whose source is too slow can say so before the others give it up
-_MAX_SECONDS = 10**9  # what a `timedelta` holds, and more than anybody waits
-_HAS_ITEM, _HAS_ENDED, _HAS_FAILED = 2, 1, 0  # the smallest of all ranks decides
+_GRACE_SECONDS = 10  # so that a rank whose source is too slow can report it before the others time out
+_MAX_SECONDS = 10**9  # fits into a `timedelta`
+_HAS_ITEM, _HAS_ENDED, _HAS_FAILED = 2, 1, 0  # the minimum over all ranks decides
 
 
 class PrefetchTimeoutError(RuntimeError):
-    """No item came in time.
+    """The source gave no item within the timeout.
 
     Args:
-        timeout: How long was waited, in seconds.
+        timeout: Seconds.
     """
 
     def __init__(self, timeout: float) -> None:
@@ -34,21 +34,28 @@ class PrefetchTimeoutError(RuntimeError):
         return f"Fail to fetch data within {self.timeout} seconds"
 
 
+def close_group(group: Any) -> None:
+    """Destroy a process group of torch.distributed, unless all groups were destroyed before; None: do nothing."""
+    distributed: Any = sys.modules.get("torch.distributed")
+    if group is not None and distributed is not None and distributed.is_initialized():
+        distributed.destroy_process_group(group)
+
+
 @functional_pipe("fullsync")
 class FullSync(ReadAheadPipe, source="datapipe"):
-    """End on all ranks when the first has no more items, so that none waits for one that has finished.
+    """End the epoch on all ranks when one has no more items, so that none waits for it in a collective.
 
-    One item is read ahead; before each item is given, the ranks agree in one small collective of a gloo group of its
-    own. An error on one rank ends all. What the others had read by then is dropped.
+    One item is read ahead, and before each item is yielded, the ranks agree in a small all-reduce of a gloo group of
+    their own. An error on one rank ends the epoch on all. Items that other ranks have read ahead by then are dropped.
 
     Args:
         datapipe: The source.
-        timeout: Seconds that the source may take for an item, and a rank for the others.
+        timeout: Seconds to wait for an item of the source, and for the other ranks.
 
     Raises:
         ConfigError: The timeout is not positive.
-        RuntimeError: torch.distributed is not initialised (while iterating); another rank has failed.
-        PrefetchTimeoutError: The source has given nothing in time (while iterating).
+        RuntimeError: torch.distributed is not initialised, or another rank has failed (while iterating).
+        PrefetchTimeoutError: The source gave no item within the timeout (while iterating).
     """
 
     _not_shipped = (*ReadAheadPipe._not_shipped, "_group")
@@ -59,6 +66,10 @@ class FullSync(ReadAheadPipe, source="datapipe"):
             raise ConfigError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.datapipe = datapipe
         self.timeout = timeout
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # at the end of the interpreter the modules may be gone
+            close_group(self._group)
 
     def is_replicable(self) -> bool:
         """Return that it runs in the main process only."""
@@ -81,14 +92,14 @@ class FullSync(ReadAheadPipe, source="datapipe"):
         try:
             return ahead.wait(self.timeout)
         except BaseException as error:
-            with contextlib.suppress(RuntimeError):  # how the others take it must not hide what it is
+            with contextlib.suppress(RuntimeError):  # a failure to tell the others must not hide the error itself
                 agree(_HAS_FAILED)
             if isinstance(error, NothingYetError):
                 raise PrefetchTimeoutError(self.timeout) from None
             raise
 
     def _agreement(self) -> Callable[[int], int]:
-        """Return the collective: the least number of all ranks."""
+        """Return a function that returns the minimum of a number over all ranks."""
         torch = sys.modules.get("torch")
         distributed: Any = sys.modules.get("torch.distributed")
         if torch is None or distributed is None or not (distributed.is_available() and distributed.is_initialized()):
@@ -98,8 +109,8 @@ class FullSync(ReadAheadPipe, source="datapipe"):
         if distributed.get_world_size() == 1:
             return lambda number: number
         if self._group is None:
-            patience = timedelta(seconds=self.timeout + _GRACE_SECONDS)
-            self._group = distributed.new_group(backend="gloo", timeout=patience)
+            timeout = timedelta(seconds=self.timeout + _GRACE_SECONDS)
+            self._group = distributed.new_group(backend="gloo", timeout=timeout)
 
         def agree(number: int) -> int:
             tensor = torch.tensor([number], dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Items that are kept, so that later epochs need not make them again."""
+"""A cache in memory, so that later epochs need not make the items again."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MEGABYTE = 1_000_000
 
 @functional_pipe("in_memory_cache")
 class InMemoryCacheHolder(IterPipe[Any]):
-    """Keep the items of the first whole epoch, and give the same objects in later ones.
+    """Keep the items of the first complete epoch, and yield the same objects in later epochs.
 
-    If they do not all fit, the last ones are kept: later epochs read the first ones from the source and stop there.
-    So the source must give the same items in the same order each time: shuffle after the cache, not before. A
-    `DataLoader2` sees to that: it seeds the random pipes before the cache in all epochs by the seeds of the first. What
-    functions before it draw from global generators differs where it is filled again.
-    The cache is not sent to workers, nor is it part of a state; what a state says is by which random numbers of the
-    pipes before it the cache was filled, so that a copy fills it in the same order.
+    If not all of them fit, the last ones are kept, and later epochs read only the first ones from the source. So the
+    source must give the same items in the same order each time: shuffle after the cache, not before. `DataLoader2`
+    gives the random pipes before the cache the seeds of the first epoch in all epochs; what functions there draw from
+    global generators differs when the cache is filled again.
+    The cache is not sent to workers, and is not part of a state; a state says with which random numbers of the pipes
+    before it the cache was filled, so that a copy fills it in the same order.
 
     Args:
         source_dp: The source.
-        size: How many megabytes of data are kept; `None` or 0: all.
+        size: How many megabytes of items to keep; `None` or 0: all items.
 
     Raises:
         ConfigError: `size` is negative.
@@ -41,8 +41,8 @@ class InMemoryCacheHolder(IterPipe[Any]):
     _not_shipped = ("_cache", "_num_head", "_seeds", "_noted")
     keeps_items = True
     _noted: tuple[int, ...] | None = None  # see `note_seeds`
-    _cache: deque[Any] | None = None  # of a whole epoch
-    _num_head = 0  # how many items come before those in the cache
+    _cache: deque[Any] | None = None  # of a complete epoch
+    _num_head = 0  # how many items of an epoch come before those in the cache
     _seeds: list[dict[str, Any]] | None = None  # of the pipes before this one, when the cache began to be filled
 
     def __init__(self, source_dp: IterPipe[Any], size: int | None = None) -> None:
@@ -107,7 +107,7 @@ class InMemoryCacheHolder(IterPipe[Any]):
 
     def state(self) -> State | None:
         if self._num_head and not self._is_from_source:
-            return None  # the source was left in the middle, and a copy has no cache to go on with
+            return None  # the source was left in the middle, and a copy has no cache to continue with
         seeds = None if self._is_from_source else self._seeds
         return {"num_given": self._num_given, "is_from_source": self._is_from_source, "seeds": seeds}
 
@@ -128,7 +128,7 @@ class InMemoryCacheHolder(IterPipe[Any]):
 
 
 def num_bytes(item: Any) -> int:
-    """Return how much memory an item takes, its arrays, tensors and parts included. What is shared counts each time."""
+    """Return how many bytes of memory an item takes, with all that it holds. Shared objects are counted each time."""
     if isinstance(item, np.ndarray):
         return sys.getsizeof(item) + (0 if item.flags.owndata else item.nbytes)
     if hasattr(item, "element_size") and hasattr(item, "nelement"):

@@ -1,4 +1,4 @@
-"""Items that are there before they are wanted: read ahead in a thread, with tensors in pinned memory if asked for."""
+"""Prefetching in a thread, and pinning the memory of tensors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .read_ahead import ReadAheadPipe
 
 @functional_pipe("prefetch")
 class Prefetcher(ReadAheadPipe, skips_ahead=True):
-    """Read the source in a thread, some items ahead. What it raises comes where its item would have come.
+    """Read the source in a thread, some items ahead. An error of the source is raised after the items before it.
 
-    The thread lives as long as the iteration. What runs in it shares Python's lock with the consumer: it helps where
-    the source waits for files, networks or NumPy.
+    The thread lives as long as the iteration. It shares Python's GIL with the consumer, so it helps where the source
+    waits for files or networks, or computes in NumPy.
 
     Args:
         source_datapipe: The source.
-        buffer_size: How many items ahead.
+        buffer_size: How many items to read ahead.
 
     Raises:
         ConfigError: `buffer_size` is less than 1.
@@ -39,11 +39,11 @@ _NUM_AHEAD = 2
 
 
 def pin_memory_fn(data: Any, device: Any = None) -> Any:
-    """Pin all tensors in an item: in lists, tuples, named tuples, dicts, and what has a method `pin_memory`.
+    """Pin the memory of all tensors in an item: in lists, tuples, named tuples, dicts, objects with `pin_memory`.
 
     Args:
-        data: The item. Texts and everything else stay as they are.
-        device: Which GPU; `None`: the current one.
+        data: The item. Everything else in it is left as it is.
+        device: The GPU; `None`: the current one.
     """
     if hasattr(data, "pin_memory"):
         is_tensor = hasattr(data, "element_size")
@@ -62,15 +62,15 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
 
 @functional_pipe("pin_memory")
 class PinMemory(ReadAheadPipe):
-    """Pin the tensors of each item in a thread, two items ahead.
+    """Pin the memory of the tensors of each item, in a thread that is two items ahead.
 
     Args:
         source_datapipe: The source.
-        device: Which GPU; `None`: the current one.
-        pin_memory_fn: Does it: called with the item and the device.
+        device: The GPU; `None`: the current one.
+        pin_memory_fn: Gets the item and the device, and returns the pinned item.
 
     Raises:
-        RuntimeError: torch is not loaded, or there is no GPU.
+        RuntimeError: torch was not imported, or there is no GPU.
     """
 
     def __init__(

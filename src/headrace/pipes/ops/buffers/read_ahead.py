@@ -1,12 +1,12 @@
-"""Reads an iterator in a thread, up to a number of items ahead of who wants them.
+"""Reads an iterator in a thread, up to a number of items ahead of the consumer.
 
-Invariants: the thread *rests* (`is_at_rest`) when enough was read, while somebody holds it, and after the end; it rests
-between two items only, so that what stands in the buffer and where the source is agree. Items come in order, then the
-error that the source raised, once. Nobody polls: the condition is signalled when the other side waits.
+Invariants: the thread *rests* (`is_at_rest`) when the buffer is full, while it is held or paused, and after the end; it
+rests only between two items, so that the buffer and the position of the source agree. Items come in order, then the
+error that the source raised, once. Neither side polls: the condition is signalled when the other side waits.
 
-The lock of the condition protects `is_at_rest`, `_num_holds`, `_is_stopping` and `_reader_waits`; it is held for
-moments, never while an item is read. It is reentrant: the garbage collector may call `stop` from within. `buffer` needs
-no lock: one side appends, the other pops, both atomic.
+The lock of the condition protects `is_at_rest`, `_num_holds`, `_is_stopping` and `_reader_waits`; it is held only for
+moments, never while an item is read. It is reentrant, because the garbage collector may call `stop` while it is held.
+`buffer` needs no lock: one side appends, the other pops, both atomically.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ from headrace.errors import StalledError
 from ...core.base import State
 from ...core.skeletons import SameLength
 
-_HOLD_SECONDS = 60.0  # how long an item may take that somebody waits for to look at the state
-_STOP_SECONDS = 5.0  # how long to wait for an item that is being read when it is no longer needed
+_HOLD_SECONDS = 60.0  # how long to wait, before a state is taken, for the item that is being read
+_STOP_SECONDS = 5.0  # how long to wait, when the iteration ends, for the item that is being read
 
 
 class NothingYetError(Exception):
-    """There is no item in time. Not a `TimeoutError`: a source may raise that itself."""
+    """No item came within the timeout. Not a `TimeoutError`, because a source may raise that itself."""
 
 
 class ReadAhead:
-    """A thread that reads, and the buffer it fills.
+    """A thread that reads an iterator, and the buffer it fills.
 
     Args:
-        source: What is read, in the thread only; it is dropped there, too.
-        num_ahead: How many items it may be ahead.
+        source: The iterator. It is read, and its last reference dropped, in the thread only.
+        num_ahead: How many items the buffer holds.
         items: Items that come before those of the source.
-        name: Of the thread.
+        name: The name of the thread.
 
     Attributes:
-        buffer: What was read and not taken yet.
-        is_at_rest: Whether the thread waits: after taking an item, `wake` it if the buffer has become small.
+        buffer: The items that were read and not taken yet.
+        is_at_rest: Whether the thread waits: call `wake` after taking items if the buffer has become small.
     """
 
     def __init__(self, source: Iterator[Any], num_ahead: int, items: Iterable[Any] = (), *, name: str) -> None:
@@ -62,12 +62,12 @@ class ReadAhead:
         self._thread.start()
 
     def wait(self, max_seconds: float | None = None) -> bool:
-        """Wait until there is an item in the buffer; False at the end.
+        """Wait until there is an item in the buffer; return False at the end.
 
         Raises:
-            NothingYetError: It has come neither to an item nor to the end.
-            RuntimeError: This thread has paused the other, which has nothing more to give.
-            BaseException: What the source raised, once; then it is the end.
+            NothingYetError: There was neither an item nor the end within the time.
+            RuntimeError: The calling thread has paused this one, and the buffer is empty.
+            BaseException: The source raised it. Further calls return False.
         """
         with self._changed:
             self._reader_waits = True
@@ -77,7 +77,7 @@ class ReadAhead:
             )
             self._reader_waits = False
             if self._is_paused_here() and not self.buffer and not self.has_ended:
-                raise RuntimeError(f"{self._thread.name} is paused, and all it has read was given: call resume() first")
+                raise RuntimeError(f"{self._thread.name} is paused and its buffer is empty: call resume() first")
         if not has_come:
             raise NothingYetError
         if self.buffer:
@@ -88,7 +88,7 @@ class ReadAhead:
         return False
 
     def wake(self) -> None:
-        """Let the thread go on if there is room in the buffer."""
+        """Have the thread continue if the buffer is not full."""
         with self._changed:
             self._changed.notify_all()
 
@@ -96,7 +96,7 @@ class ReadAhead:
         return self.is_at_rest and self._paused_by == threading.get_ident()
 
     def pause(self) -> None:
-        """Let the thread rest after the item that it is reading, until `resume`. Does not wait for it."""
+        """Have the thread rest after the item that it is reading, until `resume`. Does not wait for it."""
         with self._changed:
             if self._paused_by is None:
                 self._paused_by = threading.get_ident()
@@ -112,10 +112,10 @@ class ReadAhead:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Let the thread rest within a `with` block, which begins after the item that it is reading.
+        """Keep the thread at rest within a `with` block; waits first for the item that it is reading.
 
         Raises:
-            StalledError: That item does not come.
+            StalledError: The source takes longer than 60 s for that item.
         """
         with self._changed:
             self._num_holds += 1
@@ -123,7 +123,7 @@ class ReadAhead:
         try:
             if not rests:
                 raise StalledError(
-                    f"{self._thread.name} still waits for an item of its source after {_HOLD_SECONDS:.0f} s",
+                    f"{self._thread.name} was still waiting for an item of its source after {_HOLD_SECONDS:.0f} s",
                     fix="if a pipe before it is paused, resume it first",
                 )
             yield
@@ -133,7 +133,7 @@ class ReadAhead:
                 self._changed.notify_all()
 
     def stop(self) -> None:
-        """End the thread. It is left behind, with a warning, if its source does not give the next item in time."""
+        """End the thread. If its source takes longer than 5 s for the next item, it is left running, with a warning."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify_all()
@@ -141,7 +141,8 @@ class ReadAhead:
             self._thread.join(_STOP_SECONDS)
             if self._thread.is_alive():
                 warnings.warn(
-                    f"{self._thread.name} still waits for its source after {_STOP_SECONDS:.0f} s and is left behind",
+                    f"{self._thread.name} was still waiting for its source after {_STOP_SECONDS:.0f} s: it is left "
+                    "running until the source gives an item",
                     ResourceWarning,
                     stacklevel=2,
                 )
@@ -169,7 +170,9 @@ class ReadAhead:
 
     def _rest(self) -> None:
         with self._changed:
-            self.is_at_rest = True  # before the buffer is looked at: who takes an item now will see it and wake us
+            self.is_at_rest = (
+                True  # before the buffer is checked: a consumer that takes an item now sees it and wakes us
+            )
             self._changed.notify_all()
             self._changed.wait_for(
                 lambda: self._is_stopping or (not self._num_holds and len(self.buffer) < self._num_ahead)
@@ -178,14 +181,14 @@ class ReadAhead:
 
 
 class ReadAheadPipe(SameLength[Any]):
-    """What pipes that read ahead in a thread have in common: they can be paused, held and shut down.
+    """Base of pipes that read ahead in a thread, which can be paused, held and shut down.
 
-    The thread lives as long as the iteration. A state has the items that were read and not given yet.
+    The thread lives as long as the iteration. A state holds the items that were read and not yielded yet.
     """
 
     _not_shipped: ClassVar[tuple[str, ...]] = ("_ahead", "_pending")
     _ahead: ReadAhead | None = None
-    _pending: tuple[Any, ...] = ()  # what a restored iteration gives first
+    _pending: tuple[Any, ...] = ()  # the items that a restored iteration yields first
     _has_ended = False
 
     def reset(self) -> None:
@@ -205,7 +208,7 @@ class ReadAheadPipe(SameLength[Any]):
             ahead.stop()
 
     def _give_ahead(self, source: Iterator[Any], num_ahead: int) -> Iterator[Any]:
-        """Give what is read ahead. The thread is woken when half of it was taken, not for each item."""
+        """Yield what is read ahead. The thread is woken when the buffer is half empty, not for each item."""
         with self._reading_ahead(source, num_ahead) as ahead:
             del source
             few, buffer = num_ahead // 2, ahead.buffer
@@ -217,17 +220,17 @@ class ReadAheadPipe(SameLength[Any]):
                 yield item
 
     def pause(self) -> None:
-        """Let the thread rest; what was read can still be taken. It ends the item that it is reading."""
+        """Pause the thread after the item that it is reading. Items in the buffer can still be taken."""
         if self._ahead is not None:
             self._ahead.pause()
 
     def resume(self) -> None:
-        """Let the thread go on."""
+        """Resume the thread."""
         if self._ahead is not None:
             self._ahead.resume()
 
     def shutdown(self) -> None:
-        """End the thread: the iteration ends after what was read."""
+        """End the thread: the iteration ends after the items in the buffer."""
         if self._ahead is not None:
             self._ahead.stop()
 
@@ -239,7 +242,7 @@ class ReadAheadPipe(SameLength[Any]):
         if ahead is None:  # not begun yet
             return {"items": list(self._pending), "has_ended": self._has_ended}
         if ahead.has_ended and not ahead.is_exhausted:
-            return None  # the source has failed, or was shut down: where it was is gone
+            return None  # the source has failed or was shut down, so it has no position
         return {"items": list(ahead.buffer), "has_ended": ahead.is_exhausted}
 
     def restore(self, state: State) -> None:

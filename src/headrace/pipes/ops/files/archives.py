@@ -1,7 +1,7 @@
-"""Compressed files, read as if they were not, and the files in archives, without writing any to the disk.
+"""Decompressing files and reading archives, without writing anything to disk.
 
-Names in an archive are names only: an absolute one, or one with `..`, is put behind the archive's path as it is. Who
-writes files under such names must look at them first.
+Names in an archive are not checked: an absolute one, or one with `..`, is appended to the archive's path as it is.
+Check such names before you write files under them.
 """
 
 from __future__ import annotations
@@ -58,15 +58,15 @@ _OPENERS: dict[CompressionType, Callable[[Any], Any]] = {
 
 @functional_pipe("decompress")
 class Decompressor(OneForOne[Any]):
-    """Give (path, file to read the uncompressed bytes from); of tar and zip archives, the archive's object.
+    """Yield (path, file object that decompresses as it is read); for tar and zip, the archive object.
 
     Args:
-        source_datapipe: The source; its items are (path, open file), in bytes.
-        file_type: A `CompressionType` or its name; `None`: the suffix of the path tells.
+        source_datapipe: The source, whose items are (path, open binary file).
+        file_type: A `CompressionType` or its name; `None`: by the suffix of the path.
 
     Raises:
-        ConfigError: There is no such type.
-        RuntimeError: The suffix tells nothing (while iterating).
+        ConfigError: The type is unknown.
+        RuntimeError: The suffix is unknown (while iterating).
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], file_type: str | CompressionType | None = None) -> None:
@@ -95,7 +95,7 @@ def _kind_of(path: str) -> CompressionType | None:
 
 
 def extract(source_datapipe: IterPipe[Any], file_type: str | CompressionType | None = None) -> Decompressor:
-    """Do what `decompress` does; the older name."""
+    """Decompress files: the older name of `decompress`."""
     return Decompressor(source_datapipe, file_type)
 
 
@@ -103,7 +103,7 @@ register_function(IterPipe, "extract", extract)
 
 
 class _OneSuffix(Positioned[Any], ToldLength[Any]):
-    """What pipes of one type have in common: the path is given without the suffix."""
+    """Decompresses files of one type, and removes the suffix from their paths."""
 
     _kind: CompressionType
 
@@ -119,11 +119,11 @@ class _OneSuffix(Positioned[Any], ToldLength[Any]):
 
 @functional_pipe("load_from_xz")
 class XzFileLoader(_OneSuffix):
-    """Give (path without its suffix, file to read the uncompressed bytes from) of xz files.
+    """Decompress xz files: yield (path without its suffix, file object that decompresses as it is read).
 
     Args:
-        datapipe: The source; its items are (path, open file), in bytes.
-        length: What `len` is; -1: unknown.
+        datapipe: The source, whose items are (path, open binary file).
+        length: What `len` returns; -1: unknown.
     """
 
     _kind = CompressionType.LZMA
@@ -131,11 +131,11 @@ class XzFileLoader(_OneSuffix):
 
 @functional_pipe("load_from_bz2")
 class Bz2FileLoader(_OneSuffix):
-    """Give (path without its suffix, file to read the uncompressed bytes from) of bz2 files.
+    """Decompress bz2 files: yield (path without its suffix, file object that decompresses as it is read).
 
     Args:
-        datapipe: The source; its items are (path, open file), in bytes.
-        length: What `len` is; -1: unknown.
+        datapipe: The source, whose items are (path, open binary file).
+        length: What `len` returns; -1: unknown.
     """
 
     _kind = CompressionType.BZIP2
@@ -143,18 +143,17 @@ class Bz2FileLoader(_OneSuffix):
 
 @functional_pipe("load_from_tar")
 class TarArchiveLoader(FilePartsPipe, ToldLength[Any]):
-    """Give (archive/name, open file) of each file in tar archives, in the order of the archive.
+    """Yield (archive/name, open file) for each file in tar archives, in the order of the archive.
 
-    Links and folders are left out. From an archive that cannot seek, each file must be read before the next is asked
-    for.
+    Links and folders are skipped. If an archive is a stream without `seek`, read each file before you take the next.
 
     Args:
-        datapipe: The source; its items are (path, open file), in bytes.
-        mode: As of `tarfile.open`.
-        length: What `len` is; -1: unknown.
+        datapipe: The source, whose items are (path, open binary file).
+        mode: As for `tarfile.open`.
+        length: What `len` returns; -1: unknown.
 
     Raises:
-        SourceError: A file is no archive, or damaged (while iterating).
+        SourceError: A file is not a tar archive, or is damaged (while iterating).
     """
 
     def __init__(self, datapipe: Iterable[Any], mode: str = "r:*", length: int = -1) -> None:
@@ -184,14 +183,14 @@ class TarArchiveLoader(FilePartsPipe, ToldLength[Any]):
 
 @functional_pipe("load_from_zip")
 class ZipArchiveLoader(FilePartsPipe, ToldLength[Any]):
-    """Give (archive/name, open file) of each file in zip archives, in the order of the archive.
+    """Yield (archive/name, open file) for each file in zip archives, in the order of the archive.
 
     Args:
-        datapipe: The source; its items are (path, open file), in bytes, that can seek.
-        length: What `len` is; -1: unknown.
+        datapipe: The source, whose items are (path, open binary file that can seek).
+        length: What `len` returns; -1: unknown.
 
     Raises:
-        SourceError: A file is no archive, or damaged (while iterating).
+        SourceError: A file is not a zip archive, or is damaged (while iterating).
     """
 
     def __init__(self, datapipe: Iterable[Any], length: int = -1) -> None:
@@ -213,7 +212,7 @@ class ZipArchiveLoader(FilePartsPipe, ToldLength[Any]):
 
 
 class _Member(io.RawIOBase):
-    """A file in a tar archive. All of them move the position of one file, and may be read in different threads."""
+    """A file in a tar archive. All share the position of the archive's file, hence a lock: threads may read them."""
 
     def __init__(self, file: Any, lock: threading.Lock) -> None:
         super().__init__()
@@ -240,7 +239,7 @@ class _Member(io.RawIOBase):
 
 def _next_member(archive: tarfile.TarFile, lock: threading.Lock) -> tarfile.TarInfo | None:
     with lock:
-        archive.members = []  # type: ignore[attr-defined]  # else it remembers each, for ever
+        archive.members = []  # type: ignore[attr-defined]  # else it keeps all of them in memory
         return archive.next()
 
 

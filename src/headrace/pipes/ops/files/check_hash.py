@@ -1,4 +1,4 @@
-"""Files that are what they should be."""
+"""Checking the hashes of files."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def hash_of(data: Any, hash_type: str, *, rewind: bool = True) -> str:
     """Return the hash of bytes, text (as UTF-8) or an open file, in hexadecimal digits.
 
     Args:
-        data: What is hashed. An open file is read to its end.
+        data: The data. An open file is read to its end.
         hash_type: `"sha256"` or `"md5"`.
-        rewind: Go back to the start of the file.
+        rewind: Seek back to the start of the file afterwards.
     """
     digest = hashlib.new(hash_type, usedforsecurity=False)
     if isinstance(data, str):
@@ -37,7 +37,11 @@ def hash_of(data: Any, hash_type: str, *, rewind: bool = True) -> str:
 
 
 def check_hash_type(hash_type: str) -> str:
-    """Return the name of a hash, if it is one that we know."""
+    """Return the name of a hash function.
+
+    Raises:
+        ConfigError: It is neither `"sha256"` nor `"md5"`.
+    """
     if hash_type not in ("sha256", "md5"):
         raise ConfigError(f"Invalid hash_type requested, should be one of ['sha256', 'md5'], got {hash_type!r}")
     return hash_type
@@ -45,17 +49,17 @@ def check_hash_type(hash_type: str) -> str:
 
 @functional_pipe("check_hash")
 class HashChecker(OneForOne[Any]):
-    """Compare the hash of each file with the one that it should have, and pass it on.
+    """Check the hash of each file, and pass the item on.
 
     Args:
-        source_datapipe: The source; its items are (path, data): bytes, text or an open file.
-        hash_dict: Path -> hash in hexadecimal digits.
+        source_datapipe: The source, whose items are (path, data): bytes, text or an open file.
+        hash_dict: Path -> expected hash in hexadecimal digits.
         hash_type: `"sha256"` or `"md5"`.
-        rewind: Go back to the start of files that were read for it.
+        rewind: Seek open files back to their start afterwards.
 
     Raises:
-        ConfigError: There is no such type of hash.
-        RuntimeError: A hash is not known, or differs (while iterating).
+        ConfigError: The hash type is unknown.
+        RuntimeError: A path is not in `hash_dict`, or its hash differs (while iterating).
     """
 
     def __init__(

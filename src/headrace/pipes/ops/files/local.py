@@ -1,4 +1,4 @@
-"""Files of this machine, opened and written."""
+"""Opening and writing local files."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _OPEN_MODES = {"r": "r", "t": "rt", "rt": "rt", "tr": "rt", "b": "rb", "rb": "rb
 
 @functional_pipe("open_files")
 class FileOpener(Positioned[Any]):
-    """Give (path, open file). A file closes itself when nobody refers to it any more.
+    """Yield (path, open file). A file closes itself when its last reference is gone.
 
     Args:
-        datapipe: The source; its items are paths.
+        datapipe: The source, whose items are paths.
         mode: `"r"` or `"t"`: text; `"b"`: bytes.
-        encoding: Of text.
-        length: What `len` is; -1: that of the source.
+        encoding: The encoding of text.
+        length: What `len` returns; -1: the length of the source.
 
     Raises:
-        ConfigError: The mode is for writing or unknown, or there is an encoding of bytes.
+        ConfigError: The mode is for writing or unknown, or an encoding was given for bytes.
         OSError: A file cannot be opened (while iterating).
     """
 
@@ -60,19 +60,25 @@ _WRITE_MODES = {"w": "w", "t": "w", "wt": "w", "tw": "w", "b": "wb", "wb": "wb",
 
 
 def check_write_mode(mode: str) -> str:
-    """Return a mode for a new file, of text or bytes."""
+    """Return the mode to write a new file: `"w"` or `"wb"`.
+
+    Raises:
+        ConfigError: The mode is unknown, or would change a file in place.
+    """
     if mode not in _WRITE_MODES:
-        raise ConfigError(f"Invalid mode {mode}", fix=f"use one of {', '.join(_WRITE_MODES)}: files are written whole")
+        raise ConfigError(
+            f"Invalid mode {mode}", fix=f"use one of {', '.join(_WRITE_MODES)}: files are only written as a whole"
+        )
     return _WRITE_MODES[mode]
 
 
 def save_whole(path: str, data: Any, mode: str) -> None:
-    """Write a file that appears whole or not at all; make its folder.
+    """Write a file that appears whole or not at all; make its folder if needed.
 
     Args:
-        path: The file; one that is there is replaced.
+        path: The file; an existing one is replaced.
         data: Bytes, text, or an open file, which is copied.
-        mode: `"w"` or `"wb"`. Bytes are written as they are in either; text in UTF-8.
+        mode: `"w"` or `"wb"`. Bytes are written unchanged in either mode, text in UTF-8.
 
     Raises:
         SourceError: It cannot be written, for example because the disk is full.
@@ -95,7 +101,7 @@ def put(data: Any, file: Any) -> None:
 
 
 class SavingPipe(OneForOne[str]):
-    """Writes each item to a file and gives the path, see `Saver`."""
+    """Writes each item to a file and yields the path, see `Saver`."""
 
     def __init__(
         self, source_datapipe: IterPipe[Any], mode: str = "w", filepath_fn: Callable[[Any], str] | None = None
@@ -119,16 +125,16 @@ class SavingPipe(OneForOne[str]):
 
 @functional_pipe("save_to_disk")
 class Saver(SavingPipe):
-    """Write each item to a file, whole or not at all, and give the path.
+    """Write each item to a file, which appears whole or not at all, and yield its path.
 
     Args:
-        source_datapipe: The source; its items are (name, data): bytes, text or an open file.
+        source_datapipe: The source, whose items are (name, data): bytes, text or an open file.
         mode: `"w"` for text, `"wb"` for bytes.
-        filepath_fn: Makes the path of the name; `None`: the name is the path. Names from archives and other hosts may
-            point anywhere: check them here.
+        filepath_fn: Returns the path for a name; `None`: the name is the path. Check names that come from archives or
+            other hosts here: they may point to any folder.
 
     Raises:
-        ConfigError: There is no such mode.
+        ConfigError: The mode is unknown.
         SourceError: A file cannot be written (while iterating).
     """
 

@@ -1,4 +1,4 @@
-"""What a file holds: lines, paragraphs of lines, pieces of bytes, CSV rows, JSON."""
+"""Parsing open files: lines, paragraphs, chunks of bytes, CSV rows, JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .parts import FilePartsPipe, check_pair, close
 
 
 class _LinesPipe(FilePartsPipe):
-    """Makes its items of the lines of files."""
+    """Makes items of the lines of files."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class _LinesPipe(FilePartsPipe):
 
     @abstractmethod
     def _items(self, lines: Iterator[Any]) -> Iterable[Any]:
-        """Return what the lines of a file make."""
+        """Return the items that the lines of a file make."""
 
     def _parts(self, path: str, stream: Any) -> Iterator[Any]:
         for item in self._items(self._lines(stream)):
@@ -53,16 +53,16 @@ class _LinesPipe(FilePartsPipe):
 
 @functional_pipe("readlines")
 class LineReader(_LinesPipe):
-    """Give the lines of files.
+    """Yield the lines of files.
 
     Args:
-        source_datapipe: The source; its items are (path, open file).
-        skip_lines: How many lines at the start of each file are left out.
-        strip_newline: Without the end of the line.
-        decode: Make text of bytes.
-        encoding: How.
-        errors: What to do with bytes that are no text, as of `bytes.decode`.
-        return_path: Give (path, line).
+        source_datapipe: The source, whose items are (path, open file).
+        skip_lines: How many lines to skip at the start of each file.
+        strip_newline: Remove the newline at the end of each line.
+        decode: Decode bytes to text.
+        encoding: The encoding of the text.
+        errors: How to treat invalid bytes, as for `bytes.decode`.
+        return_path: Yield (path, line) instead of the line.
     """
 
     def __init__(
@@ -92,11 +92,11 @@ def join_lines(lines: list[str]) -> str:
 
 @functional_pipe("lines_to_paragraphs")
 class ParagraphAggregator(IterPipe[Any]):
-    """Join lines up to an empty one, or to the end of their file.
+    """Join the lines of a file into paragraphs, which end at empty lines.
 
     Args:
-        source_datapipe: The source; its items are (path, line).
-        joiner: Makes a paragraph of lines.
+        source_datapipe: The source, whose items are (path, line).
+        joiner: Returns a paragraph made of a list of lines.
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], joiner: Callable[[list[Any]], Any] = join_lines) -> None:
@@ -134,11 +134,11 @@ class ParagraphAggregator(IterPipe[Any]):
 
 @functional_pipe("read_from_stream")
 class StreamReader(FilePartsPipe):
-    """Give the contents of files.
+    """Yield (path, content) of files.
 
     Args:
-        datapipe: The source; its items are (path, open file).
-        chunk: How much of a file is an item; `None`: all of it.
+        datapipe: The source, whose items are (path, open file).
+        chunk: How many bytes or characters of a file make an item; `None`: all of them.
     """
 
     def __init__(self, datapipe: IterPipe[Any], chunk: int | None = None) -> None:
@@ -156,17 +156,17 @@ class StreamReader(FilePartsPipe):
 
 @functional_pipe("parse_csv")
 class CSVParser(_LinesPipe):
-    """Give the rows of CSV files, as lists.
+    """Yield the rows of CSV files as lists.
 
     Args:
-        source_datapipe: The source; its items are (path, open file).
-        skip_lines: How many lines at the start of each file are left out.
-        decode: Make text of bytes.
-        encoding: How.
-        errors: What to do with bytes that are no text, as of `bytes.decode`.
-        return_path: Give (path, row).
-        as_tuple: Rows are tuples.
-        fmtparams: What `csv.reader` takes.
+        source_datapipe: The source, whose items are (path, open file).
+        skip_lines: How many lines to skip at the start of each file.
+        decode: Decode bytes to text.
+        encoding: The encoding of the text.
+        errors: How to treat invalid bytes, as for `bytes.decode`.
+        return_path: Yield (path, row) instead of the row.
+        as_tuple: Yield rows as tuples.
+        fmtparams: Format parameters of `csv.reader`.
     """
 
     def __init__(
@@ -192,16 +192,16 @@ class CSVParser(_LinesPipe):
 
 @functional_pipe("parse_csv_as_dict")
 class CSVDictParser(_LinesPipe):
-    """Give the rows of CSV files, as dicts; the keys are the first row.
+    """Yield the rows of CSV files as dicts, whose keys are the first row.
 
     Args:
-        source_datapipe: The source; its items are (path, open file).
-        skip_lines: How many lines at the start of each file are left out.
-        decode: Make text of bytes.
-        encoding: How.
-        errors: What to do with bytes that are no text, as of `bytes.decode`.
-        return_path: Give (path, row).
-        fmtparams: What `csv.DictReader` takes.
+        source_datapipe: The source, whose items are (path, open file).
+        skip_lines: How many lines to skip at the start of each file.
+        decode: Decode bytes to text.
+        encoding: The encoding of the text.
+        errors: How to treat invalid bytes, as for `bytes.decode`.
+        return_path: Yield (path, row) instead of the row.
+        fmtparams: Arguments of `csv.DictReader`.
     """
 
     def __init__(
@@ -224,11 +224,11 @@ class CSVDictParser(_LinesPipe):
 
 @functional_pipe("parse_json_files")
 class JsonParser(OneForOne[Any]):
-    """Give (path, what the JSON file holds).
+    """Yield (path, parsed content) of JSON files.
 
     Args:
-        source_datapipe: The source; its items are (path, open file).
-        kwargs: What `json.loads` takes.
+        source_datapipe: The source, whose items are (path, open file).
+        kwargs: Arguments of `json.loads`.
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], **kwargs: Any) -> None:

@@ -1,66 +1,57 @@
-"""Pipes that make many items of one open file: lines, rows, members of an archive.
+"""Pipes that make several items of one open file: lines, rows, members of an archive.
 
-Invariant of the state: the file's origin and how many of its parts were given. The file is opened again and so many
-parts are passed over. A file that was opened by somebody else, who left no origin, makes the position unknown.
+Invariant of the state: it holds the origin of the file and how many of its parts were given; the file is then opened
+again, and as many parts are skipped. In a file without an origin, opened by other code, there is no state.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
-from ...core.base import IterPipe, State, read
-from ...core.skeletons import Positioned
+from ...core.base import IterPipe, State
+from ...core.skeletons import ExpandingPipe
 from ...core.streams import StreamWrapper, reopen
 
 
-class FilePartsPipe(Positioned[Any]):
-    """Reads pairs of a path and an open file, and gives the parts of each file.
+class FilePartsPipe(ExpandingPipe[Any]):
+    """Reads (path, open file) pairs, and yields the parts of each file.
 
     Args:
         source_datapipe: The source.
     """
 
     _position_names = ("path", "origin", "num_given")
-    _path: str | None = None  # of the file under way
+    _path: str | None = None  # of the current file
     _origin: dict[str, Any] | None = None
-    _num_given = 0
 
     def __init__(self, source_datapipe: IterPipe[Any]) -> None:
         self.source_datapipe = source_datapipe
 
     @abstractmethod
     def _parts(self, path: str, stream: Any) -> Iterator[Any]:
-        """Yield what a file consists of."""
+        """Yield the parts of a file."""
 
-    def __iter__(self) -> Iterator[Any]:
-        if self._path is not None and self._origin is not None:
-            parts = self._parts(self._path, reopen(self._origin))
-            for self._num_given, part in enumerate(islice(parts, self._num_given, None), self._num_given + 1):
-                yield part
-            del parts
-        for item in read(self.source_datapipe):
-            path, stream = check_pair(item)
-            del item  # else it would keep the file open
-            self._path, self._origin = path, getattr(stream, "origin", None)
-            parts = self._parts(path, stream)
-            del stream
-            for self._num_given, part in enumerate(parts, 1):
-                yield part
-            del parts
-            self._path = None
+    def _open(self, item: Any) -> Iterator[Any]:
+        self._path, stream = check_pair(item)
+        self._origin = getattr(stream, "origin", None)
+        return self._parts(self._path, stream)
+
+    def _reopen(self) -> Iterator[Any]:
+        assert self._path is not None
+        assert self._origin is not None
+        return self._parts(self._path, reopen(self._origin))
 
     def state(self) -> State | None:  # type: ignore[override]
         return None if self._path is not None and self._origin is None else super().state()
 
 
 def check_pair(item: Any) -> tuple[str, Any]:
-    """Return a path and an open file.
+    """Return an item, checked to be a path and an open file.
 
     Raises:
-        TypeError: The item is something else.
+        TypeError: It is not.
     """
     if not isinstance(item, (tuple, list)) or len(item) != 2:
         raise TypeError(f"pathname binary data should be tuple type, but it is type {type(item)}")

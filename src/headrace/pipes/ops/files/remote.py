@@ -1,4 +1,4 @@
-"""Files elsewhere: behind URLs, at whatever fsspec reaches, and datasets of the Hugging Face hub."""
+"""Remote files: by HTTP, in any file system of fsspec, and datasets of the Hugging Face hub."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _GOOGLE_DRIVE = ("drive.google.com", "docs.google.com")
 
 @functional_pipe("read_from_http")
 class HttpReader(OneForOne[Any]):
-    """Give (URL, open file) of files behind http and https URLs, in bytes.
+    """Yield (URL, open binary file) for http and https URLs.
 
     For many files, retries or other protocols use `open_files_by_fsspec`.
 
     Args:
-        source_datapipe: The source; its items are URLs.
-        timeout: Seconds that the server may be silent; `None`: as long as it likes.
-        skip_on_error: Warn of a URL that cannot be read, and leave it out, instead of raising.
-        headers: Of the request.
+        source_datapipe: The source, whose items are URLs.
+        timeout: Seconds to wait for the server; `None`: the default of Python's sockets, which is no limit.
+        skip_on_error: Warn about URLs that cannot be read and skip them, instead of raising.
+        headers: The headers of the request.
 
     Raises:
-        ConfigError: A URL is of another protocol, or Google Drive's (while iterating).
+        ConfigError: A URL has another protocol, or is Google Drive's (while iterating).
         OSError: A URL cannot be read (while iterating).
     """
 
@@ -62,38 +62,40 @@ class HttpReader(OneForOne[Any]):
             except (OSError, http.client.HTTPException) as error:
                 if not self.skip_on_error:
                     raise
-                warnings.warn(f"{url} is left out: {error}", stacklevel=2)
+                warnings.warn(f"{url} is skipped: {error}", stacklevel=2)
             else:
                 yield url, StreamWrapper(stream, name=url)
 
     def _open(self, url: str) -> Any:
         parts = urllib.parse.urlsplit(url)
         if parts.scheme not in ("http", "https"):
-            raise ConfigError(f"{url!r} is no http URL", fix="use open_files_by_fsspec, which knows other protocols")
+            raise ConfigError(f"{url!r} is not an http URL", fix="use open_files_by_fsspec for other protocols")
         if parts.hostname in _GOOGLE_DRIVE:
-            raise ConfigError(f"{url!r} is a page about a file", fix="fetch it with the package gdown, then open it")
+            raise ConfigError(
+                f"{url!r} is a web page of Google Drive, not the file", fix="download it with the package gdown first"
+            )
         request = urllib.request.Request(url, headers=self.headers)  # noqa: S310 - http only, see above
         if self.timeout is None:
             return urllib.request.urlopen(request)  # noqa: S310
         return urllib.request.urlopen(request, timeout=self.timeout)  # noqa: S310
 
 
-# torchdata told URLs of Google Drive from others here, and followed the pages that Google shows.
+# In torchdata, `read_from_remote` could also download from Google Drive; here it is the same as `read_from_http`.
 register_function(IterPipe, "read_from_remote", HttpReader)
 
 
 class HuggingFaceHubReader(IterPipe[dict[str, Any]]):
-    """Give the rows of a dataset that `datasets.load_dataset` loads, as it streams them.
+    """Stream the rows of a dataset of the Hugging Face hub, as `datasets.load_dataset` loads it.
 
-    `headrace.HuggingFaceSource` reads them at random, in shards, and from a state.
+    `headrace.HuggingFaceSource` reads rows at random, in shards, and resumes.
 
     Args:
-        dataset: Name on the hub, or what else `load_dataset` takes.
-        config_kwargs: The rest of its arguments: `split`, `revision`, ... `streaming` is True unless it is given.
+        dataset: The name on the hub, or another first argument of `load_dataset`.
+        config_kwargs: Its other arguments: `split`, `revision`, ... `streaming` is True unless it is given.
 
     Raises:
         ModuleNotFoundError: The package `datasets` is not installed (while iterating).
-        ConfigError: It has several splits, and none was named (while iterating).
+        ConfigError: The dataset has several splits, and none was chosen (while iterating).
     """
 
     def __init__(self, dataset: str, **config_kwargs: Any) -> None:
@@ -105,22 +107,22 @@ class HuggingFaceHubReader(IterPipe[dict[str, Any]]):
         rows = library.load_dataset(self.dataset, **{"streaming": True, **self.config_kwargs})
         if isinstance(rows, dict):
             raise ConfigError(
-                f"{self.dataset!r} has the splits {', '.join(rows)}, and none was named", fix="give one as split=..."
+                f"{self.dataset!r} has the splits {', '.join(rows)}, and none was chosen", fix="give one as split=..."
             )
         yield from rows
 
 
 @functional_pipe("list_files_by_fsspec")
 class FSSpecFileLister(FolderLister):
-    """Give the sorted paths of what is in folders of any file system, with the protocol of the folder.
+    """Yield the sorted paths of the entries of folders in any file system of fsspec, with the folder's protocol.
 
     Args:
-        root: A folder, several, or a pipe of them. A file stands for itself, as it is named.
-        masks: Patterns as of a shell; a path is given if its last part fits one. Empty: all.
-        kwargs: What the file system needs.
+        root: A folder, several, or a pipe of them; a file is yielded itself.
+        masks: Shell patterns such as `"*.txt"`: paths whose last part matches one are yielded. Empty: all.
+        kwargs: Keyword arguments of the file system.
 
     Raises:
-        FileNotFoundError: There is no such folder (while iterating).
+        FileNotFoundError: A folder does not exist (while iterating).
     """
 
     def __init__(self, root: str | Sequence[str] | IterPipe[Any], masks: str | list[str] = "", **kwargs: Any) -> None:
@@ -140,13 +142,13 @@ class FSSpecFileLister(FolderLister):
 
 @functional_pipe("open_files_by_fsspec")
 class FSSpecFileOpener(OneForOne[Any]):
-    """Give (path, open file) of any file system.
+    """Yield (path, open file) for paths in any file system of fsspec.
 
     Args:
-        source_datapipe: The source; its items are paths, with their protocol.
-        mode: As of `open`.
-        kwargs_for_open: What opening needs.
-        kwargs: What the file system needs.
+        source_datapipe: The source, whose items are paths with their protocol.
+        mode: As for `open`.
+        kwargs_for_open: Keyword arguments of the file system's `open`.
+        kwargs: Keyword arguments of the file system.
     """
 
     def __init__(
@@ -169,19 +171,19 @@ class FSSpecFileOpener(OneForOne[Any]):
 
 @functional_pipe("save_by_fsspec")
 class FSSpecSaver(SavingPipe):
-    """Write each item to a file of any file system, and give the path.
+    """Write each item to a file in any file system of fsspec, and yield its path.
 
-    Whether a file appears whole or in parts is the file system's affair: object stores show it when it is closed.
+    Whether others can see a file before it is complete depends on the file system; object stores show complete ones.
 
     Args:
-        source_datapipe: The source; its items are (name, data): bytes, text or an open file.
+        source_datapipe: The source, whose items are (name, data): bytes, text or an open file.
         mode: `"w"` for text, `"wb"` for bytes.
-        filepath_fn: Makes the path of the name; `None`: the name is the path.
-        kwargs_for_open: What opening needs.
-        kwargs: What the file system needs.
+        filepath_fn: Returns the path for a name; `None`: the name is the path.
+        kwargs_for_open: Keyword arguments of the file system's `open`.
+        kwargs: Keyword arguments of the file system.
 
     Raises:
-        ConfigError: There is no such mode.
+        ConfigError: The mode is unknown.
     """
 
     def __init__(

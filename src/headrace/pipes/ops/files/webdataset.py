@@ -1,4 +1,4 @@
-"""Files with one stem make one sample."""
+"""The WebDataset convention: files with the same stem form one sample."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _STEM_AND_SUFFIX = re.compile(r"^((?:.*/)?[^/.]*)(\.[^/]*)$", re.DOTALL)
 
 @functional_pipe("webdataset")
 class WebDataset(IterPipe[Any]):
-    """Join consecutive files with the same stem into a dict: suffix -> data, and `__key__`, the stem.
+    """Join consecutive files with the same stem into a dict: suffix -> data, and the stem as `__key__`.
 
-    `a/b.seg.png` has the stem `a/b` and the suffix `.seg.png`. Files without a suffix are left out.
+    `a/b.seg.png` has the stem `a/b` and the suffix `.seg.png`. Files without a suffix are skipped.
 
     Args:
-        source_datapipe: The source; its items are (path, data), as of `load_from_tar`.
+        source_datapipe: The source, whose items are (path, data), for example from `load_from_tar`.
 
     Raises:
-        SourceError: A name comes twice in a row (while iterating).
+        SourceError: Two files of one sample have the same suffix (while iterating).
     """
 
     def __init__(self, source_datapipe: IterPipe[Any]) -> None:
