@@ -1,11 +1,11 @@
 """Items from two remote workers to one trainer over loopback, against one plain TCP connection for each worker.
 
-Run `python benchmarks/remote.py` (`--quick` for a short look, `--json PATH` for the figures). An item is a float32 array
-that a worker fills, in place where it can, and of which the consumer reads two elements. The plain connections do the
-same: a process fills an array and sends its bytes, over and over, and one thread of the trainer receives them into the
-same memory again and again. That is the least that any transport over TCP has to do; nobody could keep such arrays, or
-tell whose they are. Turns are interleaved, each in processes of its own, and the median is shown. "processor us" is what
-the trainer's process used for an item, of both.
+Run `python benchmarks/remote.py` (`--quick` for a short look, `--json PATH` for the figures). An item is a float32
+array that a worker fills, in place where it can, and of which the consumer reads two elements. The plain connections do
+the same: a process fills an array and sends its bytes, over and over, and the trainer receives them into the same
+memory again and again. That is the least that any transport over TCP has to do; nobody could keep such arrays, or tell
+whose they are. Turns are interleaved, with new processes each, and the median is shown. "processor us" is what the
+trainer's process used for an item, of both.
 """
 
 from __future__ import annotations

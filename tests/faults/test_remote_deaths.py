@@ -302,6 +302,16 @@ def test_a_result_that_is_larger_than_the_limit_is_an_error_that_names_the_optio
         assert len(next(engine.run([8000])).value) == 8000
 
 
+def test_results_that_fill_the_memory_alone_follow_each_other_without_a_wait() -> None:
+    executor = remote(max_bytes=1 << 20)
+    with Engine(Job(lambda info: lambda n: np.full(100_000, n)), num_workers=1, executor=executor) as engine:
+        start = time.monotonic()
+        for done in engine.run(range(30)):
+            assert done.value[0] == done.ticket
+            del done
+        assert time.monotonic() - start < 5.0  # else what ends waits was asked for: nothing would have become free
+
+
 def test_the_memory_of_results_is_bounded_and_reused() -> None:
     limit = 8 << 20
     executor = remote(max_bytes=limit)

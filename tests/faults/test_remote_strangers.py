@@ -302,6 +302,20 @@ def visit(port: int, stranger: Callable[[socket.socket], None]) -> bool:
         return True
 
 
+def test_a_trainer_that_was_away_in_the_middle_of_a_handshake_finds_its_workers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listener_module, "_HANDSHAKE_SECONDS", 0.2)
+    executor = RemoteExecutor(LocalLauncher(), dead_seconds=0.8)
+    with Engine(Job(lambda info: abs), num_workers=2, executor=executor) as engine:
+        run = engine.run(range(20))
+        for _ in range(10):  # steps of the consumer that are longer than any limit
+            executor.wait(0.0)
+            time.sleep(1.0)
+        assert [done.value for done in run] == list(range(20))
+        assert sum(worker.num_restarts for worker in engine.report.workers) == 0
+
+
 def test_many_strangers_at_once_are_bounded_and_workers_still_come_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "_MAX_STRANGERS", 8)
     executor = RemoteExecutor(LocalLauncher(), secret=SECRET, dead_seconds=30.0)

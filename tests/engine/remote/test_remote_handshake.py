@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.engine import Engine, Job
 from headrace.engine.remote import ConnectedWorkers, LocalLauncher, RemoteExecutor
 from headrace.engine.remote.handshake import (
     GREETING_BYTES,
@@ -30,7 +31,7 @@ from headrace.engine.remote.listener import join_address, split_address
 from headrace.engine.remote.wire import WireError
 from headrace.errors import ConfigError
 
-SECRETS = st.binary(min_size=16, max_size=40)
+SECRETS = st.binary(min_size=16, max_size=40)  # of any kind here; users' are ASCII
 
 
 @given(SECRETS)
@@ -117,18 +118,19 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_removed_there(
 def test_secrets_that_are_short_or_missing_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     with pytest.raises(ConfigError, match="16 characters"):
-        check_secret("short")
+        check_secret("short" + 20 * " ")
+    for odd in ("with a NUL, which ends it\0", "with an \xe4 in it, and long"):
+        with pytest.raises(ConfigError, match="ASCII"):
+            check_secret(odd)
     with pytest.raises(ConfigError, match=SECRET_VARIABLE):
         RemoteExecutor(ConnectedWorkers())
     assert choose_secret(None, is_shared=False) != choose_secret(None, is_shared=False)
 
 
-def test_a_secret_is_in_no_command_line() -> None:
-    executor = RemoteExecutor(LocalLauncher(), secret="x" * 40)
-    from headrace.engine import Engine, Job
-
-    with Engine(Job(lambda info: abs), num_workers=1, executor=executor) as engine:
-        assert [done.value for done in engine.run([-1])] == [1]
+def test_a_secret_is_in_no_command_line_and_user_code_does_not_see_it() -> None:
+    executor = RemoteExecutor(LocalLauncher(), secret="x" * 40, dead_seconds=30.0)
+    with Engine(Job(lambda info: os.environ.get), num_workers=1, executor=executor) as engine:
+        assert [done.value for done in engine.run([SECRET_VARIABLE])] == [None]
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit():
                 try:

@@ -29,7 +29,7 @@ from ..process.worker_config import Shipment
 from ..user.failure import Failure
 from ..user.ship import Parcel
 from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, introduce, respond, take_secret
-from .listener import split_address
+from .listener import set_up_socket, split_address
 from .wire import (
     HEAD,
     Alive,
@@ -56,10 +56,8 @@ from .wire import (
 # How long one attempt to connect takes at most, and how long to wait before the next.
 _CONNECT_SECONDS = 10.0
 _RETRY_SECONDS = 0.5
-# The system looks whether the trainer's machine is there when nothing was heard for so long; so often, so many times.
-_KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _READ_BYTES = 256 << 10
-# Bytes of values that are sent by one system call at most: the trainer takes each as soon as it is there.
+# Values that are sent in one frame at most: the trainer takes each as soon as it is there.
 _MAX_VALUES = 64
 _SLOT_BYTES = 1 << 20
 _EXIT_USAGE = 2
@@ -123,10 +121,7 @@ def _connect(addresses: Sequence[str], deadline: float) -> socket.socket:
                 errors.append(f"{address}: {error.strerror or error}")
             else:
                 sock.settimeout(None)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-                for name, value in _KEEP_ALIVE:
-                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+                set_up_socket(sock)
                 return sock
         if time.monotonic() >= deadline:
             raise ConfigError(

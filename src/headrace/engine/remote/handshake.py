@@ -119,8 +119,8 @@ def choose_secret(secret: str | bytes | None, *, is_shared: bool) -> bytes:
         return check_secret(secret)
     if not is_shared:
         return secrets.token_hex(32).encode()
-    found = os.environ.get(SECRET_VARIABLE, "").strip()
-    if not found:
+    found = os.environ.get(SECRET_VARIABLE, "")
+    if not found.strip():
         raise ConfigError(
             "workers that somebody else starts have to know a secret, and there is none",
             fix=f"set the environment variable {SECRET_VARIABLE} for the trainer and for the workers, or give secret=",
@@ -144,21 +144,23 @@ def take_secret(path: Path | None = None) -> bytes:
             "a worker has to know the secret of its trainer, and there is none",
             fix=f"set the environment variable {SECRET_VARIABLE}, or give --secret-file",
         )
-    return check_secret(text.strip())
+    return check_secret(text)
 
 
 def check_secret(secret: str | bytes) -> bytes:
-    """Return a secret as bytes.
+    """Return a secret as bytes, without white space around it.
 
     Raises:
-        ConfigError: It is short, so that it could be guessed.
+        ConfigError: It is short, so that it could be guessed, or no text that an environment variable can have.
     """
-    data = secret.encode() if isinstance(secret, str) else secret
+    data = (secret.encode() if isinstance(secret, str) else secret).strip()
+    fix = 'make one: python -c "import secrets; print(secrets.token_hex(32))"'
     if len(data) < _MIN_SECRET_CHARS:
         raise ConfigError(
-            f"a secret needs {_MIN_SECRET_CHARS} characters or more, and this one has {len(data)}",
-            fix='make one: python -c "import secrets; print(secrets.token_hex(32))"',
+            f"a secret needs {_MIN_SECRET_CHARS} characters or more, and this one has {len(data)}", fix=fix
         )
+    if not data.isascii() or b"\0" in data:
+        raise ConfigError("a secret is ASCII text without NUL, and this one is not", fix=fix)
     return data
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from ..process.exit_cause import describe_exit
@@ -31,7 +31,7 @@ class Invitation:
     worker_idx: int
     seat: int
     addresses: tuple[str, ...]
-    secret: bytes
+    secret: bytes = field(repr=False)
 
 
 class Launched(ABC):

@@ -33,6 +33,7 @@ from .wire import (
 _BUFFER_BYTES = 64 << 10
 # How often one connection is read before others have their turn.
 _MAX_READS = 16
+_NOTHING = memoryview(b"")
 # Buffers of one system call: Linux allows 1024.
 _MAX_BUFFERS = 64
 
@@ -65,7 +66,7 @@ class AgentLink:
         self._start = self._end = 0  # of what is in the buffer and was not looked at
         self._decoded: deque[FromAgent] = deque()  # of a frame whose values are being received
         self._filled: Done[Any] | None = None  # whose value is being received
-        self._rest = memoryview(b"")  # what of it is missing
+        self._rest = _NOTHING  # what of it is missing
 
     def fileno(self) -> int:
         """Return the descriptor, to wait on."""
@@ -152,7 +153,7 @@ class AgentLink:
                 if self._rest.nbytes:
                     return
                 messages.append(self._filled)
-                self._filled = None
+                self._filled, self._rest = None, _NOTHING  # even an empty view of the value would hold its memory
             while self._decoded:
                 message = self._decoded.popleft()
                 if type(message) is Done and type(message.result) is RemoteResult:
@@ -215,7 +216,7 @@ class AgentLink:
         """Close the connection; harmless twice. Values that were received stay valid."""
         self.lost = self.lost or "it was closed"
         self._outgoing.clear()
-        self._filled, self._rest = None, memoryview(b"")
+        self._filled, self._rest = None, _NOTHING
         self._decoded.clear()
         with contextlib.suppress(OSError):  # so that the other side sees it, whoever has a copy of the descriptor
             self._sock.shutdown(socket.SHUT_RDWR)

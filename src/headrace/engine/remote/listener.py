@@ -1,8 +1,8 @@
 """Where agents connect: listens, finds out who knows the secret, and gives each agent to whoever waits for one.
 
 Invariants: nothing here blocks; a stranger can send as many bytes as a step of the handshake has, and no more; there
-are at most so many strangers at a time, and each is given up after some seconds; one that is refused is logged. What
-several executors of one loader listen on is one port, which they share. Not thread-safe.
+are at most so many strangers at a time, and each is given up if a step takes some seconds; one that is refused is
+logged. Several executors of one loader listen on one port, which they share. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -40,8 +40,18 @@ _HANDSHAKE_SECONDS = 10.0
 _MAX_PORTS = 20
 # A machine without IPv6, or without one of its own names.
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+# The system looks whether the other machine is there when nothing was heard for so long; so often, so many times.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 # How many refused connections are worth a warning each.
 _MAX_WARNINGS = 10
+
+
+def set_up_socket(sock: socket.socket) -> None:
+    """Have a connection send at once, and have the system find out in half a minute that the other machine is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 class Waiting(Protocol):
@@ -175,8 +185,7 @@ class Listener:
             except (BlockingIOError, ConnectionAbortedError):
                 return
             sock.setblocking(False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            set_up_socket(sock)
             if len(self._strangers) >= _MAX_STRANGERS:
                 self._drop(next(iter(self._strangers.values())), "too many others have connected since")
             where = join_address(address[0], address[1])
@@ -207,6 +216,9 @@ class Listener:
 
     def _take_step(self, stranger: _Stranger, step: bytes) -> None:
         stranger.received.clear()
+        stranger.deadline = (
+            time.monotonic() + _HANDSHAKE_SECONDS
+        )  # the consumer may have been away, and not the stranger
         if not stranger.is_proven:
             self._say(stranger, answer(self._secret, stranger.greeting, step))
             stranger.is_proven, stranger.num_needed = True, HEAD.size

@@ -131,11 +131,6 @@ class Seat:
         relaunch()
 
     @property
-    def is_lost(self) -> bool:
-        """Whether its connection is gone, and it is not known yet how its agent ended."""
-        return self._lost is not None
-
-    @property
     def where(self) -> str:
         """Where it is, as words."""
         if self.link is not None:
