@@ -310,7 +310,7 @@ def test_a_trainer_that_was_away_in_the_middle_of_a_handshake_finds_its_workers(
     with Engine(Job(lambda info: abs), num_workers=2, executor=executor) as engine:
         run = engine.run(range(20))
         for _ in range(10):  # steps of the consumer that are longer than any limit
-            executor.wait(0.0)
+            run._hear(0.0, None)
             time.sleep(1.0)
         assert [done.value for done in run] == list(range(20))
         assert sum(worker.num_restarts for worker in engine.report.workers) == 0

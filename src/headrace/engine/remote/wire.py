@@ -20,9 +20,8 @@ from headrace.errors import HeadraceError
 
 from ..codec.codec import decode
 from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
-from ..process.messages import Begin, Cancel, Message, Submit
+from ..process.messages import Begin, Cancel, Message, Submit, decode_failure, encode_packet
 from ..process.results import InlineArray, InlineResult
-from ..user.failure import Failure
 from ..user.worker_info import CurrentItem
 
 HEAD = struct.Struct("<IQ")
@@ -213,18 +212,8 @@ Outcome = Done[InlineArray | InlineResult | RemoteResult] | Failed
 FromAgent = Ready | Outcome | SetupFailed | StreamEnded | Alive | HasEnded | Restarted | Stack | WaitsForMemory
 
 
-def _encode_failure(failure: Failure) -> bytes:
-    return failure.to_bytes()
-
-
-def _decode_failure(_kind: type, data: bytes) -> Failure:
-    return Failure.from_bytes(data)
-
-
-_encode = msgspec.msgpack.Encoder(enc_hook=_encode_failure).encode
-
 decode_from_agent: Callable[[bytes | memoryview], Sequence[FromAgent]] = msgspec.msgpack.Decoder(
-    list[FromAgent], dec_hook=_decode_failure
+    list[FromAgent], dec_hook=decode_failure
 ).decode
 """Decode the messages of an agent."""
 
@@ -240,7 +229,7 @@ decode_answer: Callable[[bytes | memoryview], Refused | Welcome] = msgspec.msgpa
 
 def encode_frame(messages: Any, num_value_bytes: int = 0) -> bytes:
     """Return a frame but for the bytes of its values."""
-    packet = _encode(messages)
+    packet = encode_packet(messages)
     return HEAD.pack(len(packet), num_value_bytes) + packet
 
 
