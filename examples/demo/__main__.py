@@ -161,7 +161,7 @@ def _check_same_stream(screen: Console, name: str, first: list[EpochRead], other
     expected, digest = stream_digest(first), stream_digest(other)
     if digest != expected:
         raise InternalError(f"the same epochs differ: stream digests {expected}, and {digest} ({name})")
-    screen.print(f"  stream digest, {name:<11} {digest}, equal to the bit")
+    screen.print(f"  stream digest, {name:<11} {digest}, equal bit for bit")
 
 
 def _read_in_workers(screen: Console, config: dict[str, Any], numbers: range) -> list[EpochRead]:

@@ -327,7 +327,7 @@ def test_a_batch_that_cannot_be_sent_fails_alone():
         found = []
         error = take(loader, found)
         assert isinstance(error, ConfigError)
-        assert "cannot be carried" in error.what
+        assert "cannot be sent" in error.what
         assert "batch 2 of epoch 0" in "\n".join(error.__notes__)
         assert take(loader, found) is None
         assert found == [1, 2, 3]
@@ -369,8 +369,8 @@ def test_ranks_of_which_one_leaves_a_batch_out_are_refused():
         ({"max_bytes": 0}, "max_bytes must be at least 1"),
         ({"engine_options": {}}, "engine_options is an EngineOptions"),
         ({"sampler": 7}, "a sampler gives batches"),
-        ({"dataset": Numbers}, "asked for dataset"),
-        ({"dataset": 7}, "asked for dataset"),
+        ({"dataset": Numbers}, "reads dataset"),
+        ({"dataset": 7}, "reads dataset"),
         ({"batch_size": 4}, "batch_size=4 is decided by the sampler"),
         ({"shuffle": True}, "shuffle=True is decided by the sampler"),
         ({"drop_last": True}, "drop_last=True is decided by the sampler"),

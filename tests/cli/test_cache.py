@@ -118,7 +118,7 @@ def test_clean_to_a_size_removes_what_is_needed_last_and_says_if_it_cannot(call,
     assert _names(tmp_path) == "ac", "a is planned, so its age does not count"
     files.get_file(tmp_path / "c")
     text = call("clean", "--max-bytes", "500", exit_code=1)
-    assert "the copies have 1.0 kB, and 500 B was asked for" in text
+    assert "the copies take 1.0 kB, and at most 500 B was asked for" in text
     assert _names(tmp_path) == "c"
     text = call("clean", "--free", "100000 TB", exit_code=1)
     assert "free, and 100000.0 TB was asked for: nothing more can be removed" in text

@@ -156,7 +156,7 @@ def test_binary_files_are_refused(tmp_path: Path, hdf: Path) -> None:
     (tmp_path / "c.json").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not JSON"):
         load_job(tmp_path / "c.json")
-    with pytest.raises(ConfigError, match="no such config file"):
+    with pytest.raises(ConfigError, match="a folder, not a config file"):
         load_job(tmp_path)
 
 

@@ -34,11 +34,11 @@ from headrace.engine.user.failure import Failure
 from headrace.engine.user.job import Mode
 from headrace.engine.user.worker_info import CurrentItem
 from headrace.engine.worker_state import WorkerState, plan_items, plan_tasks
-from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
+from headrace.errors import ConfigError, InternalError, StalledError, TransformError, WorkerDiedError
 
 
-def failure(number: int = 0, ends_stream: bool = False) -> Failure:
-    return Failure("ValueError", f"bad {number}", "trace", None, ValueError(f"bad {number}"), ends_stream)
+def failure(number: int = 0, ends_stream: bool = False, kind: type[Exception] = ValueError) -> Failure:
+    return Failure(kind.__name__, f"bad {number}", "trace", None, kind(f"bad {number}"), ends_stream)
 
 
 @dataclass
@@ -80,6 +80,7 @@ class World:
         self.stream: list[tuple[str, int]] = []
         self.handed_over = 0
         self.answer: object = None
+        self.error_type: type[Exception] = ValueError
 
     def tell(self, event) -> None:
         if isinstance(event, StreamEnded):
@@ -139,7 +140,9 @@ class World:
             assert ticket // self.num_workers == worker.next_item
             worker.next_item += 1
         worker.untold.append(
-            Failed(worker_idx, ticket, failure(ticket)) if ticket in self.bad else Done(worker_idx, ticket)
+            Failed(worker_idx, ticket, failure(ticket, kind=self.error_type))
+            if ticket in self.bad
+            else Done(worker_idx, ticket)
         )
 
     def die(self, worker_idx: int) -> None:
@@ -269,6 +272,22 @@ def test_a_skip_beyond_the_budget_is_raised_in_its_place(world: dict, budget: in
     end = bad[budget] if len(bad) > budget else None
     assert sim.stream == [("skip" if ticket in world["bad"] else "value", ticket) for ticket in tickets[:end]]
     assert isinstance(last, Raise if len(bad) > budget else End)
+
+
+@given(worlds)
+def test_a_wrong_option_is_never_skipped(world: dict) -> None:
+    sim = build(world, on_death=Restarting(99), on_stall=Restarting(99), on_error=Skipping(99))
+    sim.error_type = ConfigError
+    last = sim.run()
+    tickets = expected_tickets(world["mode"], world["lengths"])
+    first_bad = next((number for number, ticket in enumerate(tickets) if ticket in world["bad"]), None)
+    assert sim.stream == [("value", ticket) for ticket in tickets[:first_bad]]
+    if first_bad is None:
+        assert isinstance(last, End)
+    else:
+        assert isinstance(last, Raise)
+        assert isinstance(last.error, ConfigError)
+        assert "an option is wrong" in last.error.__notes__[-1]
 
 
 @given(worlds, st.integers(0, 4))

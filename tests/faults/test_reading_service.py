@@ -141,7 +141,7 @@ def test_a_graph_that_cannot_be_carried_is_named_by_its_path(tmp_path: Path) -> 
     with (tmp_path / "log").open("w") as log:
         pipe = IterableWrapper(range(9)).sharding_filter().map(lambda number: log.write(str(number)))
         loader = DataLoader2(pipe, reading_service=MultiProcessingReadingService(2))
-        with pytest.raises(ConfigError, match="cannot be carried") as info:
+        with pytest.raises(ConfigError, match="cannot be sent") as info:
             iter(loader)
     assert "log" in str(info.value)
 

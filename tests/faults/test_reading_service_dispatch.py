@@ -175,7 +175,7 @@ def test_a_worker_that_drops_all_it_gets_of_an_endless_source_does_not_fill_the_
     odd = pipe.filter(lambda array: array[0] % 2 == 1)  # so worker 0 has nothing to give
     with (
         DataLoader2(odd, reading_service=MultiProcessingReadingService(2, max_bytes=64 << 20)) as loader,
-        pytest.raises(CacheError, match="wait for worker 1, since worker 0 takes item after item") as info,
+        pytest.raises(CacheError, match="wait for worker 1, because worker 0 reads item after item") as info,
     ):
         next(iter(loader))
     assert "filter before sharding_round_robin_dispatch" in str(info.value)
@@ -192,7 +192,7 @@ def test_an_item_that_cannot_be_dealt_out_is_named_by_its_place() -> None:
 def test_a_part_that_cannot_be_carried_is_told_and_nothing_is_left_behind(tmp_path: Path) -> None:
     with (tmp_path / "log").open("w") as log:
         loader = _loader(IterableWrapper(range(9)).map(lambda number: log.write(str(number))))
-        with pytest.raises(ConfigError, match="cannot be carried"):
+        with pytest.raises(ConfigError, match="cannot be sent"):
             iter(loader)
 
 

@@ -266,7 +266,7 @@ def test_a_worker_whose_end_was_not_noticed_yet_is_told_as_such(
         os.kill(pid, signal.SIGKILL)
         wait_until(lambda: state_of(pid) is None, "the warden does not collect it")  # and nobody listens to the warden
         stack = executor.stack_of(0)
-    assert stack == f"process {pid} has ended, and its warden has not said so yet"
+    assert stack == f"process {pid} has ended, and the process that started it has not reported that yet"
 
 
 def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:

@@ -243,5 +243,5 @@ def test_the_advice_fits_what_the_command_does_not_index(tmp_path: Path) -> None
         CorpusIndex.open(tmp_path / "a.hrindex")
     path = write_small(tmp_path / "b.hrindex")
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(SourceError, match=r"truncated(.|\n)*for any source remove it, and save it once more"):
+    with pytest.raises(SourceError, match=r"truncated(.|\n)*or remove it, and call `source.index.save\(path\)`"):
         CorpusIndex.open(path)

@@ -1,4 +1,4 @@
-"""Chunks are the same to the bit whether whole sequences are read or their own frames alone, and these cost no more."""
+"""Chunks are the same bit for bit whether whole sequences are read or only their own frames, and these cost no more."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.sources import CutSource, Writer, formats, open_source
 from headrace.sources.base import Source
 from headrace.sources.formats import find_format
+from headrace.sources.shared import open_files
 
 _DAMAGES = 10  # of each format and example
 
@@ -77,9 +78,10 @@ def test_a_damaged_file_is_read_as_it_was_or_refused(seed: int) -> None:
 @settings(FEW, max_examples=2)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_file_that_is_rewritten_after_it_was_opened_gives_the_old_data_or_an_error(
-    case: FormatCase, tmp_path_factory, seed: int
+    case: FormatCase, tmp_path_factory, monkeypatch, seed: int
 ) -> None:
     """Each file is rewritten in place: with other bytes, some or all, cut, made longer, or with its own bytes."""
+    monkeypatch.setattr(open_files, "LOOK_SECONDS", 0)  # each read looks
     folder = tmp_path_factory.mktemp("rewritten")
     case.write(folder)
     source = case.open(folder)

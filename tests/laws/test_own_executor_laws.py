@@ -182,8 +182,9 @@ def test_one_executor_carries_one_engine(executor: type[Executor]) -> None:
         (Engine(job, num_workers=1, executor=shared), Engine(job, num_workers=1, executor=shared))
 
 
-def test_multi_proc_takes_an_executor_of_ones_own() -> None:
+@pytest.mark.parametrize("executor", [PoolExecutor, RemoteHereExecutor])
+def test_multi_proc_takes_an_executor_of_ones_own(executor: type[Executor]) -> None:
     config = {"class": "StaticDataset", "data": [{"data": np.full((2, 1), float(n))} for n in range(9)]}
-    with MultiProcDataset(config, num_workers=2, buffer_size=4, executor=PoolExecutor()) as corpus:
+    with MultiProcDataset(config, num_workers=2, buffer_size=4, executor=executor()) as corpus:
         corpus.initialize()
         assert [seq["data"][0, 0] for seq in corpus.epoch(1)] == list(range(9))

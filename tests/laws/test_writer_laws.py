@@ -1,4 +1,4 @@
-"""What any writer takes it gives back to the bit, or it refuses it and leaves nothing."""
+"""What any writer takes it gives back bit for bit, or it refuses it and leaves nothing."""
 
 from __future__ import annotations
 

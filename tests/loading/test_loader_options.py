@@ -67,7 +67,7 @@ def test_pin_memory_is_accepted_and_what_it_means_here_is_said(seqs, caplog, opt
 def test_a_loader_that_is_carried_elsewhere_says_what_to_do_instead(seqs, carry):
     with (
         DataLoader(StaticDataset(seqs), batch_size=10) as loader,
-        pytest.raises(ConfigError, match=r"build it there; carry its state_dict\(\)"),
+        pytest.raises(ConfigError, match=r"make one in the other process, and give it the state_dict\(\) of this one"),
     ):
         carry(loader)
 

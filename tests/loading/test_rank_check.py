@@ -120,10 +120,10 @@ def test_ranks_are_asked_again_after_a_state_was_loaded(seqs):
     [
         (lambda card: [card], r"texts of the ranks \[0\], and there are 2 ranks"),
         (lambda card: [card, card], r"ranks \[0, 0\]"),
-        (lambda card: ["x", card], "no card"),
-        (lambda card: ["{}", card], "no card"),
-        (lambda card: None, "no card"),
-        (lambda card: [3, card], "no card"),
+        (lambda card: ["x", card], "no rank has given"),
+        (lambda card: ["{}", card], "no rank has given"),
+        (lambda card: None, "no rank has given"),
+        (lambda card: [3, card], "no rank has given"),
     ],
 )
 def test_what_is_not_gathered_from_each_rank_once_is_refused(seqs, gathered, text):

@@ -241,7 +241,7 @@ def test_what_cannot_be_carried_is_named_with_what_to_do():
 
     with (
         DataLoader(Files(), batch_size=2, num_workers=2, transform=close) as loader,
-        pytest.raises(ConfigError, match="cannot be carried") as info,
+        pytest.raises(ConfigError, match="cannot be sent") as info,
     ):
         list(loader)
     assert any("give num_workers=1" in note for note in info.value.__notes__)

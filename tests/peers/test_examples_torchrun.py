@@ -122,7 +122,7 @@ def test_two_ranks_that_were_killed_go_on_with_the_same_losses_or_as_one(hdf: Pa
     assert (epoch, position) > (1, 0)
     shutil.copytree(tmp_path / "two", tmp_path / "one")
 
-    # with two ranks, it is as if nothing had happened: losses, tags and positions, to the bit
+    # with two ranks, it is as if nothing had happened: losses, tags and positions, bit for bit
     resumed = run_job(hdf, tmp_path / "two", 2, num_workers=2)
     for rank, lines in enumerate(resumed):
         left = [line for line in expected[rank] if (line["epoch"], line["position"]) >= (epoch, position)]

@@ -1,4 +1,4 @@
-"""The same dict in RETURNN's `init_dataset` and in ours: the same tags, and the same arrays to the bit."""
+"""The same dict in RETURNN's `init_dataset` and in ours: the same tags, and the same arrays bit for bit."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_a_documented_class_is_here_or_says_what_to_use(name):
 
 
 def test_a_functional_name_that_did_not_come_along_says_what_to_use():
-    with pytest.raises(AttributeError, match="has no attribute 'load_from_tfrecord'; it was torchdata's, instead use"):
+    with pytest.raises(AttributeError, match="has no attribute 'load_from_tfrecord'; torchdata's was not ported, use"):
         IterableWrapper([]).load_from_tfrecord()
     with pytest.raises(AttributeError, match=r"'nothing'$"):
         IterableWrapper([]).nothing()

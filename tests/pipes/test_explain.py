@@ -54,7 +54,7 @@ dispatching process:
   1 Count
   2 Shuffled <- 1
   3 ShardingRoundRobinDispatcher <- 2
-  -> deals items out to 2 workers in turn
+  -> gives items to 2 workers in turn
 worker process (2 of them, each with a copy):
   4 Pass <- 3
   5 Count(n=9)
@@ -123,7 +123,7 @@ dispatching process:
   4 Count
   5 ShardingRoundRobinDispatcher <- 4
   6 Zipper <- 2, 5
-  -> deals items out to 2 workers in turn
+  -> gives items to 2 workers in turn
 worker process (2 of them, each with a copy):
   3 Mapper(fn=abs) <- 6
   7 Pass <- 3, 6

@@ -275,5 +275,5 @@ def test_a_damaged_index_gives_an_error_that_names_it(tmp_path, column, value, d
     with pytest.raises(SourceError, match="the index is damaged") as caught:
         source.read(1, "orth")
     assert caught.value.where == str(path)
-    assert "save it once more" in caught.value.fix
+    assert "call `source.index.save(path)`" in caught.value.fix
     source.close()

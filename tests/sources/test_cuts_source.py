@@ -1,5 +1,6 @@
 """`CutSource`: manifests of cuts, Shar folders and cut sets in memory, read through lhotse at any place."""
 
+import copy
 import gzip
 import io
 import json
@@ -25,10 +26,13 @@ import soundfile
 from headrace import DataLoader
 from headrace.batching import FixedCount
 from headrace.datasets.files.source import SourceDataset
+from headrace.datasets.index_workers import gathering, map_in_workers
 from headrace.engine import EngineOptions, Skipping
 from headrace.errors import ConfigError, SourceError
 from headrace.sources.cuts import files as cuts_lines
 from headrace.sources.cuts.source import CutSource
+from headrace.sources.cuts.table import LINE_BYTES, LINE_START, SHARD, FieldColumns
+from headrace.sources.shared import parts
 from headrace.testing import check_source
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own
@@ -104,6 +108,9 @@ SHAR_FIELDS = {
 }
 
 
+LOCATORS = [SHARD, LINE_START, LINE_BYTES, *(name for field in SHAR_FIELDS for name in FieldColumns.of(field))]
+
+
 def write_shar(cuts, folder, fields=SHAR_FIELDS, shard_size=3):
     folder.mkdir()
     with SharWriter(folder, fields=fields, shard_size=shard_size, warn_unused_fields=False) as writer:
@@ -163,6 +170,56 @@ def test_without_fields_a_source_has_what_the_first_cut_has(cuts, form, tmp_path
     np.testing.assert_array_equal(source.read(3, "audio"), list(cuts)[3].load_audio().T)
     check_source(source)
     source.close()
+
+
+def in_this_process(function, parts, num_workers):
+    """Give parts to what other processes would get."""
+    assert num_workers > 1
+    function, parts = pickle.loads(pickle.dumps((function, list(parts))))
+    for part in parts:
+        yield pickle.loads(pickle.dumps(function(part)))
+
+
+def outcome(files, fields):
+    """Return what an index says, or what the error says."""
+    try:
+        source = CutSource(files, fields=fields, index=None)
+    except SourceError as error:
+        return str(error)
+    index = source.index
+    columns = {name: index.locator(name).tolist() for name in LOCATORS if index.has_locator(name)}
+    return list(index.tags), index.digest, index.meta, columns
+
+
+@pytest.mark.parametrize("workers", [in_this_process, map_in_workers])
+@pytest.mark.parametrize("wrong", [None, "rate", "missing", "field", "repeated"])
+def test_shards_are_indexed_alike_by_any_number_of_processes(cuts, workers, wrong, tmp_path, monkeypatch):
+    if workers is map_in_workers and wrong not in (None, "rate"):
+        pytest.skip("one error is enough for processes, which take seconds to start")
+    found = copy.deepcopy(list(cuts))
+    if wrong == "rate":
+        found[4] = found[4].resample(4000)
+    elif wrong == "missing":
+        for number in (3, 5):
+            found[number].recording.sources[0].source = str(tmp_path / f"none-{number}.wav")
+    elif wrong == "field":
+        del found[5].custom["style"]
+    elif wrong == "repeated":
+        found[6] = found[6].with_id(found[0].id)
+    paths = []
+    for number in range(0, NUM, 2):
+        paths.append(tmp_path / f"{number}.jsonl")
+        CutSet.from_cuts(found[number : number + 2]).to_file(paths[-1])
+    corpora = [(paths, FIELDS)]
+    if wrong is None:
+        shar = write_shar(cuts, tmp_path / "shar", shard_size=2)
+        corpora += [(shar, FIELDS), (shar, None)]
+    for files, fields in corpora:
+        expected = outcome(files, fields)
+        assert isinstance(expected, tuple) == (wrong is None)
+        monkeypatch.setattr(parts, "_offered", [workers])
+        with gathering(num_workers=2):
+            assert outcome(files, fields) == expected
 
 
 @pytest.mark.parametrize("form", ["cuts.jsonl.gz", "shar"])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.errors import SourceError
 from headrace.sources import HDFSource, HDFWriter
-from headrace.sources.hdf import handles as handles_module
+from headrace.sources.hdf import source as source_module
 from headrace.sources.shared import plain_files
 from headrace.specs import DataSpec
 
@@ -128,7 +128,7 @@ def test_plain_data_are_read_without_hdf5_and_packed_data_through_it(tmp_path, m
     def refuse(*args, **kwargs):
         raise SourceError("HDF5 was opened")
 
-    monkeypatch.setattr(handles_module, "open_hdf5", refuse)
+    monkeypatch.setattr(source_module, "open_hdf5", refuse)
     assert_same(plain.read(2, "data"), FEATURES[3:8])
     assert_same(plain.read(2, "classes"), CLASSES[3:8])
     with pytest.raises(SourceError, match="HDF5 was opened"):
@@ -208,7 +208,7 @@ def test_several_files_follow_one_another(tmp_path, write_layout):
 
 def test_more_files_than_may_be_open_are_read_in_any_order(tmp_path, monkeypatch, write_layout):
     monkeypatch.setattr(plain_files, "MAX_OPEN_FILES", 2)
-    monkeypatch.setattr(handles_module, "MAX_OPEN_HDF5_FILES", 2)
+    monkeypatch.setattr(source_module, "MAX_OPEN_HDF5_FILES", 2)
     parts = [{"inputs": FEATURES + 100 * idx} for idx in range(5)]
     for storage in ({}, {"chunks": True}):
         paths = [write_layout(tmp_path / f"{idx}.hdf", part, **storage) for idx, part in enumerate(parts)]

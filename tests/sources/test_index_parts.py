@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
 import signal
 import subprocess
 import sys
+import tarfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -23,7 +26,9 @@ from headrace.datasets import gathering
 from headrace.datasets.index_workers import map_in_workers
 from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex
+from headrace.index.storage import open_stored
 from headrace.sources import HDFWriter
+from headrace.sources.formats import FORMATS
 from headrace.sources.shared import lines, parts
 from headrace.sources.shared.parts import map_parts
 
@@ -160,13 +165,159 @@ def test_an_error_names_the_line_as_one_process_does(
         assert "b.txt, line 61" in str(info.value)
 
 
-def test_labels_that_are_learnt_take_one_process(tmp_path: Path, counting: Counting) -> None:
+def test_labels_are_learnt_from_all_parts(tmp_path: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines, "_STRETCH_BYTES", 20)
     path = tmp_path / "x.txt"
-    path.write_text("b\na\n" * 50)
+    path.write_text("b\n" * 50 + "a\n" * 50)
     with gathering(num_workers=4):
         source = hr.TextSource(path, fields={"data": {"field": "text", "vocab": None}}, index=None)
     assert source.labels["data"] == ["a", "b"]
+    assert counting.num_parts > 1
+
+
+def test_numbers_whose_dtype_is_learnt_take_one_process(tmp_path: Path, counting: Counting) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"a": 1}\n' * 9 + '{"a": 1.5}\n')
+    with gathering(num_workers=4):
+        source = hr.JsonlSource(path, index=None)
+    assert source.specs["a"].dtype == "float32"
     assert not counting.num_parts
+
+
+ARRAYS = st.one_of(
+    st.just(np.zeros((2, 3), np.float32)),
+    st.just(np.ones((0, 3), np.float32)),
+    st.just(np.ones((1, 2), np.float32)),
+    st.just(np.asfortranarray(np.ones((4, 3), np.float32))),
+    st.just(np.ones(3, np.int16)),
+)
+
+
+@st.composite
+def archives(draw: Any) -> list[list[dict[str, bytes]]]:
+    """Draw members of the sequences of archives: extension -> bytes; mostly such as fit together."""
+    usual = draw(ARRAYS)
+    found = []
+    for _ in range(draw(st.integers(1, 5))):
+        own = []
+        for _ in range(draw(st.integers(0, 3))):
+            array = draw(ARRAYS) if draw(st.integers(0, 7)) == 0 else usual
+            members = {"npy": _npy(array), "cls": str(draw(st.integers(-1, 9))).encode(), "txt": b"a " + draw(WORDS)}
+            if draw(st.integers(0, 9)) == 0:
+                members["more"] = b""
+            if draw(st.integers(0, 9)) == 0:
+                del members["cls"]
+            own.append(members)
+        found.append(own)
+    return found
+
+
+WORDS_OR_NULL = st.sampled_from(["a", "b", "ä", "", "c", None])
+WORDS = st.sampled_from([b"b", b"c", "ä".encode(), b"\xff"])
+
+
+def _npy(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+def _index_or_error(make: Callable[[], Any], path: Path) -> Any:
+    """Return all that is in the file of the index but when it was written; or what the error says."""
+    try:
+        source = make()
+    except (SourceError, ConfigError) as error:
+        return type(error), str(error)
+    source.index.save(path)
+    stored = open_stored(path)
+    header = msgspec.json.encode(msgspec.structs.replace(stored.header, written_ns=0))
+    return header, {name: column.tobytes() for name, column in stored.columns.items()}
+
+
+@given(
+    found=archives(),
+    fields=st.sampled_from([None, {"text": {"field": "txt", "vocab": "chars"}, "array": "npy", "class": "cls"}]),
+    missing=st.sampled_from(["error", "skip"]),
+    num_workers=st.integers(2, 4),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_archives_are_indexed_alike_by_any_number_of_processes(
+    tmp_path: Path, counting: Counting, found: Any, fields: Any, missing: Any, num_workers: int
+) -> None:
+    paths = []
+    for number, seqs in enumerate(found):
+        paths.append(tmp_path / f"{number}.tar")
+        with tarfile.open(paths[-1], "w") as archive:
+            for i, members in enumerate(seqs):
+                for ext, data in members.items():
+                    info = tarfile.TarInfo(f"s{number}-{i}.{ext}")
+                    info.size = len(data)
+                    archive.addfile(info, io.BytesIO(data))
+
+    def make() -> Any:
+        return hr.TarSource(paths, fields=fields, missing=missing, index=None)
+
+    expected = _index_or_error(make, tmp_path / "x")
+    with gathering(num_workers=num_workers):
+        assert _index_or_error(make, tmp_path / "x") == expected
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "ä", None])), max_size=5),
+        min_size=1,
+        max_size=4,
+    ),
+    format_name=st.sampled_from(["arrow", "parquet"]),
+    vocab=st.sampled_from(["bytes", "chars", None]),
+    num_workers=st.integers(2, 4),
+)
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_tables_are_indexed_alike_by_any_number_of_processes(
+    tmp_path: Path, counting: Counting, rows: Any, format_name: str, vocab: Any, num_workers: int
+) -> None:
+    pa = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    schema = pa.schema([("x", pa.list_(pa.list_(pa.float32()))), ("text", pa.string())])
+    paths = []
+    for number, own in enumerate(rows):
+        paths.append(tmp_path / f"{number}.{format_name}")
+        columns = {
+            "x": [[[0.0] * (2 + (length == 3))] * length for length, _ in own],
+            "text": [text for _, text in own],
+        }
+        table = pa.table(columns, schema)
+        if format_name == "parquet":
+            parquet.write_table(table, paths[-1], row_group_size=2)
+        else:
+            with pa.ipc.new_file(paths[-1], schema) as writer:
+                writer.write_table(table, max_chunksize=2)
+    source_class = hr.ParquetSource if format_name == "parquet" else hr.ArrowSource
+
+    def make() -> Any:
+        return source_class(paths, fields={"x": "x", "t": {"field": "text", "vocab": vocab}}, index=None)
+
+    expected = _index_or_error(make, tmp_path / "index")
+    with gathering(num_workers=num_workers):
+        assert _index_or_error(make, tmp_path / "index") == expected
+
+
+@pytest.mark.parametrize("format_name", ["tar", "arrow", "parquet"])
+def test_worker_processes_gather_the_same_index_of_archives_and_tables(tmp_path: Path, format_name: str) -> None:
+    if format_name != "tar":
+        pytest.importorskip("pyarrow")
+    entry = FORMATS[format_name]
+    paths = [tmp_path / f"{number}.{format_name}" for number in range(4)]
+    for number, path in enumerate(paths):
+        with getattr(hr, entry.writer_name)(path) as writer:
+            for i in range(20):
+                writer.append(f"{number}-{i}", {"data": np.ones((i, 2), np.float32), "x": np.array([i])})
+    source_class = getattr(hr, entry.source_name)
+    told: list[int] = []
+    with gathering(num_workers=2, tell=lambda done, total: told.append(total - done)):
+        found = _index_or_error(lambda: source_class(paths, index=None), tmp_path / "index")
+    assert found == _index_or_error(lambda: source_class(paths, index=None), tmp_path / "index")
+    assert told[-1] == 0
 
 
 def test_small_corpora_start_no_process_by_themselves(tmp_path: Path, counting: Counting) -> None:

@@ -127,10 +127,13 @@ def test_a_folder_is_the_files_in_it(tmp_path: Path) -> None:
 def test_what_is_of_no_format_is_refused_with_a_list_of_them(tmp_path: Path) -> None:
     unknown = tmp_path / "a.xyz"
     unknown.write_bytes(b"\x00\x01")
-    empty = tmp_path / "folder"
-    empty.mkdir()
-    for path in (unknown, empty):
-        with pytest.raises(SourceError, match=r"HDF5 \(HDFSource\)") as error:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(SourceError, match="the folder is empty"):
+        open_source(folder)
+    (folder / "b.xyz").touch()
+    for path, what in ((unknown, "nor the name of the file tell its format"), (folder, "no file in the folder tells")):
+        with pytest.raises(SourceError, match=rf"(?s){what}.*HDF5 \(HDFSource\)") as error:
             open_source(path)
         assert error.value.where == str(path)
     with pytest.raises(SourceError, match="no such file"):

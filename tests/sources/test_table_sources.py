@@ -553,4 +553,3 @@ def test_any_slice_of_any_kind_of_lists_is_read_as_it_is(drawn):
         assert cells.view(row).tolist() == ([] if expected is None else expected)
         if isinstance(expected, list):
             assert cells.lengths()[row] == len(expected)
-            assert cells.view(row, 0, len(expected) // 2).tolist() == expected[: len(expected) // 2]

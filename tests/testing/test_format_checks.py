@@ -159,9 +159,6 @@ class ReadsWhatIsLeft(GoodSource):
 
 
 class _AnyFiles(PlainFiles):
-    def confirm(self, file_idx):
-        pass
-
     def _open(self, file_idx):
         self._stamps = [type(stamp).of(stamp.path) for stamp in self._stamps]
         return super()._open(file_idx)

@@ -62,7 +62,7 @@ class CacheRequest:
         """
         used, free = folder.used_bytes(), folder.disk_space().free
         if used > self.max_bytes:
-            what = f"the copies have {format_bytes(used)}, and {format_bytes(self.max_bytes)} was asked for"
+            what = f"the copies take {format_bytes(used)}, and at most {format_bytes(self.max_bytes)} was asked for"
         elif free < self.free_bytes:
             what = f"the disk has {format_bytes(free)} free, and {format_bytes(self.free_bytes)} was asked for"
         else:

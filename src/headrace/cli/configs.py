@@ -15,7 +15,8 @@ import re
 import runpy
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,7 +93,8 @@ def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[st
         ConfigError: The file cannot be read or understood, has an unknown key, or names something that is not allowed.
     """
     if not path.is_file():
-        raise ConfigError("no such config file", where=str(path))
+        what = "this is a folder, not a config file" if path.is_dir() else "no such config file"
+        raise ConfigError(what, where=str(path), fix="give the path of a .toml, .json or .py file")
     folder = path.resolve().parent
     if path.suffix == ".py":
         job = _job_of(_run_program(path, folder), str(path), strict=False)
@@ -115,6 +117,16 @@ def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[st
     for setting in settings:
         apply_setting(options, setting)
     return dataclasses.replace(job, dataset=options)
+
+
+@contextmanager
+def named_config(path: Path) -> Iterator[None]:
+    """Add the name of the config to a ConfigError that is raised inside: its text may name an option only."""
+    try:
+        yield
+    except ConfigError as error:
+        error.add_note(f"config: {path}")
+        raise
 
 
 def parse_epochs(value: object, where: str) -> range:

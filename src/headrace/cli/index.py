@@ -29,10 +29,13 @@ _PATIENCE_SECONDS = 2.0  # what takes less is over before anybody looks at a bar
 
 def index(
     files: Annotated[
-        list[Path], typer.Argument(help="Files of one format; their order is that of the corpus.", show_default=False)
+        list[Path],
+        typer.Argument(
+            metavar="FILES", help="Files of one format; their order is that of the corpus.", show_default=False
+        ),
     ],
     output: Annotated[
-        Path | None, typer.Option(help="Index file to write, usually *.hrindex. Default: the cache folder.")
+        Path | None, typer.Option(help="Index file to write, usually *.hrindex. Default: a file in the cache folder.")
     ] = None,
     source_class: SourceClass = None,
     settings: SourceSettings = None,

@@ -53,7 +53,10 @@ class _Corpus:
 def inspect(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Data files, folders, manifests or index files; files of one format form one corpus."),
+        typer.Argument(
+            metavar="FILES",
+            help="Data files, folders, manifests or index files; files of one format form one corpus.",
+        ),
     ],
     source_class: SourceClass = None,
     settings: SourceSettings = None,

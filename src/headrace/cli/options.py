@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-Config = Annotated[Path, typer.Argument(help="TOML, JSON, a Python literal, or a .py program.", show_default=False)]
+Config = Annotated[
+    Path, typer.Argument(metavar="CONFIG", help="TOML, JSON, a Python literal, or a .py program.", show_default=False)
+]
 Callables = Annotated[
     list[str] | None,
     typer.Option(

@@ -11,9 +11,8 @@ import typer
 from rich.console import Console
 
 from headrace.datasets import Dataset, init_dataset
-from headrace.errors import ConfigError
 
-from .configs import Job, load_job, parse_epochs
+from .configs import load_job, named_config, parse_epochs
 from .console import open_messages, open_output, print_json
 from .drawing import format_count
 from .options import AsJson, Callables, Config, DatasetSettings
@@ -60,7 +59,9 @@ def run(
     for note in job.notes:
         messages.print(f"note: {note}")
     tallies: list[EpochTally] = []
-    with _open_dataset(job, workers, config) as dataset:
+    with named_config(config):
+        opened = init_dataset(workers.apply_to(job.dataset))
+    with opened as dataset:
         layout = describe_dataset(dataset)
         if not as_json and not quiet:
             print_layout(output, layout)
@@ -84,14 +85,6 @@ def run(
     if own_workers is not None and own_workers.report is not None:
         result["workers"] = report_to_json(own_workers, own_workers.report)
     print_json(result)
-
-
-def _open_dataset(job: Job, workers: WorkerOptions, config: Path) -> Dataset:
-    try:
-        return init_dataset(workers.apply_to(job.dataset))
-    except ConfigError as error:
-        error.add_note(f"config: {config}")
-        raise
 
 
 def read_epoch(

@@ -73,8 +73,8 @@ class DataLoader2(Generic[T_co]):
         self.datapipe = None if datapipe is None else self._adapted(datapipe)
         self._recipe = list_recipe(self.datapipe)
         self.reading_service = None if reading_service is None else copy_graph(reading_service)
+        self._service = InProcessGraph() if self.reading_service is None else self.reading_service
         self._service_state: bytes | None = None
-        self._in_process = InProcessGraph(None, None)
         self._end: Any = None  # the pipe that is iterated over; None before the first iteration
         self._initialized: Any = None  # the pipe that reset functions change for an epoch
         self.valid_iterator_id: int | None = None
@@ -117,7 +117,7 @@ class DataLoader2(Generic[T_co]):
         if self._terminated:
             raise RuntimeError("Cannot iterate over the DataLoader as it has already been shut down")
         if self.datapipe is None:
-            raise RuntimeError("Please provide datapipe or use load_state_dict to load datapipe from state")
+            raise RuntimeError("there is no datapipe to iterate over: give one to DataLoader2")
         if not self._is_started:
             try:
                 self._begin_epoch()
@@ -148,10 +148,7 @@ class DataLoader2(Generic[T_co]):
             self._end = self._initialized = self._initialize()
         epoch = 0 if self._epoch_seeding == "same" else self._epoch
         seeds = SeedGenerator(self._seed).for_epoch(epoch)
-        if self.reading_service is None:
-            reset_fn = self._in_process.initialize_iteration(seeds, None)
-        else:
-            reset_fn = self.reading_service.initialize_iteration(seeds)
+        reset_fn = self._service.initialize_iteration(seeds)
         if reset_fn is not None:
             self._end = reset_fn(self._initialized)
         self._is_in_epoch = True
@@ -161,10 +158,8 @@ class DataLoader2(Generic[T_co]):
             self._iterator = read(self._end)
 
     def _initialize(self) -> Any:
-        service, state = self.reading_service, self._service_state
-        if service is None:
-            return self._in_process.initialize(self.datapipe)
-        if state is None:
+        service, state = self._service, self._service_state
+        if state is None or self.reading_service is None:
             return service.initialize(self.datapipe)
         if not isinstance(service, CheckpointableReadingServiceInterface):
             raise TypeError(f"Cannot restore from non-checkpointable reading service: {type(service).__name__}")
@@ -244,8 +239,8 @@ class DataLoader2(Generic[T_co]):
 
     def finalize_iteration(self) -> None:
         """Tell the reading service that the iteration has ended."""
-        if self.reading_service is not None and not self._terminated:
-            self.reading_service.finalize_iteration()
+        if not self._terminated:
+            self._service.finalize_iteration()
 
     def seed(self, seed: int) -> None:
         """Set the seed of all epochs from the next one on, which becomes epoch 0 of this seed.
@@ -280,10 +275,7 @@ class DataLoader2(Generic[T_co]):
     def _known_length(self) -> int | None:
         if self._end is not None:
             return len(self._end)
-        if self.reading_service is None:
-            datapipe: Any = self.datapipe
-            return len(datapipe)
-        length_of = getattr(self.reading_service, "_length", None)
+        length_of = getattr(self._service, "_length", None)
         length: int | None = None if length_of is None else length_of(self.datapipe)
         return length
 
@@ -301,8 +293,8 @@ class DataLoader2(Generic[T_co]):
         if self._resuming is not None:
             return self._resuming.to_dict()
         service = None
-        if isinstance(self.reading_service, CheckpointableReadingServiceInterface) and self._end is not None:
-            service = self.reading_service.checkpoint()
+        if isinstance(self._service, CheckpointableReadingServiceInterface) and self._end is not None:
+            service = self._service.checkpoint()
         graph = None
         if self._iterator is not None and self._position > 0 and isinstance(self._end, IterPipe):
             graph = graph_state(self._end)
@@ -397,11 +389,10 @@ class DataLoader2(Generic[T_co]):
             return
         self._terminated = True
         self._abandon_iteration()
-        if self.reading_service is not None:
-            try:
-                self.reading_service.finalize_iteration()
-            finally:
-                self.reading_service.finalize()
+        try:
+            self._service.finalize_iteration()
+        finally:
+            self._service.finalize()
 
     def __enter__(self) -> Self:
         return self
@@ -417,7 +408,7 @@ class DataLoader2(Generic[T_co]):
 
     def call_service(self, method: str, *arguments: Any) -> bool:
         """Call an optional method of the reading service; return False if it has no such method."""
-        function = getattr(self.reading_service, method, None)
+        function = getattr(self._service, method, None)
         if function is None:
             return False
         function(*arguments)

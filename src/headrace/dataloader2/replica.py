@@ -13,7 +13,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -126,7 +126,7 @@ class ReplicaSetup:
     graph: Any
     client: DispatchClient | None = None
     init_fn: Callable[[Any, WorkerInfo], Any] | None = None
-    reset_fn: Callable[[Any, WorkerInfo, Any], Any] | None = field(default=None)
+    reset_fn: Callable[[Any, WorkerInfo, Any], Any] | None = None
     max_bytes: int = 2 << 30
 
     def __call__(self, info: EngineWorkerInfo) -> Callable[[ReplicaRequest], tuple[Any, ...]]:

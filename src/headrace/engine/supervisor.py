@@ -16,7 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.errors import CacheError, InternalError, StalledError, TransformError, WorkerDiedError
+from headrace.errors import CacheError, ConfigError, InternalError, StalledError, TransformError, WorkerDiedError
 
 from .events import (
     Action,
@@ -285,11 +285,18 @@ class Supervisor:
 
     def _skip_or_raise(self, ticket: int, worker_idx: int, failure: Failure) -> Action:
         policy = self._options.on_error
-        if isinstance(policy, Skipping) and not failure.ends_stream and self._num_skipped < policy.budget:
+        is_of_options = isinstance(failure.exception, ConfigError)
+        if (
+            isinstance(policy, Skipping)
+            and not (failure.ends_stream or is_of_options)
+            and self._num_skipped < policy.budget
+        ):
             self._num_skipped += 1
             return Skip(ticket, worker_idx, failure)
         error = failure.raisable(ticket, worker_idx)
-        if isinstance(policy, Skipping) and failure.ends_stream and isinstance(error, CacheError):
+        if isinstance(policy, Skipping) and is_of_options:
+            error.add_note("headrace: not skipped, because an option is wrong, and not a sequence")
+        elif isinstance(policy, Skipping) and failure.ends_stream and isinstance(error, CacheError):
             error.add_note(
                 "headrace: not skipped, because which sequences it hits depends on how many results the training keeps"
             )

@@ -53,7 +53,7 @@ def _check_private(path: str | os.PathLike[str], trusted: str | os.PathLike[str]
     if not make and not os.path.lexists(path):
         return
     if _mode_of(base) & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-        raise _unsafe("all users may replace what is in this folder, as it is not sticky", base)
+        raise _unsafe("all users may replace what is in this folder, as its sticky bit is not set", base)
     folder = base
     for name in names:
         folder = os.path.join(folder, name)
@@ -73,7 +73,7 @@ def _check_private(path: str | os.PathLike[str], trusted: str | os.PathLike[str]
             with _as_cache_errors(folder):
                 os.chmod(folder, 0o700)
         elif not is_last and status.st_mode & stat.S_IWOTH and not status.st_mode & stat.S_ISVTX:
-            raise _unsafe("all users may replace what is in this folder, as it is not sticky", folder)
+            raise _unsafe("all users may replace what is in this folder, as its sticky bit is not set", folder)
 
 
 def make_named(path: str | os.PathLike[str]) -> None:

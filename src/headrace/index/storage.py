@@ -33,8 +33,8 @@ from headrace.files import FileStamp, atomic_write, hold_in_use, open_regular
 
 FORMAT_VERSION = 2
 # An index is made by the command or by its source; this room does not know which.
-BUILD = "build one for these files: `headrace index FILES` for HDF5, `source.index.save(path)` for any source"
-REBUILD = "build it again: `headrace index --refresh FILES` for HDF5; for any source remove it, and save it once more"
+BUILD = "build one for these files: `headrace index FILES`, or `source.index.save(path)` in Python"
+REBUILD = "build it again: `headrace index --refresh FILES`; or remove it, and call `source.index.save(path)`"
 
 LENGTH_DTYPES = ("<i4", "<i8")
 COLUMN_DTYPES = ("|u1", "|i1", *(f"<{kind}{size}" for kind in "iuf" for size in (2, 4, 8)))

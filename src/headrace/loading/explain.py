@@ -122,7 +122,9 @@ class Explainer:
         total = report.seconds_waited + report.seconds_taken + report.seconds_consumer
         if report.num_delivered and total:
             share = (report.seconds_waited + report.seconds_taken) / total
-            lines.append(f"time:     {report.num_delivered:,} batches, {share:.0%} of it spent waiting for them")
+            lines.append(
+                f"time:     {report.num_delivered:,} batches; {share:.0%} of the time was spent waiting for them"
+            )
         if report.num_skipped or report.num_restarts:
-            lines.append(f"trouble:  {report.num_skipped} skipped, {report.num_restarts} restarts of workers")
+            lines.append(f"errors:   {report.num_skipped} skipped, {report.num_restarts} restarts of workers")
         return "\n".join(lines)

@@ -432,7 +432,8 @@ class DataLoader:
     def __reduce__(self) -> NoReturn:
         """Refuse to be pickled: workers and the position in an epoch belong to this process."""
         raise ConfigError(
-            "a loader cannot be carried to another process, or copied", fix="build it there; carry its state_dict()"
+            "a loader cannot be pickled or copied",
+            fix="make one in the other process, and give it the state_dict() of this one",
         )
 
     def __repr__(self) -> str:

@@ -105,7 +105,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if saved != digest:
                 values = f"its digest was {saved} and is {digest} here"
                 if part == "shards":
-                    values = f"the dataset shared itself out among {saved or 1}, and does so among {digest or 1} here"
+                    values = f"the dataset divided itself among {saved or 1}, and does so among {digest or 1} here"
                 differing.append((part, values))
         if not differing:
             return

@@ -32,6 +32,7 @@ from headrace.engine import WorkerInfo, empty, note_item, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
 from headrace.rng import derive_rng, wants_rng
 from headrace.rng.process import kept_globals, seed_globals
+from headrace.sources import confirm_reads
 
 from .batch import Made, pack_made
 from .reading import Failed, Reader, Reading, ReadRequest
@@ -186,6 +187,7 @@ class _BatchMaker:
         stack = ItemStack(len(task.indices), _allocate) if self._stacks_items else None
         members = _Members() if stack is None else _Members(stack.items)
         self._read(task, members, stack)
+        confirm_reads()
         for _, tag, error in members.failures:
             note_item(tag, task.epoch)
             if len(members.failures) == len(task.indices):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .ogg_zip.writer import OggZipWriter
     from .registry import init_source, open_source
     from .shared.data_types import parse_about
+    from .shared.open_files import confirm_reads
     from .shared.paths import list_paths
     from .shared.source import IndexedSource, PlainKey, RecordSource, column_view, make_index
     from .shared.writer import FileWriter, Writer
@@ -80,6 +81,7 @@ __all__ = [
     "Vocabulary",
     "Writer",
     "column_view",
+    "confirm_reads",
     "fill_rows",
     "init_source",
     "init_vocabulary",
@@ -121,6 +123,7 @@ __getattr__, __dir__ = export_lazily(
         "tokens.source": ("TokenSource",),
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
         "shared.data_types": ("parse_about",),
+        "shared.open_files": ("confirm_reads",),
         "shared.paths": ("list_paths",),
         "shared.source": ("IndexedSource", "PlainKey", "RecordSource", "column_view", "make_index"),
         "shared.writer": ("FileWriter", "Writer"),

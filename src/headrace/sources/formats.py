@@ -145,10 +145,13 @@ def find_format(path: str | os.PathLike[str]) -> Format:
         what = "no such file or folder" if isinstance(error, FileNotFoundError) else f"cannot read: {error.strerror}"
         fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else "check the path"
         raise SourceError(what, where=error.filename or name, fix=fix) from error
+    if found is None and look is _format_of_folder and not os.listdir(name):
+        raise SourceError("the folder is empty", where=name, fix="check the path")
     if found is None:
         titles = ", ".join(f"{entry.title} ({entry.source_name})" for entry in FORMATS.values())
+        of_file, of_folder = "neither the first bytes nor the name of the file tell", "no file in the folder tells"
         raise SourceError(
-            "neither the first bytes nor the name say what this is",
+            f"{of_file if look is _format_of_file else of_folder} its format",
             where=name,
             fix=f"name the class of the source; formats: {titles}; a format of your own is known where its module was "
             "imported, and everywhere by an entry point headrace.formats",

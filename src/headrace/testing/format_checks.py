@@ -33,7 +33,7 @@ def check_format(entry: Format, *, writer_options: Mapping[str, Any] | None = No
     indices with and without labels, several keys, no sequences), with and without `specs`, and reads them back:
 
     - A layout or labels that the format cannot hold are refused with a `HeadraceError`, and nothing is left on disk.
-      Else each sequence comes back under its tag, to the bit, and labels as they are, by `open_source` of the path
+      Else each sequence comes back under its tag, bit for bit, and labels as they are, by `open_source` of the path
       alone; the source passes `check_source`, which pickles it, reads parts, into given memory, and by another reader.
       (A key without a time axis may come back as one frame; a class without a label may come after the others.)
     - A tag of any kind comes back, or is refused; so is a sequence of another layout, text, and no sequence at all.

@@ -70,7 +70,7 @@ def _place(source: Source, corpus_idx: int, data_key: str) -> str:
 
 
 def _same(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    """Tell whether arrays are equal to the bit, NaNs too."""
+    """Tell whether arrays are equal bit for bit, NaNs too."""
     return left.dtype == right.dtype and left.shape == right.shape and left.tobytes() == right.tobytes()
 
 

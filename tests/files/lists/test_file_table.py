@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files.lists import measure
+from headrace.files.lists import sizes as sizes_module
 from headrace.files.lists.sizes import FileTable
 from headrace.files.locks import lock_exclusive_nowait
 from servers import FileServer, nothing_left
@@ -326,26 +326,26 @@ def test_any_number_of_files_and_threads_give_the_same_sizes(
         names.append(str(folder / str(place)))
         Path(names[-1]).write_bytes(bytes(size))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "_FIRST_LOOK_SECONDS", 0.0 if slow else 1.0)
-        patch.setattr(measure, "_SLOW_SECONDS_PER_FILE", 0.0 if slow else 1.0)
-        stats = measure.measure_files(names, max_threads=max_threads)
+        patch.setattr(sizes_module, "_FIRST_LOOK_SECONDS", 0.0 if slow else 1.0)
+        patch.setattr(sizes_module, "_SLOW_SECONDS_PER_FILE", 0.0 if slow else 1.0)
+        stats = sizes_module.measure_files(names, max_threads=max_threads)
     assert list(stats) == names
     assert [stat.size for stat in stats.values()] == sizes
 
 
 def test_files_that_never_answer_are_given_up_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(sizes_module, "_TIMEOUT_SECONDS", 0.3)
     released = threading.Event()
 
     def hang(name: str) -> Any:
         if name == "bad":
             released.wait()
-        return measure.SourceStat(1, "1")
+        return sizes_module.SourceStat(1, "1")
 
-    monkeypatch.setattr(measure, "stat_source", hang)
+    monkeypatch.setattr(sizes_module, "stat_source", hang)
     try:
         with pytest.raises(SourceError, match=r"no answer for 0.3 s about 'bad'; 184 of 200 files") as caught:
-            measure.measure_files(["bad", *(f"good{place}" for place in range(199))])
+            sizes_module.measure_files(["bad", *(f"good{place}" for place in range(199))])
         assert caught.value.where == "bad"
     finally:
         released.set()

@@ -63,7 +63,9 @@ class _OpenShards:
         if number is None:
             number = self._numbers[shard] = len(self._stamps)
             self._stamps.append(shard)
-        return self._files.read(number, start, num_bytes)
+        data = self._files.read(number, start, num_bytes)
+        self._files.confirm()
+        return data
 
 
 _open_shards: _OpenShards | None = None  # of a worker, whose only thread reads

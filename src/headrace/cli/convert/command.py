@@ -77,10 +77,15 @@ class RecordingOptions:
 def convert(
     inputs: Annotated[
         list[Path],
-        typer.Argument(help="Files or folders of one format; together they form the corpus.", show_default=False),
+        typer.Argument(
+            metavar="IN", help="Files or folders of one format; together they form the corpus.", show_default=False
+        ),
     ],
     out: Annotated[
-        Path, typer.Argument(help="File or folder to write; the extension selects the format.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="OUT", help="File or folder to write; the extension selects the format.", show_default=False
+        ),
     ],
     source_class: SourceClass = None,
     target: Annotated[

@@ -21,7 +21,7 @@ from headrace.errors import HeadraceError, SourceError, takes_note
 from headrace.files.atomic.names import exchange
 from headrace.files.atomic.pending import PendingFolder, fsync_path
 from headrace.files.atomic.together import PendingFiles
-from headrace.sources import Source, open_source
+from headrace.sources import Source, confirm_reads, open_source
 from headrace.sources.formats import Format
 from headrace.sources.registry import keeps_index, open_writer
 from headrace.specs import DataSpec
@@ -147,6 +147,7 @@ def _write_directly(
                 if tell is not None:
                     tell(1, sum(array.nbytes for array in arrays.values()))
             step = "finishing it"
+            confirm_reads()
     except Exception as error:
         takes_note(error, f"{shard.name}, {step}")
         raise
@@ -199,6 +200,7 @@ def _verify(target: Target, shard: Shard, data_keys: list[str], expected: str) -
     try:
         for corpus_idx in range(len(written)):
             found.add(written.tag(corpus_idx), comparable(written.read_seq(corpus_idx), written.specs))
+        confirm_reads()
         num_seqs = len(written)
     finally:
         written.close()

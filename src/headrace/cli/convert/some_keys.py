@@ -7,9 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import ConfigError, did_you_mean
 from headrace.index import CorpusIndex
 from headrace.sources import Source
+from headrace.sources.base import check_data_key
 
 
 class SomeKeys(Source):
@@ -40,22 +41,11 @@ class SomeKeys(Source):
 
     def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return one data key of one sequence."""
-        if data_key not in self.specs:
-            raise SourceError(f"there is no data key {data_key!r}", fix=did_you_mean(data_key, self.specs))
-        return self._source.read(corpus_idx, data_key)
+        return self._source.read(corpus_idx, check_data_key(data_key, self.specs))
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames start..end of one data key."""
-        if data_key not in self.specs:
-            raise SourceError(f"there is no data key {data_key!r}", fix=did_you_mean(data_key, self.specs))
-        return self._source.read_slice(corpus_idx, data_key, start, end)
-
-    def tag(self, corpus_idx: int) -> str:
-        """Return the tag of one sequence."""
-        return self._source.tag(corpus_idx)
-
-    def __len__(self) -> int:
-        return len(self._source)
+        return self._source.read_slice(corpus_idx, check_data_key(data_key, self.specs), start, end)
 
     def close(self) -> None:
         """Release the files of the source."""

@@ -1,6 +1,6 @@
 """`headrace plan`: which rank gets how much in which sub-epoch, before anything runs.
 
-The dataset is asked for the plan (`find.py`, `subject.py`); numbers are in `amounts.py`, and the ways to show them in
+The dataset is asked for the plan (`subject.py`); numbers are in `amounts.py`, and the ways to show them in
 `table.py`, `page.py` and `picture.py`.
 """
 
@@ -17,15 +17,14 @@ from rich.console import Console
 from headrace.errors import ConfigError, HeadraceError
 from headrace.files.atomic.pending import atomic_write
 
-from ..configs import load_job, parse_epochs
+from ..configs import load_job, named_config, parse_epochs
 from ..console import open_messages, open_output, print_json
 from ..options import AsJson, Callables, Config, DatasetSettings, Quiet
 from ..progress import report_progress
 from .amounts import UNKNOWN, Amounts
-from .find import open_subject
 from .page import Results, draw_page
 from .picture import check_can_draw, write_picture
-from .subject import FilesSubject, Subject
+from .subject import FilesSubject, Subject, open_subject
 from .table import print_balance, print_bins, print_comparison, print_facts
 
 _DASHED = re.compile(r"(\d+)-(\d+)")
@@ -42,7 +41,10 @@ def plan(
     ] = None,
     ranks: Annotated[
         str | None,
-        typer.Option(metavar="R[,R...]", help="Number of ranks; several are compared. Default: as the job would run."),
+        typer.Option(
+            metavar="R[,R...]",
+            help="Number of ranks; several are compared. Default: that of the config or launcher.",
+        ),
     ] = None,
     callables: Callables = None,
     settings: DatasetSettings = None,
@@ -62,16 +64,13 @@ def plan(
     job, messages = load_job(config, settings or (), callables=callables or ()), open_messages()
     for note in job.notes:
         messages.print(f"note: {note}")
-    try:
+    with named_config(config):
         with report_progress(messages, "opening" if count else "measuring", unit="files", quiet=quiet) as progress:
             subject = open_subject(job.dataset, count=count, progress=progress)
         with subject.dataset:
             size = subject.size
             planned = given or subject.first_pass
             results = _measure(subject, planned, worlds or [subject.facts.num_ranks], messages, quiet=quiet)
-    except ConfigError as error:
-        error.add_note(f"config: {config}")
-        raise
     if html is not None:
         with atomic_write(html, "w") as file:
             file.write(draw_page(config.name, subject.facts, size, results))

@@ -32,7 +32,7 @@ from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set
 from ..interface import checked_pipe
 from ..transport.epoch_start import EpochStart, seed_globals_from
 from ..transport.item_bytes import estimate_bytes
-from ..transport.wire import Begin, ItemsRequest, Join, decode_of_main, decode_of_worker, encode_items
+from ..transport.wire import FROM_MAIN, FROM_WORKER, Begin, ItemsRequest, Join, encode_items
 from ..transport.worker_error import CarriedError, is_of_the_engine
 
 WHERE = "dispatching process"
@@ -135,11 +135,11 @@ class DispatchServer:
         if client is not None:
             close_all(fds)
             if packet:
-                client.request = decode_of_worker(packet)
+                client.request = FROM_WORKER.decode(packet)
             else:
                 self._drop(client)
         elif packet:
-            self._handle_main(decode_of_main(packet), fds)
+            self._handle_main(FROM_MAIN.decode(packet), fds)
         else:
             self._is_over = True
 

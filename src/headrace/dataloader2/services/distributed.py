@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
-from datetime import timedelta
 from typing import Any
 
-from headrace.errors import check_count
+from headrace.errors import HeadraceError, check_count
 from headrace.pipes.core.naming import class_name
 from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
-from headrace.pipes.ops.buffers.fullsync import FullSync, close_group
+from headrace.pipes.ops.buffers.fullsync import FullSync, GlooGroup, initialized_distributed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
 from ..interface import ReadingServiceInterface, ResetFn, shut_down
@@ -27,7 +25,7 @@ class DistributedReadingService(ReadingServiceInterface):
     """
 
     def __init__(self, timeout: int = DEFAULT_TIMEOUT_SECONDS) -> None:
-        self._group: Any = None
+        self._group: GlooGroup | None = None
         self._end: Any = None
         self._timeout = check_count("timeout", timeout, minimum=1)
         self._rank, self._world_size = 0, 1
@@ -38,9 +36,9 @@ class DistributedReadingService(ReadingServiceInterface):
         Raises:
             RuntimeError: torch.distributed is not available, or not initialised.
         """
-        distributed = _distributed()
+        distributed = initialized_distributed()
         self._world_size, self._rank = distributed.get_world_size(), distributed.get_rank()
-        self._group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=self._timeout))
+        self._group = GlooGroup(self._timeout)
         apply_sharding(datapipe, self._world_size, self._rank, SHARDING_PRIORITIES.DISTRIBUTED)
         if class_name(datapipe) != "FullSync":
             datapipe = FullSync(datapipe, self._timeout)
@@ -51,13 +49,13 @@ class DistributedReadingService(ReadingServiceInterface):
         self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
     ) -> ResetFn | None:
         """Give the generator rank 0's seeds, make it this rank's, and seed the pipes."""
-        torch = importlib.import_module("torch")
+        if self._group is None:
+            raise HeadraceError("initialize_iteration was called before initialize")
         shut_down(self._end)
         of_epoch, lasting = seed_generator.generate_shared_seed(), seed_generator.lasting_seed
-        seeds = torch.tensor([*_halves(of_epoch), *_halves(lasting)], dtype=torch.int64)
-        _distributed().broadcast(seeds, src=0, group=self._group)
-        seed_generator.seed(_whole(seeds.tolist()[:2]))
-        seed_generator.lasting_seed = _whole(seeds.tolist()[2:])
+        halves = self._group.broadcast([*_halves(of_epoch), *_halves(lasting)])
+        seed_generator.seed(_whole(halves[:2]))
+        seed_generator.lasting_seed = _whole(halves[2:])
         seed_generator.spawn(self._rank, inplace=True)
         set_graph_random_seed(self._end, seed_generator)
         return iter_reset_fn
@@ -67,19 +65,8 @@ class DistributedReadingService(ReadingServiceInterface):
         group, self._group = self._group, None
         end, self._end = self._end, None
         shut_down(end)
-        close_group(group)
-
-
-def _distributed() -> Any:
-    try:
-        distributed = importlib.import_module("torch.distributed")
-    except ImportError:
-        raise RuntimeError("DistributedReadingService needs torch.distributed, and torch is not installed") from None
-    if not (distributed.is_available() and distributed.is_initialized()):
-        raise RuntimeError(
-            "Torch Distributed is required to be initialized: call torch.distributed.init_process_group() first"
-        )
-    return distributed
+        if group is not None:
+            group.close()
 
 
 def _halves(seed: int) -> list[int]:

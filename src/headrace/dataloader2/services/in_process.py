@@ -25,8 +25,8 @@ from .options import check_function
 _ALONE = WorkerInfo(1, 0)
 
 
-class InProcessGraph:
-    """Runs a graph in this process, for services without workers.
+class InProcessGraph(ReadingServiceInterface):
+    """Runs a graph in this process, for a loader without a service, and for services without workers.
 
     Args:
         init_fn: Called once with the graph and `WorkerInfo(1, 0)`.
@@ -36,8 +36,8 @@ class InProcessGraph:
 
     def __init__(
         self,
-        init_fn: Callable[[Any, WorkerInfo], Any] | None,
-        reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None,
+        init_fn: Callable[[Any, WorkerInfo], Any] | None = None,
+        reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None = None,
         *,
         keyed: bool = False,
     ) -> None:
@@ -55,7 +55,9 @@ class InProcessGraph:
             self._end = graph = Keyed(graph)
         return graph
 
-    def initialize_iteration(self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None) -> ResetFn | None:
+    def initialize_iteration(
+        self, seed_generator: SeedGenerator, iter_reset_fn: ResetFn | None = None
+    ) -> ResetFn | None:
         """Seed the random pipes for an epoch; return the function to apply to the pipe that `initialize` returned."""
         seeds = seed_generator.spawn(0)
         if self._end is not None:
@@ -73,6 +75,9 @@ class InProcessGraph:
             return checked_pipe(reset_fn(datapipe, _ALONE, seeds), "worker_reset_fn")
 
         return reset
+
+    def _length(self, datapipe: Any) -> int | None:
+        return len(datapipe)
 
 
 class Keyed(SameLength[Any], source="datapipe"):

@@ -67,8 +67,8 @@ class Items(msgspec.Struct, frozen=True, tag=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-_FROM_MAIN: msgspec.msgpack.Decoder[Join | Begin] = msgspec.msgpack.Decoder(Join | Begin)
-_FROM_WORKER: msgspec.msgpack.Decoder[ItemsRequest] = msgspec.msgpack.Decoder(ItemsRequest)
+FROM_MAIN: msgspec.msgpack.Decoder[Join | Begin] = msgspec.msgpack.Decoder(Join | Begin)
+FROM_WORKER: msgspec.msgpack.Decoder[ItemsRequest] = msgspec.msgpack.Decoder(ItemsRequest)
 _FROM_SERVER: msgspec.msgpack.Decoder[Items] = msgspec.msgpack.Decoder(Items)
 
 
@@ -79,16 +79,6 @@ def send_message(channel: Channel, message: Join | Begin | ItemsRequest, fds: Se
         OSError: The dispatching process is gone.
     """
     channel.send(_ENCODER.encode(message), fds)
-
-
-def decode_of_main(packet: bytes) -> Join | Begin:
-    """Return a message of the main process."""
-    return _FROM_MAIN.decode(packet)
-
-
-def decode_of_worker(packet: bytes) -> ItemsRequest:
-    """Return a message of a worker."""
-    return _FROM_WORKER.decode(packet)
 
 
 class _AnswerSlot:

@@ -36,7 +36,7 @@ class GeneratingDataset(CachedDataset2):
     """Base class: a sub-class defines `generate_seq(seq_idx) -> DatasetSeq`.
 
     While that runs, `self.random` is a `RandomState` seeded by the pair (epoch seed, corpus index), as RETURNN's
-    classes have it, so that what they draw is the same to the bit. Sorting orders generate
+    classes have it, so that what they draw is the same bit for bit. Sorting orders generate
     every sequence once per full epoch to learn its length. (RETURNN takes them for "default" silently.)
 
     Args:

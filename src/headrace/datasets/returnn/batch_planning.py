@@ -287,7 +287,7 @@ def _kept(frames: Iterator[Frames], limits: _Limits, draw: Callable[[], float], 
             tally.count("too_short", seq_idx, f"is left out: {length[key]} frames of {key!r}, min_seq_length={limit}")
             continue
         if draw() < limits.seq_drop:  # drawn even if it is 0, as in RETURNN: the next varied chunk depends on it
-            tally.count("dropped", seq_idx, f"is left out by lot: seq_drop={limits.seq_drop}")
+            tally.count("dropped", seq_idx, f"is left out at random: seq_drop={limits.seq_drop}")
             continue
         yield seq_idx, start, length
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from headrace.engine import WorkerInfo, is_in_place, note_item, note_items, skip_item
 from headrace.errors import CacheError
 from headrace.order import Order
-from headrace.sources import MapSource, Source
+from headrace.sources import MapSource, Source, confirm_reads
 
 from ..base import Dataset
 from ..cached import CachedDataset
@@ -213,7 +213,8 @@ class ReadSeqs:
         self.features.append(features)
 
     def parts(self) -> Parts:
-        """Return the sequences as the parts of a block."""
+        """Return the sequences as the parts of a block, if no file that they come from changed meanwhile."""
+        confirm_reads()
         indices, fracs = self.corpus_indices, self.complete_fracs
         return (
             self.tags,

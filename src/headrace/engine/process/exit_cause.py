@@ -5,9 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-MEMORY_ADVICE = (
-    "give the job more memory, or let fewer workers, smaller batches or fewer tickets_per_worker take less of it"
-)
+MEMORY_ADVICE = "give the job more memory, or use fewer workers, smaller batches or fewer tickets_per_worker"
 # Enough for the innermost frames of every thread; the rest of a stack is of no use in an error.
 _MAX_STACK_CHARS = 6000
 

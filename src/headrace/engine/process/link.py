@@ -250,7 +250,7 @@ class WorkerConnection:
             return None
         self.take_stack()  # of an earlier answer that came too late
         if not self.process.send(signal.SIGUSR1):
-            return f"process {self.process.pid} has ended, and its warden has not said so yet"
+            return f"process {self.process.pid} has ended, and the process that started it has not reported that yet"
         stack, wait = "", _STACK_SECONDS
         poll = select.poll()
         poll.register(self._stack_fd, select.POLLIN)

@@ -320,7 +320,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no 
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, io.IOBase) and not isinstance(obj, io.BytesIO | io.StringIO):
-            raise pickle.PicklingError(f"an open file cannot be carried: {obj!r}")
+            raise pickle.PicklingError(f"an open file cannot be sent to a worker process: {obj!r}")
         if type(obj) is struct.Struct:  # which pickle cannot, and modules that read files have
             return struct.Struct, (obj.format,)
         if isinstance(obj, type | types.FunctionType):
@@ -455,7 +455,7 @@ def _refusal(obj: object, what: str, error: Exception) -> ConfigError:
     kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")
     reason = str(error) or type(error).__name__
     return ConfigError(
-        f"a {kind} cannot be carried to a worker process ({reason})",
+        f"a {kind} cannot be sent to a worker process ({reason})",
         where=" -> ".join([what, *path]),
         fix="make it inside the worker (in the setup function or on first use), leave it out in __getstate__, "
         "or use executor='thread' or 'inline'",

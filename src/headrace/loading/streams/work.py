@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from headrace.engine import Failure, WorkerInfo
 from headrace.engine.user.ship import ship_payload, unship
 from headrace.errors import ConfigError, takes_note
+from headrace.sources import confirm_reads
 
 from ..plan import PlanRecipe, Progress
 from ..steps import EpochRun, Step, checked_steps
@@ -30,7 +31,7 @@ from .input import StreamSubject
 from .plan import StreamPlan
 
 _WHY_CARRIED = (
-    "headrace: one worker reads the stream, and its sequences are carried to others, which transform them: let them be "
+    "headrace: one worker reads the stream, and its sequences are sent to others, which transform them: let them be "
     "data (arrays, numbers, texts), or give num_workers=1, which reads and transforms in one worker"
 )
 
@@ -194,6 +195,7 @@ class _Steps(Iterator[Any]):
             return StreamEnd(plan.progress, plan.take_marks(), plan.num_windows)
         task, seq_idx = found
         try:
+            confirm_reads()
             value = self._make(task)  # may raise; the marks then go with the next step
         except ConfigError as error:
             if self._is_carried:

@@ -60,7 +60,7 @@ class Pipe:
         function = None if name.startswith("_") else find_function(type(self), name)
         if function is None:
             advice = advice_on(name)
-            hint = "" if advice is None else f"; it was torchdata's, instead use {advice}"
+            hint = "" if advice is None else f"; torchdata's was not ported, use {advice}"
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
         return functools.partial(function, self)
 

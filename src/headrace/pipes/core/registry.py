@@ -12,21 +12,21 @@ from headrace.errors import ConfigError, NotCarriedOverError
 
 from .torch_classes import find_torch_function, is_torch_pipe, lend_function, register_with_torch
 
-_FSSPEC = "fsspec reads it: {0} with a path such as '{1}'"
-_FRAMES = "torcharrow, which it made frames of, is no longer developed: "
+_FSSPEC = "{0} with a path such as '{1}', which fsspec reads"
+_FRAMES = " (torcharrow, whose frames it made, is no longer developed)"
 
 # Class -> (functional name, what to use).
 DEPARTED = {
     "AISFileLister": ("list_files_by_ais", "the iterable datasets of the package aistore, in an IterableWrapper"),
     "AISFileLoader": ("load_files_by_ais", "the iterable datasets of the package aistore, in an IterableWrapper"),
-    "DataFrameMaker": ("dataframe", _FRAMES + ".batch(n).map(pandas.DataFrame), or .rows2columnar()"),
+    "DataFrameMaker": ("dataframe", ".batch(n).map(pandas.DataFrame), or .rows2columnar()" + _FRAMES),
     "GDriveReader": ("read_from_gdrive", "the package gdown to fetch the file once, then .open_files()"),
     "IoPathFileLister": ("list_files_by_iopath", _FSSPEC.format("FSSpecFileLister", "s3://bucket/folder")),
     "IoPathFileOpener": ("open_files_by_iopath", _FSSPEC.format(".open_files_by_fsspec()", "s3://bucket/file")),
     "IoPathSaver": ("save_by_iopath", _FSSPEC.format(".save_by_fsspec()", "s3://bucket/file")),
     "ParquetDataFrameLoader": (
         "load_parquet_as_df",
-        _FRAMES + "headrace.ParquetSource reads rows at random, .map(pyarrow.parquet.read_table) whole files",
+        "headrace.ParquetSource for rows in any order, .map(pyarrow.parquet.read_table) for whole files" + _FRAMES,
     ),
     "RarArchiveLoader": ("load_from_rar", "zip or tar archives, or the package rarfile in a function for .flatmap()"),
     "RoutedDecoder": (

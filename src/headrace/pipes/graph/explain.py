@@ -190,7 +190,7 @@ def _split(pipe: Any, plan: _Plan) -> tuple[Parts, dict[int, list[Any]]]:
 def _sections(parts: Parts, plan: _Plan) -> Iterator[tuple[str, tuple[Any, ...], list[str]]]:
     """Yield for each process its title, its pipes, and notes on what happens to their items."""
     if parts.dispatch_root is not None:
-        dealt = f"-> deals items out to {plan.num_workers} workers in turn"
+        dealt = f"-> gives items to {plan.num_workers} workers in turn"
         yield "dispatching process", parts.dispatched, [dealt]
     if parts.worker_root is not None:
         copies = f"worker process ({plan.num_workers} of them, each with a copy)"

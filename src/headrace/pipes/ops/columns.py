@@ -181,14 +181,18 @@ class Slicer(OneForOne[Any], source="datapipe", skips_ahead=True):
                     stacklevel=3,
                 )
                 return item
-            indices = _listed(self.index)
-            _warn_missing(indices, item)
-            return {key: value for key, value in item.items() if key in indices}
-        if isinstance(self.index, list):
-            _warn_missing(self.index, item)
-            chosen = [value for column, value in enumerate(item) if column in self.index]
-            return tuple(chosen) if isinstance(item, tuple) else chosen
-        return item[self.index : self.stop : self.step]
+        elif not isinstance(self.index, list):
+            return item[self.index : self.stop : self.step]
+        indices = _listed(self.index)
+        _warn_missing(indices, item)
+        return _with_columns(item, indices.__contains__)
+
+
+def _with_columns(item: Any, is_kept: Callable[[Any], bool]) -> Any:
+    if isinstance(item, dict):
+        return {key: value for key, value in item.items() if is_kept(key)}
+    kept = [value for column, value in enumerate(item) if is_kept(column)]
+    return tuple(kept) if isinstance(item, tuple) else kept
 
 
 @functional_pipe("drop")
@@ -210,11 +214,7 @@ class Dropper(OneForOne[Any], source="datapipe", skips_ahead=True):
             if not isinstance(item, (dict, list, tuple)):
                 raise TypeError(f"columns are dropped from a tuple, list or dict, not from a {type(item).__name__}")
             _warn_missing(dropped, item)
-            if isinstance(item, dict):
-                yield {key: value for key, value in item.items() if key not in dropped}
-            else:
-                kept = [value for column, value in enumerate(item) if column not in dropped]
-                yield tuple(kept) if isinstance(item, tuple) else kept
+            yield _with_columns(item, lambda column: column not in dropped)
 
 
 @functional_pipe("rows2columnar")

@@ -81,7 +81,7 @@ class AboutFolder:
         path = os.path.join(root, ABOUT_FILE)
         if not os.path.lexists(path):
             return cls()
-        what = "what the folder says of itself"
+        what = "the description of the folder"
         fix = f"restore {ABOUT_FILE} and {TAGS_FILE}, or remove both"
         try:
             with open_regular(path) as file:
@@ -305,7 +305,7 @@ class NumpyFolderSource(PlainArraySource):
 
     Args:
         files: The folder, or a list of files.
-        layout: See above; `None` is what the folder says of itself, else "file".
+        layout: See above; `None` is the description of the folder, else "file".
         fields: Data key -> name of the array; `None` takes all, under their own names.
         specs: Data key -> layout (`DataSpec`, or a dict such as `{"sparse": True, "dim": 10}`), for what cannot be
             learnt from the arrays: how many classes there are, or that an axis may differ (`None` in the shape).

@@ -92,7 +92,7 @@ def read_safetensors_header(path: str) -> SafetensorsHeader:
             num_bytes = int.from_bytes(head, "little")
             if len(head) < _SIZE_BYTES or num_bytes > min(size - _SIZE_BYTES, MAX_HEADER_BYTES):
                 what = f"its header would have {num_bytes} bytes, and the file has {size}"
-                raise _refusal(f"this is no whole .safetensors file: {what}", path)
+                raise _refusal(f"this is not a complete .safetensors file: {what}", path)
             text = os.pread(file.fileno(), num_bytes, _SIZE_BYTES)
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror}", where=path) from error

@@ -98,6 +98,16 @@ class RecordingCodec(Codec):
         num_samples = resampled_length(num_samples, rate, self.rate)
         return num_samples if self._log_mel is None else self._log_mel.num_frames(num_samples)
 
+    @property
+    def scanned(self) -> int | None:
+        """The sample rate of the recordings, as far as it is known."""
+        return self.rate
+
+    def join(self, scanned: int | None) -> None:
+        """Take the sample rate of other recordings."""
+        if scanned is not None:
+            self.num_frames(0, scanned, "")
+
     def encode(self, value: str | bytes, where: str) -> NDArray[np.float32]:
         """Return samples or features of a recording, `float32[T, D]`; a path or the bytes of its file."""
         samples, rate = read_samples(value, self.channel, where)

@@ -178,7 +178,7 @@ def read_part(
         sample_rate: Likewise.
 
     Returns:
-        The same as of the whole recording, to the bit; `None` where only reading all of it tells: the samples before
+        The same as of the whole recording, bit for bit; `None` where only reading all of it tells: the samples before
         count (Vorbis, Opus, MP3, GSM), or its header does not say what is expected.
 
     Raises:

@@ -34,8 +34,9 @@ from ..shared.folder import (
     list_corpus_files,
     read_part,
 )
+from ..shared.open_files import check_stamp
 from ..shared.paths import Files, IndexOption
-from ..shared.plain_files import PlainFiles, check_stamp
+from ..shared.plain_files import PlainFiles
 from .decode import read_header
 from .gather import AudioOptions, index_of
 from .manifest import Layout

@@ -28,7 +28,8 @@ from headrace.errors import CacheError, ConfigError, SourceError, did_you_mean
 from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, open_regular, remove_unused
 
 from ..shared.lines import scan_lines as scan_blocks
-from ..shared.plain_files import PlainFiles, check_stamp
+from ..shared.open_files import check_stamp
+from ..shared.plain_files import PlainFiles
 from ..tar import archive as tar_archive
 from ..tar.archive import TarBytes, scan_members
 

@@ -10,9 +10,9 @@ import itertools
 import json
 import os
 from array import array
-from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from headrace.errors import ConfigError, SourceError
@@ -20,6 +20,7 @@ from headrace.files import open_regular
 from headrace.index import CorpusIndex
 
 from ..shared.codec import found_by
+from ..shared.parts import are_large, count_workers, scan_parts
 from ..shared.source import make_index
 from .files import CutFiles, Member, scan_lines, scan_tar
 from .keys import CutKey, custom_kinds, default_fields, parse_key
@@ -28,6 +29,7 @@ from .schema import NO_ROOTS, Roots
 from .table import LINE_BYTES, LINE_START, SHARD, FieldColumns, attach_data, attach_value, decode_cut
 
 INDEX_KIND = "lhotse-cuts/2"  # with the version of what the columns and `meta` say
+_MIN_SHARED_BYTES = 64 << 20  # of manifests: some seconds, where processes that import lhotse start in two
 _MAX_NAMED = 5  # missing files that an error names; the rest is counted
 
 
@@ -65,115 +67,136 @@ def index_kind(files: CutFiles, options: CutOptions) -> str:
 
 @dataclass
 class _Columns:
-    """Columns of the index, one entry for each cut."""
+    """What is known of the cuts of a shard, or of all: columns of the index, one entry for each cut.
+
+    Attributes:
+        tags: Their ids.
+        lengths: Data key -> lengths.
+        locators: Name -> column.
+        suffixes: Of members of Shar -> the number that stands for it.
+        audio: Files of recordings -> whether they are there.
+        text_bytes: Number of a file -> how many bytes of text it has.
+    """
 
     tags: list[str] = field(default_factory=list)
     lengths: dict[str, array[int]] = field(default_factory=dict)
-    locators: dict[str, array[int]] = field(default_factory=lambda: defaultdict(lambda: array("q")))
+    locators: dict[str, array[int]] = field(default_factory=dict)
     suffixes: dict[str, int] = field(default_factory=dict)
+    audio: dict[str, bool] = field(default_factory=dict)
+    text_bytes: dict[int, int] = field(default_factory=dict)
+
+    def note(self, name: str, number: int) -> None:
+        """Add a number to a locator."""
+        self.locators.setdefault(name, array("q")).append(number)
 
     def note_member(self, name: str, member: Member) -> None:
         """Add where the data of a field of Shar are."""
         suffix = self.suffixes.setdefault(member.suffix, len(self.suffixes))
         numbers = (member.start, member.num_bytes, member.meta_start, member.meta_bytes, suffix)
         for column, number in zip(FieldColumns.of(name), numbers, strict=True):
-            self.locators[column].append(number)
+            self.note(column, number)
+
+    def add(self, other: _Columns, fields: Iterable[str]) -> None:
+        """Add the cuts of the next shard, which has these fields of Shar."""
+        suffix_of = [self.suffixes.setdefault(suffix, len(self.suffixes)) for suffix in other.suffixes]
+        for column in (FieldColumns.of(name).suffix for name in fields):
+            if column in other.locators:
+                other.locators[column] = array("q", [suffix_of[number] for number in other.locators[column]])
+        self.tags += other.tags
+        for own, more in ((self.lengths, other.lengths), (self.locators, other.locators)):
+            for name, numbers in more.items():
+                own.setdefault(name, array("q")).extend(numbers)
+        self.audio.update((path, is_there) for path, is_there in other.audio.items() if path not in self.audio)
+        self.text_bytes.update(other.text_bytes)
 
 
 class Gathering:
-    """Builds the index, cut by cut.
+    """Looks at cuts.
 
     Args:
         options: How cuts become arrays.
         roots: Where files that a manifest names may be.
+
+    Attributes:
+        keys: Data key -> how its arrays come from cuts; `None`: there was no cut yet, and the first one says it.
     """
 
     def __init__(self, options: CutOptions, roots: Roots = NO_ROOTS) -> None:
         self._options, self._roots = options, roots
-        self._columns = _Columns()
-        self._keys: dict[str, CutKey] | None = None
+        self.keys: dict[str, CutKey] | None = None
         self._fields: Mapping[str, Any] = options.fields or {}
         self._kinds: dict[str, str] = {}
-        self._seen_files: dict[str, bool] = {}
-        self._missing: list[str] = []
 
-    def take(self, cut: Any, where: str) -> None:
+    def take(self, columns: _Columns, cut: Any, where: str) -> None:
         """Add the id and the lengths of a cut.
 
         Raises:
             SourceError: It does not have what it should.
         """
-        columns = self._columns
-        if self._keys is None:
+        if self.keys is None:
             self._kinds = custom_kinds(cut)
             if self._options.fields is None:
                 self._fields = default_fields(cut)
-            self._keys = self._options.keys(self._fields, self._kinds)
-            columns.lengths = {key: array("q") for key in self._keys}
+            self.keys = self._options.keys(self._fields, self._kinds)
         columns.tags.append(cut.id)
-        for key, found in self._keys.items():
-            columns.lengths[key].append(found.scan(cut, where))
-        self._look_for_audio(cut)
-
-    def _look_for_audio(self, cut: Any) -> None:
+        for key, found in self.keys.items():
+            columns.lengths.setdefault(key, array("q")).append(found.scan(cut, where))
         for source in itertools.chain.from_iterable(recording.sources for recording in recordings_of(cut)):
-            if source.type == "file" and source.source not in self._seen_files:
-                self._seen_files[source.source] = os.path.isfile(source.source)
-                if not self._seen_files[source.source]:
-                    self._missing.append(source.source)
+            if source.type == "file" and source.source not in columns.audio:
+                columns.audio[source.source] = os.path.isfile(source.source)
 
-    def take_stored(self, files: CutFiles) -> list[int]:
-        """Add all cuts of some files; return how many bytes of text each file has, 0 for tar files.
+    def take_shard(self, files: CutFiles, shard: int) -> _Columns:
+        """Return what is known of the cuts of a shard.
 
         Raises:
-            SourceError: They cannot be read, or do not fit together.
+            SourceError: It cannot be read, or its files do not fit together.
         """
-        text_bytes = [0] * len(files.all)
-        for shard, path in enumerate(files.cuts):
-            others = {name: _Members(files, name, shard, self._roots) for name in files.fields}
-            for number, start, line in scan_lines(path):
-                text_bytes[shard] = start + len(line)
-                where = f"{path}, line {number}"
-                cut = decode_cut(line, self._roots, where)
-                for name, found in ((SHARD, shard), (LINE_START, start), (LINE_BYTES, len(line))):
-                    self._columns.locators[name].append(found)
-                for name, members in others.items():
-                    self._columns.note_member(name, members.take(cut, where))
-                with lhotse_errors("take down the cut", where):
-                    self.take(cut, where)
-            for members in others.values():
-                members.end(path)
-                text_bytes[members.file_idx] = members.text_bytes
-        return text_bytes
+        columns, path = _Columns(), files.cuts[shard]
+        others = {name: _Members(files, name, shard, self._roots) for name in files.fields}
+        columns.text_bytes[shard] = 0
+        for number, start, line in scan_lines(path):
+            columns.text_bytes[shard] = start + len(line)
+            where = f"{path}, line {number}"
+            cut = decode_cut(line, self._roots, where)
+            for name, found in ((SHARD, shard), (LINE_START, start), (LINE_BYTES, len(line))):
+                columns.note(name, found)
+            for name, members in others.items():
+                columns.note_member(name, members.take(cut, where))
+            with lhotse_errors("take down the cut", where):
+                self.take(columns, cut, where)
+        for members in others.values():
+            members.end(path)
+            columns.text_bytes[members.file_idx] = members.text_bytes
+        return columns
 
-    def index(self, text_bytes: list[int] | None = None) -> CorpusIndex:
-        """Return the index.
+    def index(self, columns: _Columns, text_bytes: list[int]) -> CorpusIndex:
+        """Return the index of all cuts.
 
         Raises:
             SourceError: Recordings are missing, or an id comes twice.
         """
-        columns = self._columns
-        if self._missing:
-            more = ", ..." if len(self._missing) > _MAX_NAMED else ""
+        missing = [path for path, is_there in columns.audio.items() if not is_there]
+        if missing:
+            more = ", ..." if len(missing) > _MAX_NAMED else ""
             raise SourceError(
-                f"{len(self._missing)} of {len(self._seen_files)} audio files are missing: "
-                f"{', '.join(self._missing[:_MAX_NAMED])}{more}",
+                f"{len(missing)} of {len(columns.audio)} audio files are missing: "
+                f"{', '.join(missing[:_MAX_NAMED])}{more}",
                 where=f"{len(columns.tags)} cuts; relative paths are relative to {os.getcwd()}",
                 fix="restore them, or correct the paths: cuts.with_recording_path_prefix(folder).to_file(...)",
             )
-        keys = self._options.keys(self._fields, {}) if self._keys is None else self._keys
+        keys = self._options.keys(self._fields, {}) if self.keys is None else self.keys
         for key in keys.values():
             key.end_scan()
         index = make_index(
             **found_by(keys),
             tags=columns.tags,
             lengths=columns.lengths or {key: [] for key in keys},
-            locators=dict(columns.locators),
+            locators=columns.locators,
             sample_rates={key: found.sample_rate for key, found in keys.items()},
             fields=[[key, found.field] for key, found in keys.items()],
             kinds=self._kinds,
             suffixes=list(columns.suffixes),
-            text_bytes=text_bytes or [],
+            text_bytes=text_bytes,
         )
         if index.num_duplicates:
             raise _repeated(columns.tags)
@@ -237,19 +260,28 @@ class _Members:
 
 def gather_stored(files: CutFiles, options: CutOptions, roots: Roots) -> CorpusIndex:
     """Build the index of files."""
-    gathering = Gathering(options, roots)
-    text_bytes = gathering.take_stored(files)
-    return gathering.index(text_bytes)
+    gathering, columns = Gathering(options, roots), _Columns()
+    shards = iter(range(len(files.cuts)))
+    for shard in shards:
+        columns.add(gathering.take_shard(files, shard), files.fields)
+        if gathering.keys is not None:  # the first cut says how all become arrays
+            break
+    rest = [*shards]
+    num_workers = count_workers(len(rest), pays=are_large([files.cuts[shard] for shard in rest], _MIN_SHARED_BYTES))
+    keys = [*(gathering.keys or {}).values()]
+    for found in scan_parts(partial(gathering.take_shard, files), rest, keys, num_workers=num_workers):
+        columns.add(found, files.fields)
+    return gathering.index(columns, [columns.text_bytes.get(number, 0) for number in range(len(files.all))])
 
 
 def gather_held(cuts: list[Any], options: CutOptions) -> CorpusIndex:
     """Build the index of cuts in memory."""
-    gathering = Gathering(options)
+    gathering, columns = Gathering(options), _Columns()
     for number, cut in enumerate(cuts):
         if not isinstance(getattr(cut, "id", None), str) or not hasattr(cut, "supervisions"):
             raise ConfigError(f"a CutSet has cuts, and entry {number} is a {type(cut).__name__}")
-        gathering.take(cut, f"cut {cut.id!r} in memory")
-    return gathering.index()
+        gathering.take(columns, cut, f"cut {cut.id!r} in memory")
+    return gathering.index(columns, [])
 
 
 def _repeated(tags: list[str]) -> SourceError:

@@ -64,6 +64,7 @@ class CutKey(Codec):
 class _ArrayKey(CutKey):
     """A value with a manifest of its own; all cuts have the layout of the first one."""
 
+    must_see_all = False
     _default = DataSpec("float32", (None,), dim=None)  # of a corpus without a cut
 
     def __init__(self, field: str) -> None:
@@ -77,6 +78,24 @@ class _ArrayKey(CutKey):
     @property
     def spec(self) -> DataSpec:
         return self._learner.known or self._default
+
+    @property
+    def scanned(self) -> tuple[DataSpec | None, int | None]:
+        return self._learner.known, self.sample_rate
+
+    def join(self, scanned: tuple[DataSpec | None, int | None]) -> None:
+        self._learner.join(scanned[0])
+        self._take_rate(scanned[1], "")
+
+    def _take_rate(self, rate: int | None, where: str) -> None:
+        """Take the sample rate of recordings, which is one for all of them; `None`: there were none."""
+        if rate is not None and self.sample_rate not in (None, rate):
+            raise SourceError(
+                f"the sample rate of {self.field!r} is {rate} Hz, and that of the cuts before {self.sample_rate} Hz",
+                where=where,
+                fix=f"write the manifest with one rate: cuts.resample({self.sample_rate}).to_file(...)",
+            )
+        self.sample_rate = self.sample_rate if rate is None else int(rate)
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:
         del labels
@@ -130,13 +149,7 @@ class _AudioKey(_ArrayKey):
             rate, num_samples = recording.sampling_rate, recording.num_samples
             if not cut.custom.get(f"{self.field}_unaligned", False):
                 num_samples = import_lhotse().utils.compute_num_samples(cut.duration, rate)
-        if self.sample_rate not in (None, rate):
-            raise SourceError(
-                f"the sample rate of {self.field!r} is {rate} Hz, and that of the cuts before {self.sample_rate} Hz",
-                where=where,
-                fix=f"write the manifest with one rate: cuts.resample({self.sample_rate}).to_file(...)",
-            )
-        self.sample_rate = int(rate)
+        self._take_rate(rate, where)
         self._learner.learn(_FLOAT, (int(num_samples), int(channels)), where)
         return int(num_samples)
 
@@ -213,7 +226,7 @@ class _LabelKey(CutKey):
 
     def __init__(self, coder: Field) -> None:
         self._coder = coder
-        self.field = coder.name
+        self.field, self.must_see_all = coder.name, coder.must_see_all
 
     @property
     def identity(self) -> list[Any]:
@@ -225,6 +238,13 @@ class _LabelKey(CutKey):
 
     def scan(self, cut: Any, where: str) -> int:
         return self._coder.scan(self._value_of(cut, where), where)
+
+    @property
+    def scanned(self) -> Any:
+        return self._coder.scanned
+
+    def join(self, scanned: Any) -> None:
+        self._coder.join(scanned)
 
     def end_scan(self) -> None:
         self._coder.end_scan()

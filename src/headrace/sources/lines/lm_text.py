@@ -194,7 +194,7 @@ class OrthField(Field):
     """
 
     name = "text"
-    learns = False
+    must_see_all = False
     is_slow = True
 
     def __init__(self, vocabulary: Vocabulary, dtype: str | None, start: int | None = None) -> None:

@@ -21,7 +21,8 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, open_regular
 
 from ..shared.decompressed import plain_copy
-from ..shared.plain_files import PlainFiles, check_stamp
+from ..shared.open_files import check_stamp
+from ..shared.plain_files import PlainFiles
 from ..shared.zip_members import Member, list_members, read_member
 
 _STRING = rb"[uU]?(?:'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\"[^\"\\\n]*(?:\\.[^\"\\\n]*)*\")"

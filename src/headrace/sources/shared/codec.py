@@ -26,12 +26,12 @@ class Codec(ABC):
 
     Attributes:
         labels: Class labels, or `None`.
-        learns: Whether a scan keeps anything of the values: then one process has to see all of them.
+        must_see_all: Whether one process has to scan all values: what scans of parts have found cannot be joined.
         is_slow: Whether encoding takes many times as long as reading, as with a vocabulary.
     """
 
     labels: Sequence[str] | None = None
-    learns: bool = True
+    must_see_all: bool = True
     is_slow: bool = False
 
     @property
@@ -60,6 +60,18 @@ class Codec(ABC):
     def scan(self, value: Any, where: str) -> int:
         """Learn from one value of the corpus; return the length of its array, 1 without a time axis."""
         return len(self.encode(value, where))
+
+    @property
+    def scanned(self) -> Any:
+        """What the scan has found so far, for `join` in another process."""
+        return None
+
+    def join(self, scanned: Any) -> None:  # noqa: B027 - most keep nothing
+        """Take what the scan of other values has found; the same twice does no harm.
+
+        Raises:
+            HeadraceError: The values do not fit together.
+        """
 
     def end_scan(self) -> None:  # noqa: B027 - most have nothing to settle
         """Settle what depends on all values, such as labels."""
@@ -122,6 +134,18 @@ class SpecLearner:
     def settle(self, spec: DataSpec) -> None:
         """Take what was learnt before."""
         self.known = spec
+
+    def join(self, spec: DataSpec | None) -> None:
+        """Take what was learnt from other arrays; `None`: there were none.
+
+        Raises:
+            SourceError: They do not fit those that were seen here.
+        """
+        if self.known is None or spec is None:
+            self.known = self.known or spec
+        else:
+            shape = tuple(-1 if size is None else size for size in spec.shape)  # no size: what is free becomes free
+            self._compare(self.known, np.dtype(spec.dtype), (0, *shape) if spec.has_time else shape, "", spec.has_time)
 
     def learn(self, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, *, has_time: bool | None = None) -> None:
         """Learn from one array.

@@ -45,9 +45,11 @@ class ClassField(Field):
         labels: Labels in the order of their classes, or a dict label -> class; if `None`, the sorted distinct values.
     """
 
+    must_see_all = False
+
     def __init__(self, name: str, labels: Sequence[str] | Mapping[str, int] | None) -> None:
         self.name = name
-        self.learns = labels is None
+        self._is_given = labels is not None
         self._seen: set[str] | None = set() if labels is None else None
         if isinstance(labels, Mapping):
             self._class_of = dict(labels)
@@ -68,7 +70,7 @@ class ClassField(Field):
     @property
     def identity(self) -> list[Any]:
         """Its kind, name, and the number and a digest of the labels that were given."""
-        if self.learns:
+        if not self._is_given:
             return [type(self).__name__, self.name]
         vocab = sorted((class_idx, label) for label, class_idx in self._class_of.items())
         return [type(self).__name__, self.name, len(vocab), xxhash.xxh3_128_hexdigest(json.dumps(vocab).encode())]
@@ -96,6 +98,16 @@ class ClassField(Field):
         self._seen.update(labels)
         return len(labels)
 
+    @property
+    def scanned(self) -> set[str] | None:
+        """The labels that were seen, if none were given."""
+        return self._seen
+
+    def join(self, scanned: set[str] | None) -> None:
+        """Take labels that were seen elsewhere."""
+        if self._seen is not None:
+            self._seen.update(scanned or ())
+
     def end_scan(self) -> None:
         """Take the sorted distinct labels, if none were given."""
         if self._seen is not None:
@@ -112,7 +124,7 @@ class ClassField(Field):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without what it learnt, which may be large and is in the index: `settle` gives it back.
-        return type(self), (self.name, None if self.learns else self._class_of)
+        return type(self), (self.name, self._class_of if self._is_given else None)
 
 
 class CharField(ClassField):
@@ -125,7 +137,7 @@ class CharField(ClassField):
 class ByteField(Field):
     """A text, as its UTF-8 bytes: `uint8[T]`, 256 classes."""
 
-    learns = False
+    must_see_all = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -148,7 +160,7 @@ class ByteField(Field):
 class IndexField(Field):
     """Class indices that the manifest holds as numbers: one, `int32[1]`, or a list of them, `int32[T]`."""
 
-    learns = False
+    must_see_all = False
 
     def __init__(self, name: str, num_classes: int) -> None:
         self.name = name
@@ -178,7 +190,7 @@ class IndexField(Field):
 class VocabularyField(Field):
     """A text, as the class indices of a vocabulary or tokenizer: `int32[T]`."""
 
-    learns = False
+    must_see_all = False
     is_slow = True
 
     def __init__(self, name: str, vocabulary: Vocabulary) -> None:
@@ -278,6 +290,8 @@ class NumberField(Field):
         is_class: Whether values are class indices, whose number of classes is the largest and one.
     """
 
+    must_see_all = False
+
     def __init__(self, name: str, *, is_class: bool) -> None:
         self.name = name
         self._is_class = is_class
@@ -299,9 +313,19 @@ class NumberField(Field):
 
     def scan(self, value: Any, where: str) -> int:
         """Learn from one number; return the length of its array."""
-        self._smallest = value if self._smallest is None else min(self._smallest, value)
-        self._largest = max(self._largest, value)
+        self.join((value, value))
         return len(self._array_of(value, where))
+
+    @property
+    def scanned(self) -> tuple[int, int] | None:
+        """The smallest and the largest number."""
+        return None if self._smallest is None else (self._smallest, self._largest)
+
+    def join(self, scanned: tuple[int, int] | None) -> None:
+        """Take the smallest and the largest of other numbers."""
+        if scanned is not None:
+            self._smallest = scanned[0] if self._smallest is None else min(self._smallest, scanned[0])
+            self._largest = max(self._largest, scanned[1])
 
     def _array_of(self, value: int, where: str) -> NDArray[Any]:
         dtype: np.dtype[Any] = np.dtype(np.int32 if self._is_class else np.int64)

@@ -23,7 +23,7 @@ from headrace.files import open_regular
 from headrace.index import CorpusIndex
 
 from .codec import Codec
-from .parts import count_workers, map_parts
+from .parts import count_workers, scan_parts
 from .source import column_view
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -95,40 +95,34 @@ def take_stretches(
 ) -> Iterator[tuple[int, int, _Taken]]:
     """Yield what is taken down of the lines of some files, stretch by stretch, by several processes where that pays.
 
-    An error is that of one process, and of the line that it would name: from the first one on, this process reads.
+    An error is that of one process, and names the line that it would name.
 
     Args:
         paths: The files.
         take: Reads a stretch. The numbers of lines that it returns count from its first line.
-        codecs_used: Those that it encodes by: they say whether it keeps anything from one stretch to the next, and
-            whether it takes many times as long as reading.
+        codecs_used: Those that it encodes by, see `scan_parts`. They say whether it takes many times as long as
+            reading.
 
     Yields:
         Number of the file, how many lines of it come before, and what was taken.
     """
     stretches = [LineStretch(file_idx) for file_idx in range(len(paths))]
     num_workers = 0
-    if not any(codec.learns for codec in codecs_used):
+    if not any(codec.must_see_all for codec in codecs_used):
         sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in paths]
         pays = any(codec.is_slow for codec in codecs_used) and sum(sizes) >= _MIN_SHARED_BYTES
         num_workers = count_workers(sum(-(-size // _STRETCH_BYTES) for size in sizes), pays=pays)
     if num_workers:
         stretches = [part for file_idx, path in enumerate(paths) for part in _stretches_of(file_idx, path)]
-    found = map_parts(take, stretches, num_workers=num_workers)
-    file_idx = num_lines = 0
-    is_alone = not num_workers
-    for part in stretches:
-        if part.file_idx != file_idx:
-            file_idx, num_lines = part.file_idx, 0
-        if not is_alone:
-            try:
-                taken = next(found)
-            except Exception:  # noqa: BLE001 - the next lines say what is wrong, if it is a line
-                is_alone = True
-        if is_alone:
-            taken = next(found) if not num_workers else take(replace(part, first_line=num_lines + 1))
-        yield file_idx, num_lines, taken
-        num_lines += taken.num_lines
+    num_lines = [0] * len(paths)  # that were read of each file
+
+    def take_here(part: LineStretch) -> _Taken:
+        return take(replace(part, first_line=num_lines[part.file_idx] + 1))
+
+    found = scan_parts(take, stretches, [*codecs_used], num_workers=num_workers, take_here=take_here)
+    for part, taken in zip(stretches, found, strict=True):
+        yield part.file_idx, num_lines[part.file_idx], taken
+        num_lines[part.file_idx] += taken.num_lines
 
 
 def _stretches_of(file_idx: int, path: str) -> Iterator[LineStretch]:

@@ -11,14 +11,27 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from headrace.errors import check_count
 
 _MAX_WORKERS = 32  # unless more are asked for: this process joins what they found
+_MIN_SHARED_BYTES = 4 << 30  # of files of which only little is read; so many take some seconds
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 Tell = Callable[[int, int], None]
+
+
+class Scans(Protocol):
+    """What scans the values of one data key, such as a `Codec`, which says what these mean."""
+
+    must_see_all: bool
+
+    @property
+    def scanned(self) -> Any: ...  # noqa: D102
+
+    def join(self, scanned: Any) -> None: ...  # noqa: D102
 
 
 class PartWorkers(Protocol):
@@ -98,3 +111,47 @@ def map_parts(function: Callable[[_Part], _Result], parts: Sequence[_Part], *, n
         if tell is not None:
             tell(number, len(parts))
         yield result
+
+
+def are_large(paths: Sequence[str], num_bytes: int = _MIN_SHARED_BYTES) -> bool:
+    """Whether files have so many bytes together; by default, as many as pay where only little of them is read."""
+    return sum(map(os.path.getsize, filter(os.path.isfile, paths))) >= num_bytes
+
+
+def scan_parts(
+    take: Callable[[_Part], _Result],
+    parts: Sequence[_Part],
+    codecs: Sequence[Scans],
+    *,
+    num_workers: int,
+    take_here: Callable[[_Part], _Result] | None = None,
+) -> Iterator[_Result]:
+    """Yield what is found in each part, in order, where codecs see the values of all parts.
+
+    An error is that of one process: from the first one on, this process does the work.
+
+    Args:
+        take: Scans a part, by these codecs. Of what it does, only they keep anything from one part to the next.
+        parts: Small: each is carried to a process.
+        codecs: None of them `must_see_all`, or else no process helps.
+        num_workers: See `count_workers`.
+        take_here: In place of `take` in this process after an error.
+    """
+    if not num_workers or any(codec.must_see_all for codec in codecs):
+        yield from map_parts(take, parts, num_workers=0)
+        return
+    scanned = map_parts(partial(_scan_part, take, codecs), parts, num_workers=num_workers)
+    is_alone = False
+    for part in parts:
+        if not is_alone:
+            try:
+                result, found = next(scanned)
+                for codec, own in zip(codecs, found, strict=True):
+                    codec.join(own)
+            except Exception:  # noqa: BLE001 - the part says what is wrong, compared with those before
+                is_alone = True
+        yield (take_here or take)(part) if is_alone else result
+
+
+def _scan_part(take: Callable[[Any], _Result], codecs: Sequence[Scans], part: Any) -> tuple[_Result, list[Any]]:
+    return take(part), [codec.scanned for codec in codecs]

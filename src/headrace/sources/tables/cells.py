@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 
+from ..shared.source import column_view
 from .schema import Layout, import_arrow, is_any_list, is_list_view
 
 _NULL = "is null"
@@ -35,6 +36,7 @@ class Cells:
             where each list starts; empty if `values` has all axes.
         wrong: What is wrong with rows, as (which, `bool[num_rows]`; text).
         sizes: Axis -> least and largest size of it in any row, for those of variable size below the first one.
+        where: The piece, for messages.
     """
 
     num_rows: int
@@ -44,6 +46,8 @@ class Cells:
     inner: tuple[int | NDArray[Any], ...] = ()
     wrong: list[tuple[NDArray[np.bool_], str]] = field(default_factory=list)
     sizes: dict[int, tuple[int, int]] = field(default_factory=dict)
+    where: str = ""
+    _edges: tuple[memoryview[int], memoryview[int]] | None = None  # `starts` and `stops`, for one row at a time
 
     @property
     def num_bytes(self) -> int:
@@ -59,17 +63,16 @@ class Cells:
         lengths: NDArray[np.int64] = self.stops.astype(np.int64) - self.starts
         return lengths
 
-    def view(self, row: int, start: int = 0, end: int | None = None) -> NDArray[Any]:
-        """Return items start..end of the value of one row, `dtype[...]`, as a view that must not be written to.
+    def view(self, row: int) -> NDArray[Any]:
+        """Return the value of one row, `dtype[...]`, as a view that must not be written to.
 
         A row that is wrong gives something; ask `complaint` before.
         """
         if self.starts is None or self.stops is None:
-            value = self.values[row, ...]
-            return value[start:end] if value.ndim else value
-        first, last = int(self.starts[row]), int(self.stops[row])
-        if end is not None:
-            first, last = first + start, first + end
+            return self.values[row, ...]
+        if self._edges is None:
+            self._edges = column_view(self.starts), column_view(self.stops)
+        first, last = self._edges[0][row], self._edges[1][row]
         if not self.inner:
             return self.values[first:last]
         shape = [last - first]

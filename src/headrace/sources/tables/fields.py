@@ -36,9 +36,11 @@ class TableField(ABC):
         column: The column.
         parts: Fields of the column that are read; "" is the column itself.
         is_plain: Whether an array is a view of what is stored.
+        must_see_all: Whether one process has to scan all rows, see `Codec`.
     """
 
     is_plain = False
+    must_see_all = False
     parts: tuple[str, ...] = ("",)
 
     def __init__(self, data_key: str, column: Column) -> None:
@@ -55,8 +57,17 @@ class TableField(ABC):
         return None
 
     @abstractmethod
-    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
         """Learn from all rows of a piece, or some; return the length of each, `int64[n]`."""
+
+    @property
+    @abstractmethod
+    def scanned(self) -> Any:
+        """What the scan has found so far, see `Codec`."""
+
+    @abstractmethod
+    def join(self, scanned: Any) -> None:
+        """Take what the scan of other rows has found, see `Codec`."""
 
     @abstractmethod
     def end_scan(self) -> DataSpec:
@@ -75,7 +86,7 @@ class TableField(ABC):
         """Take a layout in place of the one that was found, which it refines."""
 
     @abstractmethod
-    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return the array of one row; it may be a view of what is stored."""
 
 
@@ -119,12 +130,12 @@ class NumberField(TableField):
         """Class labels, if declared."""
         return self._labels
 
-    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
         """Learn the sizes of axes, and refuse rows that make no array."""
         (own,) = cells
         wrong = own.first_wrong(rows)
         if wrong is not None:
-            raise self._error(own, wrong, where)
+            raise self._error(own, wrong)
         lengths = own.lengths() if rows is None else own.lengths()[rows]
         for axis, (least, largest) in own.sizes.items():
             self._note_size(axis, least, largest)
@@ -135,12 +146,22 @@ class NumberField(TableField):
             outside = np.flatnonzero((values < 0) | (values >= (self._num_classes or 0)))
             if len(outside):
                 row = int(outside[0]) if rows is None else int(rows[outside[0]])
-                self._check_classes(own.values[row : row + 1], f"{where}, row {row}")
+                self._check_classes(own.values[row : row + 1], f"{own.where}, row {row}")
         return lengths
 
     def _note_size(self, axis: int, least: int, largest: int) -> None:
         before = self._sizes.get(axis, (least, largest))
         self._sizes[axis] = min(before[0], least), max(before[1], largest)
+
+    @property
+    def scanned(self) -> dict[int, tuple[int, int]]:
+        """Axis -> the least and the largest size of it."""
+        return self._sizes
+
+    def join(self, scanned: dict[int, tuple[int, int]]) -> None:
+        """Take sizes that were found elsewhere."""
+        for axis, (least, largest) in scanned.items():
+            self._note_size(axis, least, largest)
 
     def end_scan(self) -> DataSpec:
         """Return the layout: an axis that has one size in all rows is of that size, unless it is time."""
@@ -194,27 +215,27 @@ class NumberField(TableField):
         if spec.sparse and spec.dim is not None:
             self._num_classes, self._is_checked = spec.dim, True
 
-    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return a view of the value of one row."""
         (own,) = cells
         if own.wrong and own.complaint(row) is not None:
-            raise self._error(own, row, where)
+            raise self._error(own, row)
         assert self._spec is not None
         array = own.view(row)
         if self._spec.has_time and not len(array):  # its other axes are not known from it
             array = array.reshape(0, *(size or 0 for size in self._spec.shape))
         if self._is_checked:
-            self._check_classes(array, where)
+            self._check_classes(array, own.where)
         return array
 
     def _check_classes(self, array: NDArray[Any], where: str) -> None:
         spec = DataSpec("int64", sparse=True, dim=self._num_classes or 0)
         check_classes(array, spec, f"{where}, column {self.column.name!r}")
 
-    def _error(self, cells: Cells, row: int, where: str) -> SourceError:
+    def _error(self, cells: Cells, row: int) -> SourceError:
         what = cells.complaint(row)
         fix = "correct or filter the rows" + ("" if "lists" in str(what) else ', or give nulls="empty"')
-        return SourceError(f"the column {self.column.name!r} {what}", where=f"{where}, row {row}", fix=fix)
+        return SourceError(f"the column {self.column.name!r} {what}", where=f"{cells.where}, row {row}", fix=fix)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_sizes": {}}
@@ -235,7 +256,7 @@ class ValueField(TableField):
 
     def __init__(self, data_key: str, column: Column, codec: Codec) -> None:
         super().__init__(data_key, column)
-        self.codec = codec
+        self.codec, self.must_see_all = codec, codec.must_see_all
 
     @abstractmethod
     def _value(self, cells: Sequence[Cells], row: int, where: str) -> Any:
@@ -251,13 +272,22 @@ class ValueField(TableField):
         """What the codec has learnt besides."""
         return self.codec.learnt
 
-    def scan(self, cells: Sequence[Cells], rows: Rows, where: str) -> NDArray[np.int64]:
+    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
         """Let the codec see all rows of a piece, or some; return the length of each, `int64[n]`."""
         lengths = []
         for row in range(cells[0].num_rows) if rows is None else rows.tolist():
-            at_row = f"{where}, row {row}"
+            at_row = f"{cells[0].where}, row {row}"
             lengths.append(self.codec.scan(self._value(cells, row, at_row), at_row))
         return np.array(lengths, np.int64)
+
+    @property
+    def scanned(self) -> Any:
+        """What the codec has found."""
+        return self.codec.scanned
+
+    def join(self, scanned: Any) -> None:
+        """Let the codec take what others have found."""
+        self.codec.join(scanned)
 
     def end_scan(self) -> DataSpec:
         """Return the layout of the arrays."""
@@ -268,9 +298,9 @@ class ValueField(TableField):
         """Let the codec take what it found."""
         self.codec.settle(spec, labels, facts)
 
-    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return the array of one row."""
-        at_row = f"{where}, row {row}"
+        at_row = f"{cells[0].where}, row {row}"
         return self.codec.encode(self._value(cells, row, at_row), at_row)
 
 
@@ -340,9 +370,9 @@ class RecordingField(ValueField):
         """Take `float32[T]` or `float32[T, 1]` for samples."""
         self._has_axis = bool(spec.shape)
 
-    def view(self, cells: Sequence[Cells], row: int, where: str) -> NDArray[Any]:
+    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Decode one recording, `float32[T, D]`."""
-        array = super().view(cells, row, where)
+        array = super().view(cells, row)
         return array if self._has_axis else array[:, 0]
 
     def _value(self, cells: Sequence[Cells], row: int, where: str) -> bytes | str:

@@ -11,7 +11,7 @@ import functools
 import importlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
@@ -24,8 +24,9 @@ from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
 from ..shared.paths import IndexOption, PathLike
+from .choice import choose_options
 from .fields import RecordingField
-from .gather import Tables, choose_options, gather_tables
+from .gather import Tables, gather_tables
 from .schema import Schema, import_arrow, read_schema
 from .source import TableCorpus, TableSource, descend
 
@@ -242,10 +243,9 @@ class _DatasetTables(Tables):
         """Return the number of batches."""
         return len(self.batches)
 
-    def piece_sizes(self, table_idx: int) -> Iterator[int]:  # noqa: ARG002
-        """Yield the number of rows of each batch."""
-        for batch in self.batches:
-            yield batch.num_rows
+    def num_rows(self, table_idx: int, piece: int) -> int:  # noqa: ARG002
+        """Return the number of rows of a batch."""
+        return int(self.batches[piece].num_rows)
 
     def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:  # noqa: ARG002
         """Return a column of a batch, or a field of it."""

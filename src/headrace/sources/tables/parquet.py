@@ -9,7 +9,7 @@ order over groups that do not fit into the cache decodes a group for almost ever
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
@@ -25,8 +25,8 @@ class _ParquetTables(TableFiles[Any]):
 
     slow_hint = (
         "most sequences come from another row group than those before, and each time one is decoded; "
-        "`headrace convert` makes an Arrow file of it, which has no need to, or give smaller row groups or a larger "
-        "cache_bytes"
+        "convert it to an Arrow file (`headrace convert`), which needs no decoding, or use smaller row groups or "
+        "a larger cache_bytes"
     )
 
     def _open(self, path: str, descriptor: int) -> Any:  # noqa: ARG002
@@ -43,19 +43,14 @@ class _ParquetTables(TableFiles[Any]):
         """Return the number of row groups."""
         return int(self.handle(table_idx).metadata.num_row_groups)
 
-    def piece_sizes(self, table_idx: int) -> Iterator[int]:
-        """Yield the number of rows of each row group."""
-        metadata = self.handle(table_idx).metadata
-        for group in range(metadata.num_row_groups):
-            yield int(metadata.row_group(group).num_rows)
+    def num_rows(self, table_idx: int, piece: int) -> int:
+        """Return the number of rows of a row group."""
+        return int(self.handle(table_idx).metadata.row_group(piece).num_rows)
 
     def _column_of(self, handle: Any, piece: int, name: str) -> Any:
         # One thread: workers share the cores already.
         table = handle.read_row_group(piece, columns=[name], use_threads=False)
         return one_array(table.column(name))
-
-    def confirm(self, table_idx: int) -> None:
-        """Do nothing: rows are copies of what was decoded, when the file was compared with its stamp."""
 
     def is_view(self, table_idx: int, array: Any) -> bool:  # noqa: ARG002
         """Not here: all is decoded."""

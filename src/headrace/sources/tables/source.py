@@ -27,13 +27,14 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError, check_count
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
-from ..base import check_corpus_idx, check_data_key, num_frames_of, slice_frames
+from ..base import check_corpus_idx, check_data_key, slice_frames
+from ..shared.open_files import MAX_OPEN_FILES, OpenFile, OpenFiles, check_stamp, older_half
 from ..shared.paths import Files, IndexOption, PathLike, list_paths
-from ..shared.plain_files import MAX_OPEN_FILES, check_open_file, check_stamp, older_half
 from ..shared.source import IndexedSource, column_view
 from .cells import Cells
+from .choice import TableOptions, choose_options
 from .fields import TableField
-from .gather import TableOptions, Tables, choose_options, gather_tables, read_cells
+from .gather import Tables, gather_tables, read_cells
 from .schema import Schema, import_arrow, read_schema
 
 DEFAULT_CACHE_BYTES = 256 << 20
@@ -58,6 +59,7 @@ class TableCorpus:
 class TableSource(IndexedSource):
     """Sequences of tables. Sub-classes say where the tables are."""
 
+    _changed_fix = "the file or the vocabulary was changed: build the index again"
     _options: TableCorpus
     _tables: Tables
 
@@ -82,37 +84,31 @@ class TableSource(IndexedSource):
 
     def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         table = self._tables_of[corpus_idx]
-        self._tables.confirm(table)
-        array = self._view(corpus_idx, data_key)
-        if self._fields[data_key].is_plain:
-            array = array.copy()
-        self._tables.confirm(table)
+        self._tables.check_size(table)
+        array = self._own(corpus_idx, data_key)
+        self._tables.note_used(table)
         return array
+
+    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
+        """Return all data keys of one sequence; its file is looked at once."""
+        table = self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
+        self._tables.check_size(table)
+        arrays = {key: self._checked(corpus_idx, key, self._own(corpus_idx, key)) for key in self.specs}
+        self._tables.note_used(table)
+        return arrays
 
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames of a key; of stored numbers, no others are copied."""
         table = self._tables_of[corpus_idx]
-        self._tables.confirm(table)
-        array = slice_frames(self._view(corpus_idx, data_key), self.specs[data_key], start, end).copy()
-        self._tables.confirm(table)
+        self._tables.check_size(table)
+        array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))
+        array = slice_frames(array, self.specs[data_key], start, end).copy()
+        self._tables.note_used(table)
         return array
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes, if values are stored as they are given: a slice is a view of the rows that are held."""
         return data_key in self._fields and self._fields[data_key].is_plain
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one sequence; its table is compared with the index once before and after."""
-        table = self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
-        self._tables.confirm(table)
-        arrays = {key: self._view(corpus_idx, key) for key in self.specs}
-        arrays = {key: array.copy() if self._fields[key].is_plain else array for key, array in arrays.items()}
-        self._tables.confirm(table)
-        return arrays
-
-    def _checked(self, corpus_idx: int, data_key: str, array: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG002
-        """Return the array: `_view` has compared its length, for one sequence and for several."""
-        return array
 
     @property
     def has_fast_rows(self) -> bool:
@@ -131,33 +127,30 @@ class TableSource(IndexedSource):
             raise IndexError(f"{lengths.sum()} frames of {data_key!r} do not fit into {len(out)} rows")
         starts = stops - lengths
         tables = self._tables_in(corpus_indices)
-        self._confirm(tables)
         for number in self._by_piece(corpus_indices):
-            array = self._view(int(corpus_indices[number]), data_key)
+            corpus_idx = int(corpus_indices[number])
+            array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))
             out[int(starts[number]) : int(stops[number])] = array if spec.has_time else array[None]
-        self._confirm(tables)
+        self._tables.confirm(tables)
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; rows of one piece together."""
         check_data_key(data_key, self.specs)
         self._checked_indices(corpus_indices)
         tables = self._tables_in(corpus_indices)
-        self._confirm(tables)
         for number in self._by_piece(corpus_indices):
             array = self._view(int(corpus_indices[number]), data_key)
             if (array.shape, array.dtype) != (outs[number].shape, outs[number].dtype):
                 raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[number].shape}")
             outs[number][...] = array
-        self._confirm(tables)
+        self._tables.confirm(tables)
 
     def _tables_in(self, corpus_indices: NDArray[np.int64]) -> list[int]:
+        """Return the tables that some sequences are in; none was cut, so that views of it may be used."""
         found: list[int] = np.unique(self._columns[0][corpus_indices]).tolist()
+        for table in found:
+            self._tables.check_size(table)
         return found
-
-    def _confirm(self, tables: list[int]) -> None:
-        """Refuse tables that were rewritten: before rows of them are touched, and after these were copied."""
-        for table in tables:
-            self._tables.confirm(table)
 
     def _by_piece(self, corpus_indices: NDArray[np.int64]) -> list[int]:
         """Return the numbers of sequences in a list of them, ordered so that no piece is needed twice."""
@@ -165,29 +158,34 @@ class TableSource(IndexedSource):
         order: list[int] = np.lexsort((row, piece, table)).tolist()
         return order
 
-    def _view(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        field = self._fields[data_key]
-        table, piece, row = self._tables_of[corpus_idx], self._pieces_of[corpus_idx], self._rows_of[corpus_idx]
-        cells = self._cells(table, piece, field)
-        if not 0 <= row < cells[0].num_rows:
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is row {row} of {cells[0].num_rows}")
-        where = f"{self._tables.name(table)}, piece {piece}"
-        array = field.view(cells, row, where)
-        if num_frames_of(array, self.specs[data_key]) != self._lengths[data_key][corpus_idx]:
-            raise SourceError(
-                f"{data_key!r} has {len(array)} frames, and the index says {self._lengths[data_key][corpus_idx]}",
-                where=f"{where}, row {row}",
-                fix="the file or the vocabulary was changed: build the index again",
-            )
-        return array
+    def _own(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one key of one sequence as a new array."""
+        array = self._view(corpus_idx, data_key)
+        return array.copy() if self._fields[data_key].is_plain else array
 
-    def _cells(self, table: int, piece: int, field: TableField) -> Sequence[Cells]:
-        key = table, piece, field.column.name
+    def _view(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one key of one sequence, as a view where it is plain."""
+        field = self._fields[data_key]
+        key = self._tables_of[corpus_idx], self._pieces_of[corpus_idx], field.column.name
         self._num_reads += 1
         found = self._cache.get(key)
-        if found is not None:
+        if found is None:
+            cells = self._read_piece(key, field)
+        else:
             self._cache.move_to_end(key)
-            return found[0]
+            cells = found[0]
+        row = self._rows_of[corpus_idx]
+        if not 0 <= row < cells[0].num_rows:
+            raise self._index.damaged(f"it says that sequence {corpus_idx} is row {row} of {cells[0].num_rows}")
+        return field.view(cells, row)
+
+    def _where(self, corpus_idx: int) -> str:
+        name = self._tables.name(self._tables_of[corpus_idx])
+        return f"{name}, piece {self._pieces_of[corpus_idx]}, row {self._rows_of[corpus_idx]}"
+
+    def _read_piece(self, key: tuple[int, int, str], field: TableField) -> Sequence[Cells]:
+        """Get a piece of a column into the cache."""
+        table, piece, _ = key
         if not (0 <= table < self._tables.num_tables and 0 <= piece < self._tables.num_pieces(table)):
             raise self._index.damaged(f"it names piece {piece} of table {table}")
         cells, num_bytes, was_decoded = read_cells(self._tables, table, piece, field, self._options.tables.nulls)
@@ -222,11 +220,13 @@ class TableFiles(Tables, Generic[_Handle]):
         stamps: The files as they were indexed.
     """
 
+    are_shared = True
+
     def __init__(self, stamps: Sequence[FileStamp]) -> None:
         self._stamps = stamps
         self.num_tables = len(stamps)
         self._handles: dict[int, _Handle] = {}
-        self._descriptors: dict[int, int] = {}
+        self._open_files = OpenFiles()
 
     @abstractmethod
     def _open(self, path: str, descriptor: int) -> _Handle:
@@ -259,7 +259,7 @@ class TableFiles(Tables, Generic[_Handle]):
             SourceError: It cannot be read.
         """
         pa = import_arrow()
-        self._confirm_file(table_idx)
+        self.check_size(table_idx)
         try:
             array = descend(self._column_of(self.handle(table_idx), piece, path[0]), path[1:])
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
@@ -268,28 +268,8 @@ class TableFiles(Tables, Generic[_Handle]):
                 where=f"{self.name(table_idx)}, piece {piece}",
                 fix="is the file truncated? write or download it again",
             ) from error
-        self._confirm_file(table_idx)
+        self._open_files.look(self._open_files.files[table_idx])
         return array
-
-    def confirm(self, table_idx: int) -> None:
-        """Refuse a file that is not what it was when it was indexed.
-
-        Raises:
-            SourceError: It changed.
-        """
-        self._confirm_file(table_idx)
-
-    def _confirm_file(self, table_idx: int) -> None:
-        descriptor = self._descriptors.get(table_idx)
-        if descriptor is None:
-            self._confirm_closed(table_idx)
-            return
-        now, stamp = os.fstat(descriptor), self._stamps[table_idx]
-        if now.st_mtime_ns != stamp.mtime_ns or now.st_size != stamp.size:
-            check_open_file(stamp, descriptor)
-
-    def _confirm_closed(self, table_idx: int) -> None:
-        """Refuse a file that is not open and changed, if what was had from it may still be used."""
 
     def handle(self, table_idx: int) -> _Handle:
         """Return an open file.
@@ -303,7 +283,8 @@ class TableFiles(Tables, Generic[_Handle]):
             check_stamp(stamp)
             while len(self._handles) >= MAX_OPEN_FILES:
                 self._drop(next(iter(self._handles)))
-            self._descriptors[table_idx], handle = self._opened(stamp.path)
+            descriptor, handle = self._opened(stamp.path)
+            self._open_files.files[table_idx] = OpenFile(descriptor, stamp)
             self._handles[table_idx] = handle
         return handle
 
@@ -328,7 +309,7 @@ class TableFiles(Tables, Generic[_Handle]):
                 self._drop(table_idx)
 
     def _drop(self, table_idx: int) -> None:
-        os.close(self._descriptors.pop(table_idx))
+        self._open_files.drop(table_idx)
         self._release(self._handles.pop(table_idx))
 
     def close(self) -> None:
@@ -336,15 +317,8 @@ class TableFiles(Tables, Generic[_Handle]):
         while self._handles:
             self._drop(next(iter(self._handles)))
 
-    def __del__(self) -> None:
-        # Not `close`: what Arrow has open ends by itself.
-        while (
-            os is not None and self._descriptors
-        ):  # at the end of the interpreter the modules may be gone, and it closes what is open
-            os.close(self._descriptors.popitem()[1])
-
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": {}, "_descriptors": {}}
+        return {**self.__dict__, "_handles": {}, "_open_files": OpenFiles()}
 
 
 class FileTableSource(TableSource):

@@ -22,6 +22,7 @@ from headrace.errors import SourceError
 from headrace.index import CorpusIndex
 
 from ..shared.codec import found_by
+from ..shared.parts import are_large, count_workers, scan_parts
 from ..shared.source import make_index
 from .archive import METADATA_NAME, Member, TarBytes, scan_members, split_name, unescape
 from .fields import default_data_key, parse_members
@@ -63,6 +64,43 @@ class _Column:
     sizes: array[int] = field(default_factory=lambda: array("q"))
 
 
+@dataclass
+class _Found:
+    """What is known of one or several archives.
+
+    Attributes:
+        tags: Of the sequences.
+        columns: Data key -> its column.
+        metadata: What the writers stored.
+        all_have_metadata: Whether each archive has such.
+        num_skipped: Sequences that lack a member.
+        num_nameless: Files whose names are none of a member.
+        example: The last one of them.
+    """
+
+    columns: dict[str, _Column] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+    metadata: list[Metadata] = field(default_factory=list)
+    all_have_metadata: bool = True
+    num_skipped: int = 0
+    num_nameless: int = 0
+    example: str = ""
+
+    def add(self, other: _Found) -> None:
+        """Add what is known of the next archives."""
+        for key, column in other.columns.items():
+            own = self.columns.setdefault(key, _Column())
+            own.lengths += column.lengths
+            own.ends += column.ends
+            own.sizes += column.sizes
+        self.tags += other.tags
+        self.metadata += other.metadata
+        self.all_have_metadata &= other.all_have_metadata
+        self.num_skipped += other.num_skipped
+        self.num_nameless += other.num_nameless
+        self.example = other.example or self.example
+
+
 def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
     """Walk through archives: some 10 microseconds a sequence of one array, and what it takes to read headers of audio.
 
@@ -70,47 +108,55 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
         SourceError: An archive is truncated, or not to be trusted, or a sequence is not like the others.
         ConfigError: The options do not fit what is there.
     """
-    gathering = _Gathering(options)
-    for file_idx, path in enumerate(paths):
-        gathering.add_archive(file_idx, path)
-    return gathering.index()
+    walk, found, file_of = _Walk(options, options.members), _Found(), array("i")
+    num_alone = 0  # archives up to the first sequence, which says what there is in all of them
+    while num_alone < len(paths) and (walk.decoders is None or not found.tags):
+        found.add(walk(paths[num_alone]))
+        file_of += array("i", [num_alone]) * (len(found.tags) - len(file_of))
+        num_alone += 1
+    rest = paths[num_alone:]
+    codecs = [decoder.codec for decoder in (walk.decoders or {}).values()]
+    num_workers = count_workers(len(rest), pays=are_large(rest))
+    for file_idx, part in enumerate(scan_parts(walk, rest, codecs, num_workers=num_workers), num_alone):
+        found.add(part)
+        file_of += array("i", [file_idx]) * len(part.tags)
+    return _Gathered(options, walk.decoders or {}, found, file_of).index()
 
 
-class _Gathering:
-    """What is known of the archives so far."""
+class _Walk:
+    """Walks through one archive after the other.
 
-    def __init__(self, options: TarOptions) -> None:
-        self._options = options
-        self._decoders = options.members
-        self._columns = {key: _Column() for key in options.members or {}}
-        self._tags: list[str] = []
-        self._file_of = array("i")
-        self._metadata: list[Metadata] = []
-        self._all_have_metadata = True
-        self._num_skipped = self._num_nameless = 0
-        self._example = ""
+    Args:
+        options: What the user said.
+        decoders: Data key -> how its members become arrays; `None`: the first sequence says it.
 
-    def add_archive(self, file_idx: int, path: str) -> None:
+    Attributes:
+        decoders: The same, as far as they are known.
+    """
+
+    def __init__(self, options: TarOptions, decoders: dict[str, MemberDecoder] | None) -> None:
+        self._options, self.decoders = options, decoders
+
+    def __call__(self, path: str) -> _Found:
         """Walk through one archive."""
         seen: set[str] = set()
         key: str | None = None
         parts: dict[str, Member] = {}
-        found: list[Metadata] = []
-        first = len(self._tags)
+        found = _Found({data_key: _Column() for data_key in self.decoders or {}})
         with TarBytes(path) as archive:
             for member in scan_members(archive):
                 if member.name == METADATA_NAME:
                     data = archive.read(member.position, member.num_bytes)
-                    found.append(read_metadata(data, f"{path}, member {METADATA_NAME!r}"))
+                    found.metadata.append(read_metadata(data, f"{path}, member {METADATA_NAME!r}"))
                     continue
                 names = split_name(member.name)
                 if names is None:
-                    self._num_nameless += 1
-                    self._example = f"{path}, member {member.name!r}"
+                    found.num_nameless += 1
+                    found.example = f"{path}, member {member.name!r}"
                     continue
                 if names[0] != key:
                     if key is not None:
-                        self._add_seq(archive, file_idx, key, parts)
+                        self._add_seq(found, archive, key, parts)
                     key, parts = names[0], {}
                     if key in seen:
                         raise SourceError(
@@ -128,21 +174,21 @@ class _Gathering:
                     )
                 parts[names[1]] = member
             if key is not None:
-                self._add_seq(archive, file_idx, key, parts)
-        self._metadata += found
-        self._all_have_metadata &= bool(found)
-        if found and self._options.tag in (None, SHARD_AND_KEY):
-            self._tags[first:] = map(unescape, self._tags[first:])
+                self._add_seq(found, archive, key, parts)
+        found.all_have_metadata = bool(found.metadata)
+        if found.metadata and self._options.tag in (None, SHARD_AND_KEY):
+            found.tags = [*map(unescape, found.tags)]
         if self._options.tag == SHARD_AND_KEY:
             shard = Path(path).stem
-            self._tags[first:] = [f"{shard}/{tag}" for tag in self._tags[first:]]
+            found.tags = [f"{shard}/{tag}" for tag in found.tags]
+        return found
 
-    def _add_seq(self, archive: TarBytes, file_idx: int, key: str, parts: dict[str, Member]) -> None:
-        if self._decoders is None:
-            self._decoders = self._decoders_of(archive, parts)
-            self._columns = {data_key: _Column() for data_key in self._decoders}
-        elif self._options.members is None and len(parts) > len(self._decoders):
-            known = {decoder.ext for decoder in self._decoders.values()}
+    def _add_seq(self, found: _Found, archive: TarBytes, key: str, parts: dict[str, Member]) -> None:
+        if self.decoders is None:
+            self.decoders = self._decoders_of(archive, parts)
+            found.columns = {data_key: _Column() for data_key in self.decoders}
+        elif self._options.members is None and len(parts) > len(self.decoders):
+            known = {decoder.ext for decoder in self.decoders.values()}
             unknown = sorted(set(parts) - known)
             there = ", ".join("." + ext for ext in unknown)
             raise SourceError(
@@ -150,10 +196,10 @@ class _Gathering:
                 where=archive.path,
                 fix="name the ones to read: fields={data key: extension, ...}",
             )
-        for decoder in self._decoders.values():
+        for decoder in self.decoders.values():
             if decoder.ext not in parts:
                 if self._options.missing == "skip":
-                    self._num_skipped += 1
+                    found.num_skipped += 1
                     return
                 there = ", ".join("." + ext for ext in parts)
                 raise SourceError(
@@ -161,10 +207,9 @@ class _Gathering:
                     where=archive.path,
                     fix='name the ones to read (fields={data key: extension, ...}), or leave it out: missing="skip"',
                 )
-        self._tags.append(self._tag_of(archive, key, parts))
-        self._file_of.append(file_idx)
-        for data_key, decoder in self._decoders.items():
-            member, column = parts[decoder.ext], self._columns[data_key]
+        found.tags.append(self._tag_of(archive, key, parts))
+        for data_key, decoder in self.decoders.items():
+            member, column = parts[decoder.ext], found.columns[data_key]
             column.lengths.append(decoder.scan(archive, member, f"{archive.path}, member {member.name!r}"))
             column.ends.append(member.position + member.num_bytes)
             column.sizes.append(member.num_bytes)
@@ -194,51 +239,61 @@ class _Gathering:
             found[data_key] = parse_members(data_key, ext)
         return found
 
+
+class _Gathered:
+    """What is known of all archives, to be made an index."""
+
+    def __init__(
+        self, options: TarOptions, decoders: dict[str, MemberDecoder], found: _Found, file_of: array[int]
+    ) -> None:
+        self._options, self._decoders, self._found, self._file_of = options, decoders, found, file_of
+        self._columns = {key: found.columns.get(key) or _Column() for key in decoders}
+
     def index(self) -> CorpusIndex:
         """Return the index of all archives."""
-        if self._num_nameless and not self._tags:
+        if self._found.num_nameless and not self._found.tags:
             raise SourceError(
-                f"none of the {self._num_nameless} files has a name such as `key.extension`",
-                where=self._example,
+                f"none of the {self._found.num_nameless} files has a name such as `key.extension`",
+                where=self._found.example,
                 fix="name the members so: what stands before the first dot is the sequence, the rest says what it is",
             )
-        if self._num_skipped:
-            _LOGGER.warning("%d sequences lack a member and are left out (missing='skip')", self._num_skipped)
-        for decoder in (self._decoders or {}).values():
-            if self._tags:
+        if self._found.num_skipped:
+            _LOGGER.warning("%d sequences lack a member and are left out (missing='skip')", self._found.num_skipped)
+        for decoder in self._decoders.values():
+            if self._found.tags:
                 decoder.codec.end_scan()
         lengths = self._lengths_by_metadata()
-        decoders_of = self._decoders or {}
         locators: dict[str, NDArray[Any]] = {"file": np.array(self._file_of, np.int32)}
         for key, column in self._columns.items():
             locators[f"end/{key}"] = np.array(column.ends, np.int64)
             locators[f"bytes/{key}"] = np.array(column.sizes, np.int64)
         return make_index(
-            **found_by({key: decoder.codec for key, decoder in decoders_of.items()}),
-            tags=self._tags,
+            **found_by({key: decoder.codec for key, decoder in self._decoders.items()}),
+            tags=self._found.tags,
             lengths=lengths,
             locators=locators,
-            learnt={key: decoder.codec.learnt for key, decoder in decoders_of.items()},
-            extensions={key: decoder.ext for key, decoder in decoders_of.items()},
+            learnt={key: decoder.codec.learnt for key, decoder in self._decoders.items()},
+            extensions={key: decoder.ext for key, decoder in self._decoders.items()},
         )
 
     def _lengths_by_metadata(self) -> dict[str, NDArray[np.int64]]:
         """Use names and layouts that the writer stored, if all archives have them; return the lengths."""
-        metadata = merge_metadata(self._metadata) if self._metadata and self._all_have_metadata else None
+        found = self._found
+        metadata = merge_metadata(found.metadata) if found.metadata and found.all_have_metadata else None
         if metadata is not None and self._options.members is None:
             self._rename_keys(metadata)
         lengths = {key: np.array(column.lengths, np.int64) for key, column in self._columns.items()}
         keys = {} if metadata is None else {ext: key for key, ext in metadata.members.items()}
-        for key, decoder in (self._decoders or {}).items():
+        for key, decoder in self._decoders.items():
             if metadata is not None and decoder.ext in keys and decoder.has_stored_layout:
                 lengths[key] = adopt_layout(metadata, keys[decoder.ext], decoder, lengths[key])
         return lengths
 
     def _rename_keys(self, metadata: Metadata) -> None:
         """Rename data keys as the writer had them, in its order; members that were added later come last."""
-        ours = {decoder.ext: key for key, decoder in (self._decoders or {}).items()}
+        ours = {decoder.ext: key for key, decoder in self._decoders.items()}
         names = {key: ours.pop(ext, None) for key, ext in metadata.members.items()}
-        for key, own in names.items() if self._tags else ():
+        for key, own in names.items() if self._found.tags else ():
             if own is None:
                 raise SourceError(
                     f"the metadata names the data key {key!r}, but there are no members .{metadata.members[key]}",
@@ -246,7 +301,7 @@ class _Gathering:
                     fix="members were taken out after it was written: name the others by fields=",
                 )
         names |= {key: key for key in ours.values() if key not in names}
-        found, columns = self._decoders or {}, self._columns
+        found, columns = self._decoders, self._columns
         self._decoders = {
             key: parse_members(key, metadata.members[key]) if own is None else found[own] for key, own in names.items()
         }

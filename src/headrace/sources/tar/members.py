@@ -81,6 +81,8 @@ class BytesDecoder(MemberDecoder):
 class _BytesCodec(Codec):
     """Bytes as they are."""
 
+    must_see_all = False
+
     def __init__(self, *, is_text: bool) -> None:
         self._spec = DataSpec("uint8", sparse=True, dim=256) if is_text else DataSpec("uint8", dim=1)
 
@@ -184,6 +186,8 @@ class ArrayCodec(Codec):
         vocab: Number of classes, or their labels, if values are class indices; they are then compared with it.
     """
 
+    must_see_all = False
+
     def __init__(self, what: str, vocab: int | Sequence[str] | None) -> None:
         self._num_classes = vocab if isinstance(vocab, int | None) else len(vocab)
         self.labels = None if isinstance(vocab, int | None) else list(vocab)
@@ -212,6 +216,16 @@ class ArrayCodec(Codec):
             self._is_usual = False
         self._learner.learn(value.dtype, value.shape, where)
         return value.shape[0] if value.shape else 1
+
+    @property
+    def scanned(self) -> tuple[DataSpec | None, bool]:
+        """The layout, and whether all have the usual order of bytes and axes."""
+        return self._learner.known, self._is_usual
+
+    def join(self, scanned: tuple[DataSpec | None, bool]) -> None:
+        """Take what was found of other arrays."""
+        self._learner.join(scanned[0])
+        self._is_usual &= scanned[1]
 
     def encode(self, value: bytes, where: str) -> NDArray[Any]:
         """Return an array in C order and the byte order of this machine, after a look at its dtype and classes."""

@@ -223,9 +223,7 @@ class SampleMultiplexer(RandomPipe[Any]):
         while not all(ended):
             bounds = list(accumulate(0.0 if over else weight for over, weight in zip(ended, self.weights, strict=True)))
             total = bounds[-1]
-            bounds[bounds.index(total)] = float(
-                "inf"
-            )  # of the last that has not ended, so that rounding does not matter
+            bounds[bounds.index(total)] = float("inf")  # of the last that has not ended, despite rounding
             while True:
                 source_idx = bisect_right(bounds, draw() * total)
                 try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -34,11 +35,59 @@ class PrefetchTimeoutError(RuntimeError):
         return f"Fail to fetch data within {self.timeout} seconds"
 
 
-def close_group(group: Any) -> None:
-    """Destroy a process group of torch.distributed, unless all groups were destroyed before; None: do nothing."""
+def initialized_distributed() -> Any:
+    """Return the module `torch.distributed`.
+
+    Raises:
+        RuntimeError: It is not initialised.
+    """
     distributed: Any = sys.modules.get("torch.distributed")
-    if group is not None and distributed is not None and distributed.is_initialized():
-        distributed.destroy_process_group(group)
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
+        raise RuntimeError(
+            "Torch Distributed is required to be initialized: call torch.distributed.init_process_group() first"
+        )
+    return distributed
+
+
+class GlooGroup:
+    """A gloo process group of all ranks, which is destroyed with this object.
+
+    Args:
+        timeout: Seconds that a rank waits for the others in each call.
+
+    Raises:
+        RuntimeError: torch.distributed is not initialised.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._group: Any = None
+        self._distributed = initialized_distributed()
+        self._torch: Any = sys.modules["torch"]
+        self._pid = os.getpid()
+        self._group = self._distributed.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
+
+    def minimum(self, number: int) -> int:
+        """Return the minimum of a number over all ranks."""
+        tensor = self._torch.tensor([number], dtype=self._torch.int64)
+        self._distributed.all_reduce(tensor, op=self._distributed.ReduceOp.MIN, group=self._group)
+        return int(tensor.item())
+
+    def broadcast(self, numbers: list[int]) -> list[int]:
+        """Return the numbers of rank 0; each is less than 2**63."""
+        tensor = self._torch.tensor(numbers, dtype=self._torch.int64)
+        self._distributed.broadcast(tensor, src=0, group=self._group)
+        return list(map(int, tensor.tolist()))
+
+    def close(self) -> None:
+        """Destroy the group, unless all groups were destroyed before. A second call does nothing."""
+        group, self._group = self._group, None
+        # The threads of the group exist only in the process that made it: in a forked child they cannot be ended.
+        if group is not None and os.getpid() == self._pid and self._distributed.is_initialized():
+            self._distributed.destroy_process_group(group)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):  # never made, or torch is gone: the interpreter ends
+            self.close()
 
 
 @functional_pipe("fullsync")
@@ -59,17 +108,13 @@ class FullSync(ReadAheadPipe, source="datapipe"):
     """
 
     _not_shipped = (*ReadAheadPipe._not_shipped, "_group")
-    _group: Any = None
+    _group: GlooGroup | None = None
 
     def __init__(self, datapipe: IterPipe[Any], timeout: float = 1800) -> None:
         if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not 0 < timeout < _MAX_SECONDS:
             raise ConfigError(f"timeout must be a positive number of seconds, got {timeout!r}")
         self.datapipe = datapipe
         self.timeout = timeout
-
-    def __del__(self) -> None:
-        with contextlib.suppress(Exception):  # at the end of the interpreter the modules may be gone
-            close_group(self._group)
 
     def is_replicable(self) -> bool:
         """Return that it runs in the main process only."""
@@ -100,21 +145,8 @@ class FullSync(ReadAheadPipe, source="datapipe"):
 
     def _agreement(self) -> Callable[[int], int]:
         """Return a function that returns the minimum of a number over all ranks."""
-        torch = sys.modules.get("torch")
-        distributed: Any = sys.modules.get("torch.distributed")
-        if torch is None or distributed is None or not (distributed.is_available() and distributed.is_initialized()):
-            raise RuntimeError(
-                "Torch Distributed is required to be initialized: call torch.distributed.init_process_group() first"
-            )
-        if distributed.get_world_size() == 1:
+        if initialized_distributed().get_world_size() == 1:
             return lambda number: number
         if self._group is None:
-            timeout = timedelta(seconds=self.timeout + _GRACE_SECONDS)
-            self._group = distributed.new_group(backend="gloo", timeout=timeout)
-
-        def agree(number: int) -> int:
-            tensor = torch.tensor([number], dtype=torch.int32)
-            distributed.all_reduce(tensor, op=distributed.ReduceOp.MIN, group=self._group)
-            return int(tensor.item())
-
-        return agree
+            self._group = GlooGroup(self.timeout + _GRACE_SECONDS)
+        return self._group.minimum

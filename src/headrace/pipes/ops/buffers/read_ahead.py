@@ -170,9 +170,8 @@ class ReadAhead:
 
     def _rest(self) -> None:
         with self._changed:
-            self.is_at_rest = (
-                True  # before the buffer is checked: a consumer that takes an item now sees it and wakes us
-            )
+            # Before the buffer is checked: a consumer that takes an item now sees it, and wakes us.
+            self.is_at_rest = True
             self._changed.notify_all()
             self._changed.wait_for(
                 lambda: self._is_stopping or (not self._num_holds and len(self.buffer) < self._num_ahead)
