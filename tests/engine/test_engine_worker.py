@@ -127,7 +127,7 @@ def test_a_worker_process_is_the_same_worker_in_all_of_its_threads() -> None:
 
 def test_each_place_is_published_and_counted() -> None:
     published: list[CurrentItem] = []
-    scope = WorkerScope(INFO, on_item=published.append)
+    scope = WorkerScope(INFO, on_item=lambda tag, epoch: published.append(CurrentItem(tag, epoch)))
     with worker_scope(scope):
         note_item(tag="a", epoch=1)
         note_item(epoch=2)

@@ -122,7 +122,7 @@ def test_in_a_thread_a_run_is_counted_and_an_earlier_one_forgotten() -> None:
         note_item("d")
         counts.append(scope.num_items)
         assert scope.item == CurrentItem("d")
-        scope.item = None
+        scope.begin_ticket()
         assert scope.item is None
         assert scope.num_items == counts[-1]
     assert counts == sorted(set(counts))

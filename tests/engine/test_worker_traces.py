@@ -27,7 +27,7 @@ def test_the_last_place_is_read(places: list[CurrentItem]) -> None:
     assert trainer.read_item() is None
     seen = trainer.counter
     for place in places:
-        worker.write_item(place)
+        worker.write_item(place.tag, place.epoch)
         tag = None if place.tag is None else place.tag.encode(errors="replace").decode()
         assert trainer.read_item() == CurrentItem(tag, place.epoch)
         assert trainer.counter > seen
@@ -36,7 +36,7 @@ def test_the_last_place_is_read(places: list[CurrentItem]) -> None:
 
 def test_a_tag_that_is_too_long_is_cut() -> None:
     worker, trainer = _two_sides()
-    worker.write_item(CurrentItem("x" * 10_000, 3))
+    worker.write_item("x" * 10_000, 3)
     place = trainer.read_item()
     assert place is not None
     assert place.tag is not None

@@ -81,8 +81,7 @@ class Worker:
             already told.
         """
         scope, worker_idx = self.scope, self.worker_idx
-        scope.item = None
-        scope.skipped.clear()
+        scope.begin_ticket()
         start = time.perf_counter()
         failure: Failure | None = None
         if self._mode is Mode.TASK:

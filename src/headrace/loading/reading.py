@@ -20,7 +20,7 @@ from headrace.datasets.parts import open_reader
 from headrace.datasets.reading import reader as datasets
 from headrace.datasets.reading.chunks import Cutter, SeqChunks
 from headrace.datasets.reading.reader import Failed as Failed
-from headrace.engine import WorkerInfo, note_items
+from headrace.engine import WorkerInfo, note_item, note_items
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
@@ -50,14 +50,20 @@ class Reader(ABC):
     Attributes:
         is_all_ours: Whether no code of the user's reads, which might draw from the global generators.
         has_columns: Whether `columns` may be asked.
+        reads_alone: Whether `read_alone` may be asked.
     """
 
     is_all_ours = False
     has_columns = False
+    reads_alone = False
 
     @abstractmethod
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
         """Yield for each sequence that is wanted, in order, its tag and what was read; or a `Failed`."""
+
+    def read_alone(self, epoch: int, corpus_idx: int) -> tuple[str, Any]:
+        """Read one sequence as `read` does, in a third of the time; what is raised is its error."""
+        raise NotImplementedError(f"{type(self).__name__} reads by requests, also sequence {corpus_idx} of {epoch}")
 
     def read_chunks(
         self, wanted: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
@@ -222,9 +228,16 @@ class ItemsReading(Reading):
 
 
 class _ItemsReader(Reader):
+    reads_alone = True
+
     def __init__(self, items: Any) -> None:
         self._items = items
         self._get_tag = getattr(items, "get_seq_tag", None)
+
+    def read_alone(self, epoch: int, corpus_idx: int) -> tuple[str, Any]:
+        note_item(f"(item {corpus_idx})", epoch)
+        tag = f"seq-{corpus_idx}" if self._get_tag is None else str(self._get_tag(corpus_idx))
+        return tag, self._items[corpus_idx]
 
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
         items, get_tag, indices = self._items, self._get_tag, wanted.indices.tolist()

@@ -6,8 +6,8 @@ depends on which worker it is, or on what it did before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -131,11 +131,14 @@ class BatchWork:
 
     def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
         """Get ready in a worker."""
-        keep_globals = kept_globals if self.options.seeds_globals and info.runs_in != "process" else nullcontext
-        with keep_globals():  # a dataset may read a sequence to learn its layout
+        in_process = info.runs_in == "process"
+        keeps_globals = self.options.seeds_globals and not in_process
+        with kept_globals() if keeps_globals else nullcontext():  # a dataset may read a sequence to learn its layout
             reader = self.reading.open(info)
-        maker = _BatchMaker(reader, self.reading, self.options, keep_globals)
-        return maker.make_seeded if maker.seeds_globals else maker.make
+        maker = _BatchMaker(reader, self.reading, self.options, in_process=in_process)
+        if not maker.seeds_globals:
+            return maker.make
+        return maker.make_seeded if in_process else maker.make_kept
 
 
 @dataclass(slots=True)
@@ -153,7 +156,8 @@ class _BatchMaker:
         reader: Reader,
         reading: Reading,
         options: WorkOptions,
-        keep_globals: Callable[[], AbstractContextManager[None]],
+        *,
+        in_process: bool,
     ) -> None:
         self._reader = reader
         self._options = options
@@ -161,8 +165,9 @@ class _BatchMaker:
         is_plain = options.transform is None and options.collate is None
         self._reads_at_once = is_plain and reader.has_columns
         self._stacks_items = not reading.is_by_key and options.collate is None
+        # What is made in a worker process is copied out of it at once, so an item of the user's can be the batch.
+        self._gives_alone = is_plain and in_process and reader.reads_alone
         self.seeds_globals = options.seeds_globals and not (is_plain and reader.is_all_ours)
-        self._keep_globals = keep_globals
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
         self._cutter = Cutter(
             options.data_key,
@@ -172,11 +177,15 @@ class _BatchMaker:
         )
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
+    def make_kept(self, task: Task) -> Any:
+        """Do as `make_seeded`, and leave the global generators as they were."""
+        with kept_globals():
+            return self.make_seeded(task)
+
     def make_seeded(self, task: Task) -> Any:
         """Make the batch of a task, with code of the user's that may draw from the global generators."""
-        with self._keep_globals():
-            seed_globals(self._options.seed, "global generators", epoch=task.epoch, number=task.number)
-            return self.make(task)
+        seed_globals(self._options.seed, "global generators", epoch=task.epoch, number=task.number)
+        return self.make(task)
 
     def make(self, task: Task) -> Any:
         """Make the batch of a task: what `pack_made` returns, or what a collate does, the user's or that of items."""
@@ -184,9 +193,20 @@ class _BatchMaker:
             made = self._make_at_once(task)
             if made is not None:
                 return made
+        found: Iterable[tuple[str, Any]]
+        if task.chunk_starts is not None:
+            found = self._read_chunks(task)
+        elif self._gives_alone and len(task.indices) == 1 and task.seq_frames is None:
+            tag, item = self._reader.read_alone(task.epoch, task.indices.item())
+            if _is_plain(item):
+                confirm_reads()
+                return item[np.newaxis]
+            found = ((tag, item),)
+        else:
+            found = self._reader.read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
         stack = ItemStack(len(task.indices), _allocate) if self._stacks_items else None
         members = _Members() if stack is None else _Members(stack.items)
-        self._read(task, members, stack)
+        self._take(task, found, members, stack)
         confirm_reads()
         for _, tag, error in members.failures:
             note_item(tag, task.epoch)
@@ -215,18 +235,15 @@ class _BatchMaker:
         except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
             return None
 
-    def _read(self, task: Task, members: _Members, stack: ItemStack | None) -> None:
-        """Read the members of a task, with what is done to each of them.
+    def _take(self, task: Task, found: Iterable[tuple[str, Any]], members: _Members, stack: ItemStack | None) -> None:
+        """Take the members of a task as they are read, with what is done to each of them.
 
         Args:
             task: It.
+            found: The tag of each, and what was read, or a `Failed`.
             members: Gets them.
             stack: Takes them for it, where they are items to be stacked.
         """
-        if task.chunk_starts is None:
-            found = self._reader.read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
-        else:
-            found = self._read_chunks(task)
         is_changed = self._options.transform is not None or task.seq_frames is not None
         tags, seqs, failures = members.tags, members.seqs, members.failures
         for number, (tag, seq) in enumerate(found):
@@ -338,6 +355,11 @@ class _BatchMaker:
         )
         packing = (packed.segment_ids, packed.positions, packed.rows, packed.starts)
         return pack_made(tags, kept, packed.arrays, packed.lengths, packing)
+
+
+def _is_plain(item: Any) -> bool:
+    """Tell whether an item is an array of numbers that can be the row of a batch as it lies in memory."""
+    return type(item) is np.ndarray and item.flags.c_contiguous and item.dtype.isnative and item.dtype.kind in "biufc"
 
 
 def _allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -21,12 +21,15 @@ _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 
 
 def _key_bytes(seed: int, purpose: str, epoch: int, corpus_idx: int, occurrence: int) -> bytes:
-    for name, value in (("seed", seed), ("epoch", epoch), ("corpus_idx", corpus_idx), ("occurrence", occurrence)):
-        if not _INT64_MIN <= value <= _INT64_MAX:
-            raise ConfigError(
-                f"{name} = {value} does not fit into 64 bits", fix="use a number from -2**63 to 2**63 - 1"
-            )
-    return _FORMAT.pack(seed, epoch, corpus_idx, occurrence) + purpose.encode()
+    try:
+        return _FORMAT.pack(seed, epoch, corpus_idx, occurrence) + purpose.encode()
+    except struct.error:
+        for name, value in (("seed", seed), ("epoch", epoch), ("corpus_idx", corpus_idx), ("occurrence", occurrence)):
+            if not _INT64_MIN <= value <= _INT64_MAX:
+                raise ConfigError(
+                    f"{name} = {value} does not fit into 64 bits", fix="use a number from -2**63 to 2**63 - 1"
+                ) from None
+        raise
 
 
 def derive_seed(

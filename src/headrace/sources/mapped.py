@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -136,6 +137,10 @@ class MapSource(Source):
 
     def tags_of(self, corpus_indices: NDArray[Any]) -> list[str]:
         """Return the tags of several sequences; the object is asked for these only."""
+        if self._tags is None and not hasattr(self._obj, "get_seq_tag"):
+            for corpus_idx in (corpus_indices.min(), corpus_indices.max()) if len(corpus_indices) else ():
+                check_corpus_idx(int(corpus_idx), self._num_seqs)
+            return [f"seq-{corpus_idx}" for corpus_idx in corpus_indices.tolist()]
         return [self.tag(corpus_idx) for corpus_idx in corpus_indices.tolist()]
 
     def _all_tags(self) -> Sequence[str] | GeneratedTags:
@@ -197,22 +202,26 @@ class MapSource(Source):
         return arrays
 
     def _arrays_as_expected(self, item: Any) -> dict[str, NDArray[Any]] | None:
-        """Return the arrays of an item that is a dict of arrays and numbers of the layouts, as most are; or `None`."""
+        """Return the arrays of an item that is a dict of arrays, tensors and numbers of the layouts; or `None`."""
         if type(item) is not dict or (self._learnt and len(item) != len(self._expected)):
             return None
         arrays = {}
         for key, dtype, num_axes, sizes in self._expected:
             array = item.get(key)
             if type(array) is not np.ndarray:
-                if num_axes or not _is_number_of(array, dtype):
+                if not num_axes and _is_number_of(array, dtype):
+                    arrays[key] = np.array(array, dtype)
+                    continue
+                array = _array_of_tensor(array)
+                if array is None:
                     return None
-                array = np.array(array, dtype)
-            elif array.dtype != dtype or array.ndim != num_axes:
+            if (array.dtype is not dtype and array.dtype != dtype) or array.ndim != num_axes:
                 return None
-            shape = array.shape
-            for axis, size in sizes:
-                if shape[axis] != size:
-                    return None
+            if sizes:
+                shape = array.shape
+                for axis, size in sizes:
+                    if shape[axis] != size:
+                        return None
             arrays[key] = array
         return arrays
 
@@ -271,9 +280,20 @@ class _Expected(NamedTuple):
 
 def _is_number_of(value: object, dtype: np.dtype[Any]) -> bool:
     """Tell whether a value is a number that an array of a dtype holds as it is."""
-    if isinstance(value, np.generic):
-        return value.dtype == dtype
-    return type(value) is int and dtype == np.int64 and abs(value) < 1 << 62
+    if type(value) is int:
+        return dtype == np.int64 and -1 << 62 < value < 1 << 62
+    return isinstance(value, np.generic) and value.dtype == dtype
+
+
+def _array_of_tensor(value: Any) -> NDArray[Any] | None:
+    """Return a torch tensor as an array over its memory; `None` if it is none, or more has to be done to it."""
+    if type(value) is not getattr(sys.modules.get("torch"), "Tensor", None):
+        return None
+    try:
+        array: NDArray[Any] = value.numpy()
+    except (RuntimeError, TypeError):  # it needs a gradient, or is on a device
+        return None
+    return array
 
 
 def _checked_tag(tag: object, where: str) -> str:

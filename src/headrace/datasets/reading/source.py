@@ -184,7 +184,18 @@ class SourceReader(KeepingReader):
 
     def features_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | Failed]]:
         """Read the arrays: tags are known without them."""
-        return self.take_each(wanted, self.features)
+        if not self.reads_by_key():
+            return self.take_each(wanted, self.features)
+        indices, read_seq = wanted.indices.tolist(), self._source.read_seq
+
+        def read_stored(number: int) -> Features:
+            try:
+                return read_seq(indices[number])
+            except Exception as error:
+                self._add_note(error, number)
+                raise
+
+        return self.take_each(wanted, read_stored)
 
     def _read(self, number: int) -> dict[int, Features]:
         if not self._group:

@@ -15,9 +15,9 @@ from ..memory.memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd
 from ..user.worker_info import CurrentItem, item_of_run
 
 _NUM_BYTES = 16 * PAGE_BYTES  # for the tags of a run; only pages that are written take memory
-_WORDS = struct.Struct("=3q")  # epoch, number of items, bytes of their tags
+_WORDS = struct.Struct("=4q")  # which item is current, epoch, number of items, bytes of their tags
 _COUNTER, _STARVED, _NUMBER = 0, 1, 2  # indices of 8-byte words
-_WORDS_AT, _TAGS_AT = 24, 48
+_WORDS_AT, _TAGS_AT = 8 * _NUMBER, 48
 _NO_EPOCH = -(2**63)
 _NO_TAG = -1  # instead of the number of items
 _SEPARATOR = "\0"
@@ -44,16 +44,16 @@ class StatusPage:
 
     def __init__(self, fd: int) -> None:
         self._bytes = Mapping(fd, 0, _NUM_BYTES).as_array().data
-        self._words = self._bytes[:_WORDS_AT].cast("q")
+        self._words = self._bytes[: _WORDS_AT + 8].cast("q")
         self._cursor = self._words[_NUMBER : _NUMBER + 1]
         self._num_writes = 0
 
-    def write_item(self, item: CurrentItem) -> None:
-        """Publish a item; the worker's side only. About 1 us."""
-        if item.tag is None:
-            self._write(b"", _NO_TAG, item.epoch)
+    def write_item(self, tag: str | None, epoch: int | None) -> None:
+        """Publish an item; the worker's side only. About 1 us."""
+        if tag is None:
+            self._write(b"", _NO_TAG, epoch)
         else:
-            self._write(item.tag.encode(errors="replace")[:_MAX_TAG_BYTES], 1, item.epoch)
+            self._write(tag.encode(errors="replace")[:_MAX_TAG_BYTES], 1, epoch)
 
     def write_items(self, tags: Sequence[str], epoch: int | None) -> MutableSequence[int] | None:
         """Publish a run of items, the first one as the current; the worker's side only. About 20 ns for each.
@@ -74,14 +74,13 @@ class StatusPage:
             self._words[_COUNTER] = self._num_writes
 
     def _write(self, tags: bytes, num_tags: int, epoch: int | None) -> None:
-        words = self._words
-        self._num_writes += 1 + self._num_writes % 2
-        words[_COUNTER] = self._num_writes
-        _WORDS.pack_into(self._bytes, _WORDS_AT, _NO_EPOCH if epoch is None else epoch, num_tags, len(tags))
-        self._bytes[_TAGS_AT : _TAGS_AT + len(tags)] = tags
-        words[_NUMBER] = 0
-        self._num_writes += 1
-        words[_COUNTER] = self._num_writes
+        words, num_bytes, num_writes = self._words, len(tags), self._num_writes
+        if not num_writes % 2:
+            num_writes += 1
+            words[_COUNTER] = num_writes
+        _WORDS.pack_into(self._bytes, _WORDS_AT, 0, _NO_EPOCH if epoch is None else epoch, num_tags, num_bytes)
+        self._bytes[_TAGS_AT : _TAGS_AT + num_bytes] = tags
+        self._num_writes = words[_COUNTER] = num_writes + 1
 
     def set_starved(self, starved: bool) -> None:
         """Publish whether the worker waits for a free slot; the worker's side only."""
@@ -99,8 +98,8 @@ class StatusPage:
 
     def read_item(self) -> CurrentItem | None:
         """Return the last item, or None if there was none or it is being written."""
-        counter, number = self._words[_COUNTER], self._words[_NUMBER]
-        epoch, num_tags, num_bytes = _WORDS.unpack_from(self._bytes, _WORDS_AT)
+        counter = self._words[_COUNTER]
+        number, epoch, num_tags, num_bytes = _WORDS.unpack_from(self._bytes, _WORDS_AT)
         text = bytes(self._bytes[_TAGS_AT : _TAGS_AT + num_bytes]).decode(errors="replace")
         if counter == 0 or counter % 2 or self._words[_COUNTER] != counter:
             return None

@@ -294,7 +294,7 @@ class _Loop:
         except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
             self._send(Failed(worker.worker_idx, number, Failure.of(error), run_id))
             return
-        if worker.scope.item is not None:  # of the ticket before: nobody knows yet where this one is
+        if worker.scope.noted is not None:  # of the ticket before: nobody knows yet where this one is
             self._status.forget_item()
         self._gave_up = False
         open_slot(slot)

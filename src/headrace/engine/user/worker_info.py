@@ -70,52 +70,61 @@ class WorkerScope:
 
     Args:
         info: What `get_worker_info` answers.
-        on_item: Called with each item: how a worker process publishes it to the trainer.
+        on_item: Called with the tag and the epoch of each item: how a worker process publishes it to the trainer.
 
     Attributes:
+        noted: What was noted last in this ticket: tag and epoch, or the run; None: nothing.
         skipped: Errors given to `skip_item` in this ticket, each with its item.
         on_items: Called with the tags and the epoch of a run: publishes them, and returns the cursor by which the
             worker moves on in it (see `ItemRun`), or `None` if each item has to be published by itself.
     """
 
-    __slots__ = ("_item", "_num_items", "info", "on_item", "on_items", "skipped")
+    __slots__ = ("_num_items", "info", "noted", "on_item", "on_items", "skipped")
 
-    def __init__(self, info: WorkerInfo, on_item: Callable[[CurrentItem], None] | None = None) -> None:
+    def __init__(self, info: WorkerInfo, on_item: Callable[[str | None, int | None], None] | None = None) -> None:
         self.info = info
         self.on_item = on_item
         self.on_items: Callable[[Sequence[str], int | None], MutableSequence[int] | None] | None = None
         self.skipped: list[tuple[Exception, CurrentItem | None]] = []
-        self._item: CurrentItem | ItemRun | None = None
+        self.noted: tuple[str | None, int | None] | ItemRun | None = None
         self._num_items = 0
 
     @property
     def item(self) -> CurrentItem | None:
         """The item last noted, or the current one of a run."""
-        item = self._item
-        return item.current if isinstance(item, ItemRun) else item
+        item = self.noted
+        if item is None:
+            return None
+        return item.current if type(item) is ItemRun else CurrentItem(*item)  # type: ignore[misc]
 
-    @item.setter
-    def item(self, item: CurrentItem | ItemRun | None) -> None:
-        before, self._item = self._item, item
+    def begin_ticket(self) -> None:
+        """Forget the item, and what was skipped."""
+        if self.noted is not None:
+            self.note_run(None)
+        if self.skipped:
+            self.skipped.clear()
+
+    def note_run(self, items: ItemRun | None) -> None:
+        """Note a run, whose cursor it has published; None: nobody knows the item."""
+        before, self.noted = self.noted, items
         if type(before) is ItemRun:
             self._num_items += max(before.number, 0)
-        if item is not None:
+        if items is not None:
             self._num_items += 1
 
-    def note(self, item: CurrentItem) -> None:
+    def note(self, tag: str | None, epoch: int | None) -> None:
         """Note one item."""
-        self.item = item
+        if type(self.noted) is ItemRun:
+            self.note_run(None)
+        self.noted = tag, epoch
+        self._num_items += 1
         if self.on_item is not None:
-            self.on_item(item)
-
-    def is_at(self, items: ItemRun) -> bool:
-        """Whether no other item was noted since this run was started."""
-        return self._item is items
+            self.on_item(tag, epoch)
 
     @property
     def num_items(self) -> int:
         """How many items there were, or more: grows as long as the worker makes progress."""
-        item = self._item
+        item = self.noted
         return self._num_items + (max(item.number, 0) if isinstance(item, ItemRun) else 0)
 
 
@@ -142,10 +151,10 @@ class ItemRun:
         scope = self._scope
         self._cursor: MutableSequence[int] | None = [0]
         if scope.on_item is not None:
-            scope.item = None  # the items of an earlier run are counted before its cursor is used again
+            scope.note_run(None)  # the items of an earlier run are counted before its cursor is used again
             self._cursor = None if scope.on_items is None else scope.on_items(self._tags, self._epoch)
         if self._cursor is not None:
-            scope.item = self
+            scope.note_run(self)
 
     @property
     def number(self) -> int:
@@ -161,9 +170,9 @@ class ItemRun:
         """Make an item the current one."""
         if self._cursor is None:  # the run cannot be published as a whole
             item = item_of_run(self._tags, self._epoch, number)
-            self._scope.note(item)
+            self._scope.note(item.tag, item.epoch)
             return
-        if not self._scope.is_at(self):
+        if self._scope.noted is not self:  # another item was noted meanwhile
             self._begin()
         self._cursor[0] = number
 
@@ -218,7 +227,7 @@ def note_item(tag: str | None = None, epoch: int | None = None) -> None:
     """
     scope = current_scope()
     if scope is not None:
-        scope.note(CurrentItem(tag, epoch))
+        scope.note(tag, epoch)
 
 
 def note_items(tags: Sequence[str], epoch: int | None = None) -> Callable[[int], None]:
