@@ -22,6 +22,7 @@ import pytest
 from headrace import DataLoader, FixedCount
 from headrace.engine import Engine, EngineOptions, Job, Raising
 from headrace.engine.events import Done
+from headrace.engine.process.proc_tree import descendants_of
 from headrace.engine.remote import ConnectedWorkers, LocalLauncher, RemoteExecutor
 from headrace.engine.remote import listener as listener_module
 from headrace.engine.remote.handshake import (
@@ -114,6 +115,36 @@ def test_a_spare_worker_takes_the_place_of_one_that_is_killed(
             worker.send_signal(signal.SIGKILL)
             break
         assert [done.value for done in run] == list(range(100, 2000))
+
+
+_TRAINER = """
+import threading
+from headrace.engine import Engine, Job
+from headrace.engine.remote import ConnectedWorkers, RemoteExecutor
+
+executor = RemoteExecutor(ConnectedWorkers(), host="localhost")
+print(executor.listen(), flush=True)
+with Engine(Job(lambda info: abs), num_workers=1, executor=executor) as engine:
+    print([done.value for done in engine.run([-1, -2])], flush=True)
+    threading.Event().wait()
+"""
+
+
+def test_workers_of_somebody_else_end_when_the_trainer_is_killed(
+    start_worker: Callable[..., subprocess.Popen[str]], wait_for_end: Callable[[int], None]
+) -> None:
+    environment = {**os.environ, SECRET_VARIABLE: SECRET}
+    command = [sys.executable, "-c", _TRAINER]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as trainer:
+        assert trainer.stdout is not None
+        worker = start_worker(trainer.stdout.readline().strip())
+        assert trainer.stdout.readline() == "[1, 2]\n"
+        below = [os.pidfd_open(pid) for pid in descendants_of(worker.pid)]
+        assert len(below) == 2
+        trainer.kill()
+    assert worker.wait(30) == 0
+    for pidfd in below:
+        wait_for_end(pidfd)
 
 
 def test_a_stream_whose_sequences_are_changed_needs_one_worker_more_on_the_same_port(
