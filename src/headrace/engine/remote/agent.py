@@ -8,12 +8,13 @@ from the worker's shared memory, and not before there is credit for them, in the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pickle import PickleBuffer
 from typing import Any
 
@@ -146,7 +147,7 @@ def _serve(sock: socket.socket, secret: bytes, seat: int) -> bool:
                 session.run()
             finally:
                 session.close()
-        except (_TrainerGone, OSError):
+        except _TrainerGone:
             pass
     return is_known
 
@@ -155,10 +156,10 @@ def _shake_hands(sock: socket.socket, secret: bytes) -> None:
     """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes."""
     greeting = bytes(_read(sock, GREETING_BYTES))
     response = respond(secret, greeting)
-    sock.sendall(response)
+    _write(sock, [memoryview(response)])
     try:
         proof = bytes(_read(sock, PROOF_BYTES))
-    except (_TrainerGone, ConnectionResetError):
+    except _TrainerGone:
         raise WireError(
             "the trainer has closed the connection before it had shown that it knows the secret",
             fix="give the worker and the trainer the same secret; if they have it, the trainer has just ended",
@@ -168,7 +169,7 @@ def _shake_hands(sock: socket.socket, secret: bytes) -> None:
 
 def _wait_for_job(sock: socket.socket, seat: int) -> tuple[Welcome, list[memoryview]]:
     """Introduce this agent, and wait until it is needed."""
-    sock.sendall(encode_frame(introduce(seat)))
+    _write(sock, [memoryview(encode_frame(introduce(seat)))])
     num_bytes, num_value_bytes = split_head(_read(sock, HEAD.size))
     answer = decode_answer(_read(sock, num_bytes))
     if isinstance(answer, Refused):
@@ -178,16 +179,39 @@ def _wait_for_job(sock: socket.socket, seat: int) -> tuple[Welcome, list[memoryv
     return answer, [_read(sock, size) for size in answer.buffer_bytes]
 
 
+@contextlib.contextmanager
+def _connection() -> Iterator[None]:
+    """Say that the trainer is gone when an operation of the socket fails: nothing else may be meant by that."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise _TrainerGone from error
+
+
 def _read(sock: socket.socket, num_bytes: int) -> memoryview:
     """Return exactly so many bytes."""
     data = memoryview(bytearray(num_bytes))
     rest = data
     while rest:
-        received = sock.recv_into(rest)
+        with _connection():
+            received = sock.recv_into(rest)
         if not received:
             raise _TrainerGone
         rest = rest[received:]
     return data
+
+
+def _write(sock: socket.socket, parts: list[memoryview]) -> None:
+    """Send all bytes; waits as long as the trainer does not read."""
+    while parts:
+        with _connection():
+            num_bytes = sock.sendmsg(parts)
+        while parts and num_bytes >= parts[0].nbytes:
+            num_bytes -= parts.pop(0).nbytes
+        if num_bytes:
+            parts[0] = parts[0][num_bytes:]
 
 
 class _Session:
@@ -275,14 +299,9 @@ class _Session:
                 return
 
     def _send(self, messages: Sequence[Any], values: Sequence[memoryview] = ()) -> None:
-        """Send a frame; waits as long as the trainer does not read."""
-        parts = [memoryview(encode_frame(messages, sum(value.nbytes for value in values))), *values]
-        while parts:
-            num_bytes = self._sock.sendmsg(parts)
-            while parts and num_bytes >= parts[0].nbytes:
-                num_bytes -= parts.pop(0).nbytes
-            if num_bytes:
-                parts[0] = parts[0][num_bytes:]
+        """Send a frame."""
+        frame = encode_frame(messages, sum(value.nbytes for value in values))
+        _write(self._sock, [memoryview(frame), *values])
         self._sent_at = time.monotonic()
 
     # --- from the trainer ---
@@ -291,7 +310,8 @@ class _Session:
         """Do what the trainer has said."""
         while True:
             try:
-                data = self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+                with _connection():
+                    data = self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             if not data:
