@@ -102,7 +102,7 @@ def test_what_is_delivered_and_what_is_counted_are_all(
         assert len(set(delivered)) == len(delivered)
     assert ("left out" in text) == (counts.left_out > 0)
     assert ("over the budget" in text) == (counts.alone > 0)
-    lines = [line for line in heard.texts if "said once" in line]
+    lines = [line for line in heard.texts if "logged once" in line]
     assert bool(lines) == bool(counts.left_out or counts.alone or counts.chunked)
     for reason in ("too long", "too short", "in a last batch", "too few for all", "over the budget"):
         assert sum(reason in line for line in lines) <= world_size  # a rank without a batch of a window plans it not

@@ -633,7 +633,7 @@ def test_workers_of_a_dataset_are_those_of_the_loader():
 def test_the_number_of_workers_that_is_given_to_the_loader_holds_and_the_other_is_told(caplog):
     with DataLoader(multi_proc(), batching=FixedCount(2), num_workers=0) as loader:
         assert "workers:  0" in loader.explain()
-    assert "num_workers=2 of its MultiProcDataset does not" in caplog.text
+    assert "num_workers=2 of its MultiProcDataset is not" in caplog.text
 
 
 @pytest.mark.parametrize("option", [{"worker_init": note_worker}, {"engine_options": EngineOptions()}])

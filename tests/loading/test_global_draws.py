@@ -122,6 +122,40 @@ def test_where_no_code_of_the_users_is_involved_nothing_is_seeded(monkeypatch, o
     assert len(seeded) == num_batches * is_seeded
 
 
+class Rows(list):
+    def __getitem__(self, i):
+        return super().__getitem__(i) + random.random()
+
+
+class Drawing:
+    def __array__(self, dtype=None, copy=None):
+        return draw()
+
+
+ROWS = [np.full(2, i) for i in range(NUM)]
+ITEMS = {
+    "array": (np.stack(ROWS), {}, False),
+    "list": (ROWS, {}, False),
+    "texts": (["a"] * NUM, {}, False),
+    "transform": (ROWS, {"transform": lambda row: row + random.random()}, True),
+    "collate": (ROWS, {"collate": lambda rows: rows[0] + random.random()}, True),
+    "own list": (Rows(ROWS), {}, True),
+    "tuples": ([(row, 1) for row in ROWS], {}, True),  # what is in them is not looked at
+    "one that draws": ([*ROWS[1:], Drawing()], {}, True),
+    "array of objects": (np.array(["a"] * NUM, object), {}, True),
+}
+
+
+@pytest.mark.parametrize("kind", ITEMS)
+def test_where_items_are_plain_arrays_numbers_or_texts_nothing_is_seeded(kind, monkeypatch):
+    items, options, is_seeded = ITEMS[kind]
+    seeded = []
+    monkeypatch.setattr(work, "seed_globals", lambda *args, **kwargs: seeded.append(args))
+    with DataLoader(items, batch_size=1, **options) as loader:
+        assert len(list(loader)) == NUM
+    assert len(seeded) == NUM * is_seeded
+
+
 class Sampler:
     """Draws the order from the global generators, as torch's RandomSampler does."""
 

@@ -1,6 +1,7 @@
 """What batches hold, from which datasets, and what transform and collate do to them."""
 
 import pickle
+import random
 from collections import namedtuple
 
 import numpy as np
@@ -19,7 +20,7 @@ from headrace import (
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
 from headrace.datasets import DummyDataset, GeneratingDataset, MultiProcDataset
 from headrace.datasets.seq import DatasetSeq
-from headrace.engine import EngineOptions, Skipping, get_worker_info
+from headrace.engine import EngineOptions, Skipping, empty, get_worker_info
 from headrace.errors import HeadraceError
 from headrace.loading import DataLoader
 from headrace.sources import HDFWriter, MemorySource
@@ -473,6 +474,69 @@ def test_items_of_other_kinds_keep_their_structure():
     assert words == ["word 0", "word 1"]
     assert type(pair) is Pair
     assert pair.y.tolist() == [0, -1]
+
+
+class Alone:
+    """Items of all kinds, one of which is the memory of the one before, and one fails."""
+
+    def __init__(self) -> None:
+        self.reused = np.zeros(4)
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, number):
+        plain = np.full((2, 3), number + random.random() + np.random.rand(), np.float32)
+        if number == 23:
+            raise KeyError("the last item")
+        if number >= 20:
+            self.reused[:] = number
+            return self.reused
+        fixed = np.full((3, 2), number)
+        fixed.flags.writeable = False
+        in_place = empty((5000,), np.int64)
+        in_place[:] = number
+        kinds = [
+            plain, plain.T, plain[:, ::2], plain[0, 0], plain[:0], np.array(number), np.array(number, ">i4"), fixed,
+            np.arange(40_000), in_place, in_place[7:], np.array([f"text {number}"]), np.zeros(3, bool), number,
+            (plain, number), {"data": plain, "text": "a"}, f"text {number}", np.zeros(2, [("a", "i4")]),
+            np.float16([number, np.nan]), np.ma.masked_array([1, 2], [0, 1]),
+        ]  # fmt: skip
+        return kinds[number]
+
+
+def outcomes_of(loader):
+    """Return each batch as text, with types and layouts; and each error with its item."""
+    found, batches = [], iter(loader)
+    while True:
+        try:
+            value = next(batches)
+        except StopIteration:
+            return found
+        except Exception as error:  # noqa: BLE001 - compared
+            found.append(
+                (type(error), str(error), [note.split(", ticket")[0] for note in error.__notes__ if "(item" in note])
+            )
+            continue
+        arrays = value if isinstance(value, tuple) else [value]
+        arrays = list(value.arrays.values()) if hasattr(value, "arrays") else arrays
+        texts = [
+            (type(one), one.dtype, one.shape, one.flags.c_contiguous, one.tolist())
+            if isinstance(one, np.ndarray)
+            else one
+            for one in arrays
+        ]
+        found.append((type(value), repr(texts)))
+
+
+def test_an_item_that_is_a_batch_alone_comes_from_a_worker_process_as_it_is_made_here():
+    by_executor = {}
+    for executor in ("inline", "process"):
+        with DataLoader(Alone(), batch_size=1, num_workers=2, executor=executor, seed=3) as loader:
+            by_executor[executor] = outcomes_of(loader)
+    assert len(by_executor["inline"]) == 24
+    assert by_executor["process"] == by_executor["inline"]
+    assert by_executor["process"][-1][0] is KeyError
 
 
 def test_items_of_different_shapes_are_refused_with_what_to_do():

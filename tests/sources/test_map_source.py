@@ -119,6 +119,29 @@ def test_a_longer_tuple_without_specs_is_refused_with_the_way_to_name_its_values
         MapSource(Items([(1, 2, 3)]))
 
 
+def test_dicts_of_torch_tensors_are_copied_as_those_of_arrays_are():
+    torch = pytest.importorskip("torch")
+    items = [
+        {"data": torch.full((length, 2), float(length)), "classes": torch.tensor(length), "half": torch.zeros(length)}
+        for length in (2, 3, 1)
+    ]
+    items[1]["data"].requires_grad_()  # the way round for what is no plain tensor
+    source = MapSource(items, specs={"data": {"shape": (None, 2)}, "classes": {"shape": (), "dtype": "int64"}})
+    for number, item in enumerate(items):
+        seq = source.read_seq(number)
+        assert list(seq) == ["data", "classes"]
+        for key, array in seq.items():
+            assert type(array) is np.ndarray
+            assert array.dtype == item[key].detach().numpy().dtype
+            assert array.tolist() == item[key].tolist()
+        seq["data"][...] = -1
+        assert item["data"].tolist() != seq["data"].tolist()
+    items[2]["data"] = torch.zeros(1, 2, dtype=torch.float64)
+    source.close()
+    with pytest.raises(SourceError, match="float64, not float32"):
+        source.read_seq(2)
+
+
 def test_torch_tensors_are_taken():
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.ones(4, 3, 2, requires_grad=True), torch.arange(4))

@@ -227,12 +227,23 @@ class ItemsReading(Reading):
         return _ItemsReader(self.items)
 
 
+_PLAIN = frozenset((np.ndarray, str, bytes, bool, int, float, complex))
+
+
+def _are_plain(items: Any) -> bool:
+    """Tell whether taking items, and stacking them, calls nothing but Python's and NumPy's own types; O(items)."""
+    if type(items) in (np.ndarray, np.memmap):
+        return items.ndim > 0 and items.dtype.kind in "biufc"
+    return type(items) in (list, tuple) and _PLAIN.issuperset(map(type, items))
+
+
 class _ItemsReader(Reader):
     reads_alone = True
 
     def __init__(self, items: Any) -> None:
         self._items = items
         self._get_tag = getattr(items, "get_seq_tag", None)
+        self.is_all_ours = _are_plain(items)
 
     def read_alone(self, epoch: int, corpus_idx: int) -> tuple[str, Any]:
         note_item(f"(item {corpus_idx})", epoch)

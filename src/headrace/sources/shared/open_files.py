@@ -61,6 +61,8 @@ class OpenFile:
 class OpenFiles:
     """Open files of one reader, which are looked at now and then: see `confirm_reads`.
 
+    Not thread-safe. A thread that goes on with what another one read takes over with its first look.
+
     Attributes:
         files: Number of the file -> it.
         thread: The thread that read them last, and asks for all of them by `confirm_reads`; 0: none.
@@ -103,7 +105,7 @@ class OpenFiles:
             SourceError: See `look`; not again the next time, unless more is read.
         """
         late, self._late = self._late, None
-        for file in self.files.values():
+        for file in [*self.files.values()]:
             if file.is_unsure:
                 file.is_unsure = False
                 file.look()
@@ -117,7 +119,7 @@ class OpenFiles:
             if file.is_unsure:
                 file.look()
         except SourceError as error:
-            self._late = error
+            self._late = error.with_traceback(None)  # which would hold this object
         finally:
             os.close(file.descriptor)
 

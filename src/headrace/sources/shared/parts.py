@@ -7,7 +7,7 @@ them here (`offer_workers`), and until then everything is done in place.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -97,7 +97,9 @@ def _num_cores() -> int:
     return min(num_cores // max(int(num_ranks), 1) if num_ranks.isdecimal() else num_cores, _MAX_WORKERS)
 
 
-def map_parts(function: Callable[[_Part], _Result], parts: Sequence[_Part], *, num_workers: int) -> Iterator[_Result]:
+def map_parts(
+    function: Callable[[_Part], _Result], parts: Sequence[_Part], *, num_workers: int
+) -> Generator[_Result, None, None]:
     """Yield what a function makes of each part, in order.
 
     Args:
@@ -150,6 +152,7 @@ def scan_parts(
                     codec.join(own)
             except Exception:  # noqa: BLE001 - the part says what is wrong, compared with those before
                 is_alone = True
+                scanned.close()
         yield (take_here or take)(part) if is_alone else result
 
 

@@ -257,9 +257,11 @@ class IndexedSource(Source):
                 file_idx, position, num_bytes, (end - start, *plain.frame_shape), plain.stored
             )
             return array if plain.is_final else self._finished(plain, corpus_idx, data_key, start, array)
-        self._check(corpus_idx, data_key)
-        if data_key in self._lengths:
-            num_frames = self._lengths[data_key][corpus_idx]
+        if data_key not in self.specs or not 0 <= corpus_idx < self._num_seqs:
+            self._check(corpus_idx, data_key)
+        lengths = self._lengths.get(data_key)
+        if lengths is not None:
+            num_frames = lengths[corpus_idx]
             if not 0 <= start <= end <= num_frames:
                 raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
         if plain is not None or not self.specs[data_key].has_time:

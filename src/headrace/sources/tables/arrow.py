@@ -160,7 +160,7 @@ class _ArrowTables(TableFiles[_MappedFile]):
 
     def check_size(self, table_idx: int) -> None:
         """Refuse a file that was cut, whose lost part would kill the process; a third of the time of a whole look."""
-        file = self._open_files.files.get(table_idx)
+        file = self._files.get(table_idx)
         if file is None:
             self._check_closed(table_idx)
         elif os.lseek(file.descriptor, 0, os.SEEK_END) != file.size:
@@ -168,7 +168,7 @@ class _ArrowTables(TableFiles[_MappedFile]):
 
     def note_used(self, table_idx: int) -> None:
         """Look at the file now and then."""
-        file = self._open_files.files.get(table_idx)
+        file = self._files.get(table_idx)
         if file is None:
             self._check_closed(table_idx)
         else:
@@ -177,7 +177,7 @@ class _ArrowTables(TableFiles[_MappedFile]):
     def confirm(self, tables: Sequence[int]) -> None:
         """Look at the files."""
         for table_idx in tables:
-            file = self._open_files.files.get(table_idx)
+            file = self._files.get(table_idx)
             if file is None:
                 self._check_closed(table_idx)
             else:

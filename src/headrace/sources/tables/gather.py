@@ -180,7 +180,8 @@ def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = Non
     stretches = _stretches(tables, num_workers)
     take = partial(_take_rows, tables, options, wanted)
     found = _Rows({own.data_key: [] for own in options.fields})
-    for part in scan_parts(take, stretches, options.fields, num_workers=min(num_workers, len(stretches))):
+    num_workers = min(num_workers, len(stretches)) if len(stretches) > 1 else 0
+    for part in scan_parts(take, stretches, options.fields, num_workers=num_workers):
         found.add(part)
     return _index_of(found, options, None if rows is None or wanted is None else np.searchsorted(wanted, rows))
 

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError, check_count
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
-from ..base import check_corpus_idx, check_data_key, slice_frames
+from ..base import check_corpus_idx, check_data_key
 from ..shared.open_files import MAX_OPEN_FILES, OpenFile, OpenFiles, check_stamp, older_half
 from ..shared.paths import Files, IndexOption, PathLike, list_paths
 from ..shared.source import IndexedSource, column_view
@@ -85,7 +85,9 @@ class TableSource(IndexedSource):
     def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         table = self._tables_of[corpus_idx]
         self._tables.check_size(table)
-        array = self._own(corpus_idx, data_key)
+        array = self._view(corpus_idx, data_key)
+        if self._fields[data_key].is_plain:
+            array = array.copy()
         self._tables.note_used(table)
         return array
 
@@ -93,7 +95,8 @@ class TableSource(IndexedSource):
         """Return all data keys of one sequence; its file is looked at once."""
         table = self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
         self._tables.check_size(table)
-        arrays = {key: self._checked(corpus_idx, key, self._own(corpus_idx, key)) for key in self.specs}
+        arrays = {key: self._checked(corpus_idx, key, self._view(corpus_idx, key)) for key in self.specs}
+        arrays = {key: array.copy() if self._fields[key].is_plain else array for key, array in arrays.items()}
         self._tables.note_used(table)
         return arrays
 
@@ -101,8 +104,7 @@ class TableSource(IndexedSource):
         """Return frames of a key; of stored numbers, no others are copied."""
         table = self._tables_of[corpus_idx]
         self._tables.check_size(table)
-        array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))
-        array = slice_frames(array, self.specs[data_key], start, end).copy()
+        array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))[start:end].copy()
         self._tables.note_used(table)
         return array
 
@@ -157,11 +159,6 @@ class TableSource(IndexedSource):
         table, piece, row = (column[corpus_indices] for column in self._columns)
         order: list[int] = np.lexsort((row, piece, table)).tolist()
         return order
-
-    def _own(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        """Return one key of one sequence as a new array."""
-        array = self._view(corpus_idx, data_key)
-        return array.copy() if self._fields[data_key].is_plain else array
 
     def _view(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return one key of one sequence, as a view where it is plain."""
@@ -227,6 +224,7 @@ class TableFiles(Tables, Generic[_Handle]):
         self.num_tables = len(stamps)
         self._handles: dict[int, _Handle] = {}
         self._open_files = OpenFiles()
+        self._files = self._open_files.files
 
     @abstractmethod
     def _open(self, path: str, descriptor: int) -> _Handle:
@@ -268,7 +266,7 @@ class TableFiles(Tables, Generic[_Handle]):
                 where=f"{self.name(table_idx)}, piece {piece}",
                 fix="is the file truncated? write or download it again",
             ) from error
-        self._open_files.look(self._open_files.files[table_idx])
+        self._open_files.look(self._files[table_idx])
         return array
 
     def handle(self, table_idx: int) -> _Handle:
@@ -284,7 +282,7 @@ class TableFiles(Tables, Generic[_Handle]):
             while len(self._handles) >= MAX_OPEN_FILES:
                 self._drop(next(iter(self._handles)))
             descriptor, handle = self._opened(stamp.path)
-            self._open_files.files[table_idx] = OpenFile(descriptor, stamp)
+            self._files[table_idx] = OpenFile(descriptor, stamp)
             self._handles[table_idx] = handle
         return handle
 
@@ -317,8 +315,8 @@ class TableFiles(Tables, Generic[_Handle]):
         while self._handles:
             self._drop(next(iter(self._handles)))
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_handles": {}, "_open_files": OpenFiles()}
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._stamps,)
 
 
 class FileTableSource(TableSource):
