@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..codec.codec import decode
 from ..codec.format import dtype_of, plain_token
@@ -102,17 +101,15 @@ class SlotResult(msgspec.Struct, array_like=True, tag=1):
 
     def take(self) -> Any:
         """Decode the value: its arrays are views of the slot, and hold it."""
-        return decode(self.header, self.take_bytes())
-
-    def take_bytes(self) -> NDArray[np.uint8]:
-        """Return what of the slot was used, `uint8[num_bytes]`, in place of the value."""
         owner: SlotOwner = self.owner
         lease: Lease | None = self.lease
         self.lease = None
         assert lease is not None, "a result is taken once"
         if self.num_bytes >= _WARM_BYTES:
             owner.give_credits()
-        return owner.reader.view(lease, self.slot_idx, self.offset, self.num_bytes)
+        buffer = owner.reader.view(lease, self.slot_idx, self.offset, self.num_bytes)
+        del lease
+        return decode(self.header, buffer)
 
     def discard(self) -> None:
         """Free the slot."""

@@ -19,6 +19,8 @@ from pickle import PickleBuffer
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import CacheError, ConfigError, HeadraceError
 
@@ -214,6 +216,13 @@ def _write(sock: socket.socket, parts: list[memoryview]) -> None:
             parts[0] = parts[0][num_bytes:]
 
 
+def _bytes_in_slot(result: SlotResult) -> memoryview:
+    """Take a result as the bytes that its worker has written; the slot is free when the view is gone."""
+    lease, result.lease = result.lease, None
+    view: NDArray[np.uint8] = result.owner.reader.view(lease, result.slot_idx, result.offset, result.num_bytes)
+    return view.data
+
+
 class _Session:
     """One worker, as long as its connection lasts."""
 
@@ -285,7 +294,7 @@ class _Session:
                     self._sent_bytes += cost
                     result = event.result
                     event = msgspec.structs.replace(event, result=RemoteResult(result.header, result.num_bytes))
-                    values.append(result.take_bytes().data)
+                    values.append(_bytes_in_slot(result))
                 elif type(event) is Exited:
                     event = HasEnded(event.cause, event.item, event.advice)  # type: ignore[assignment]
                 messages.append(event)
