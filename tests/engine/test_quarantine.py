@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Skipping
-from headrace.engine.failure import Failure
 from headrace.engine.quarantine import Quarantine
+from headrace.engine.user.failure import Failure
 from headrace.errors import CacheError, ConfigError, HeadraceError
 
 WHATEVER = {

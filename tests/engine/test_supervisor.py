@@ -28,9 +28,9 @@ from headrace.engine.events import (
     StreamEnded,
     Warn,
 )
-from headrace.engine.failure import Failure
 from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
 from headrace.engine.supervisor import Supervisor
+from headrace.engine.user.failure import Failure
 from headrace.engine.user.job import Mode
 from headrace.engine.user.worker_info import CurrentItem
 from headrace.engine.worker_state import WorkerState, plan_items, plan_tasks

@@ -12,6 +12,7 @@ from headrace.engine import Engine, Executor, Job, make_executor
 from headrace.engine.local.inline import InlineExecutor
 from headrace.engine.local.thread import ThreadExecutor
 from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine.remote import LocalLauncher, RemoteExecutor
 from headrace.errors import ConfigError
 from headrace.testing import check_executor
 
@@ -28,12 +29,23 @@ class ElsewhereExecutor(ProcessExecutor):
     name = "elsewhere"
 
 
-OWN = [PoolExecutor, HereExecutor, ElsewhereExecutor]
+class RemoteHereExecutor(RemoteExecutor):
+    """Its workers run on this machine."""
+
+    def __init__(self) -> None:
+        super().__init__(LocalLauncher(), dead_seconds=20.0)
+
+
+OWN = [PoolExecutor, HereExecutor, ElsewhereExecutor, RemoteHereExecutor]
 
 
 @pytest.mark.parametrize("name", ["inline", "thread", "process"])
 def test_executors_of_headrace_keep_their_promises(name: str) -> None:
     check_executor(lambda: make_executor(name), num_workers=2)
+
+
+def test_the_remote_executor_keeps_them_too() -> None:
+    check_executor(RemoteHereExecutor, num_workers=2)
 
 
 class Forgetting(ThreadExecutor):
@@ -157,7 +169,7 @@ def test_global_generators_are_left_alone_where_threads_share_them(executor: typ
         assert np.random.random() == expected
 
 
-@pytest.mark.parametrize("executor", [ThreadExecutor, ProcessExecutor, PoolExecutor])
+@pytest.mark.parametrize("executor", [ThreadExecutor, ProcessExecutor, PoolExecutor, RemoteHereExecutor])
 def test_one_executor_carries_one_engine(executor: type[Executor]) -> None:
     shared, job = executor(), Job(lambda info: abs)
     with Engine(job, num_workers=1, executor=shared) as first:
@@ -170,8 +182,9 @@ def test_one_executor_carries_one_engine(executor: type[Executor]) -> None:
         (Engine(job, num_workers=1, executor=shared), Engine(job, num_workers=1, executor=shared))
 
 
-def test_multi_proc_takes_an_executor_of_ones_own() -> None:
+@pytest.mark.parametrize("executor", [PoolExecutor, RemoteHereExecutor])
+def test_multi_proc_takes_an_executor_of_ones_own(executor: type[Executor]) -> None:
     config = {"class": "StaticDataset", "data": [{"data": np.full((2, 1), float(n))} for n in range(9)]}
-    with MultiProcDataset(config, num_workers=2, buffer_size=4, executor=PoolExecutor()) as corpus:
+    with MultiProcDataset(config, num_workers=2, buffer_size=4, executor=executor()) as corpus:
         corpus.initialize()
         assert [seq["data"][0, 0] for seq in corpus.epoch(1)] == list(range(9))

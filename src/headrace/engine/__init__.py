@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from .engine import Engine
     from .events import Beat, Event, Exited, Ready, Result, SetupFailed
     from .executor import Executor, make_executor, where_runs
-    from .failure import Failure
     from .memory.slot import empty, is_in_place
     from .options import EngineOptions, Raising, Restarting, Skipping
     from .report import EngineReport, WorkerReport
     from .run import Delivered, Run
+    from .user.failure import Failure
     from .user.job import Job, Mode
     from .user.worker_info import (
         CurrentItem,
@@ -70,7 +70,7 @@ __getattr__, __dir__ = export_lazily(
         "engine": ("Engine",),
         "events": ("Beat", "Event", "Exited", "Ready", "Result", "SetupFailed"),
         "executor": ("Executor", "make_executor", "where_runs"),
-        "failure": ("Failure",),
+        "user.failure": ("Failure",),
         "memory.slot": ("empty", "is_in_place"),
         "user.job": ("Job", "Mode"),
         "options": ("EngineOptions", "Raising", "Restarting", "Skipping"),

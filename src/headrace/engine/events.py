@@ -12,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from .failure import Failure
+from .user.failure import Failure
 from .user.worker_info import CurrentItem
 
 

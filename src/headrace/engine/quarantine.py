@@ -15,7 +15,7 @@ from pathlib import Path
 
 from headrace.errors import CacheError, ConfigError
 
-from .failure import Failure
+from .user.failure import Failure
 
 _FIX = "name a file of your own, or one that does not exist yet, in a folder that can be written to"
 _KINDS: dict[str, Callable[[int], bool]] = {

@@ -40,8 +40,8 @@ from .events import (
     StreamEnded,
     Warn,
 )
-from .failure import Failure
 from .options import EngineOptions, Raising, Restarting, Skipping
+from .user.failure import Failure
 from .user.job import Mode
 from .worker_state import WorkerState, plan_items, plan_tasks
 

@@ -12,7 +12,7 @@ from types import GeneratorType
 from typing import Any
 
 from .events import Answer, Done, Failed, StreamEnded, ValueResult
-from .failure import Failure
+from .user.failure import Failure
 from .user.job import Job, Mode
 from .user.worker_info import WorkerInfo, WorkerScope
 

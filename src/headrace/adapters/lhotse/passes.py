@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.engine import Delivered, Engine, Run
-from headrace.engine.failure import Failure
 from headrace.engine.group_size import MAX_ITEMS, GroupSize
+from headrace.engine.user.failure import Failure
 from headrace.errors import CacheError, HeadraceError, InternalError, takes_note
 
 from .draws import Ahead, Drawn, Inline

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from headrace.dataloader2.transport.item_bytes import estimate_bytes
 from headrace.engine import WorkerInfo, note_item, skip_item
-from headrace.engine.failure import Failure
+from headrace.engine.user.failure import Failure
 from headrace.engine.user.ship import unship
 from headrace.errors import takes_note
 from headrace.rng.process import kept_globals, seed_globals

@@ -27,7 +27,7 @@ from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
 from ..user.job import Job, Mode
-from ..user.ship import Parcel, foresee_slow_modules, ship_formats, ship_job, ship_payload
+from ..user.ship import Parcel, foresee_slow_modules, ship_payload
 from .channel import close_all, needs_descriptors
 from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
 from .exits import end_with_process
@@ -36,7 +36,7 @@ from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod
 from .warden_client import WardenClient
-from .worker_config import WorkerConfig, write_worker_config
+from .worker_config import Shipment, WorkerConfig, write_worker_config
 from .worker_main import WorkerFds
 
 # While a worker waits for a slot: how often to look whether the consumer's other threads have dropped a view.
@@ -95,6 +95,7 @@ class ProcessExecutor(Executor):
         self._hand_over = hand_over
         self._watcher: MemoryWatcher | None = None
         self._job: Job | None = None
+        self._first_worker_idx = 0
         self._warden: WardenClient | None = None
         self._prepared: WardenClient | None = None  # keeps a warden for `start`
         self._lives: list[WorkerConnection] = []
@@ -105,6 +106,7 @@ class ProcessExecutor(Executor):
         self._preload: tuple[str, ...] = ()
         self._begin: Begin | None = None
         self._events: list[Event] = []
+        self._wake_fd, self._is_woken = -1, False
         self._looked_at = 0.0
         self._seconds_waited = 0.0  # in `wait`, in all: the clock of waiting
         self._oom_kills: int | None = None
@@ -143,29 +145,48 @@ class ProcessExecutor(Executor):
                 f"worker processes need Linux, and this is {sys.platform!r}",
                 fix="use executor='thread' or executor='inline'",
             )
-        parcel = Parcel(b"", [], set()) if self._method is StartMethod.FORK else ship_job(job)
-        self._modules, self._preload = parcel.modules, job.preload or parcel.slow_modules
+        if self._method is StartMethod.FORK:
+            shipment = Shipment(Parcel(b"", [], set()), preload=job.preload, executor=self.name)
+        else:
+            shipment = Shipment.of(job, self.name)
+        self.start_shipped(shipment, range(num_workers), num_workers, job)
+
+    def start_shipped(self, shipment: Shipment, worker_idxs: range, num_workers: int, job: Job | None = None) -> None:
+        """Start processes for some of the workers of a job that was pickled already, perhaps on another machine.
+
+        Args:
+            shipment: The job, with all that goes with it.
+            worker_idxs: Which workers: all others are somebody else's. Methods are called with these numbers.
+            num_workers: How many there are in all.
+            job: The job, for workers that are forked off this process.
+
+        Raises:
+            ConfigError: This machine has no such workers.
+        """
+        parcel = shipment.parcel
+        self._modules, self._preload = parcel.modules, shipment.preload
         config = WorkerConfig(
             num_workers=num_workers,
-            argv=list(sys.argv),
-            cwd=_working_folder(),
+            argv=shipment.argv,
+            cwd=shipment.cwd,
             slot_bytes=self._slot_bytes,
             num_slots=_NUM_SLOTS,
             max_bytes=self._max_bytes,
-            formats=[] if self._method is StartMethod.FORK else ship_formats(),
+            formats=shipment.formats,
             job=parcel.data,
             buffer_bytes=[buffer.raw().nbytes for buffer in parcel.buffers],
+            executor=shipment.executor,
         )
         end_with_process(self)
         try:
-            with interrupts_wait(), needs_descriptors(f"{num_workers} workers are started"):
-                self._job, self._begin = job, None
+            with interrupts_wait(), needs_descriptors(f"{len(worker_idxs)} workers are started"):
+                self._job, self._begin, self._first_worker_idx = job, None, worker_idxs.start
                 self._config_fd = write_worker_config(config, parcel.buffers)
                 self._oom_kills = count_oom_kills()
                 self._epoll = select.epoll()
                 self._start_warden()
                 self._abandon_prepared()
-                for worker_idx in range(num_workers):
+                for worker_idx in worker_idxs:
                     self._lives.append(self._start_life(worker_idx))
         except BaseException:
             self.close()
@@ -244,12 +265,11 @@ class ProcessExecutor(Executor):
             self._epoll.close()
         if self._config_fd >= 0:
             os.close(self._config_fd)
-        self._epoll, self._config_fd, self._begin, self._job = None, -1, None, None
+        self._epoll, self._config_fd, self._begin, self._job, self._wake_fd = None, -1, None, None, -1
         self._by_fd.clear()
         self._events.clear()
 
     def _start_warden(self) -> WardenClient:
-        assert self._job is not None
         assert self._epoll is not None
         if self._warden is None:
             self._warden = WardenClient(self._method, self._job, self._num_threads, self._modules, self._preload)
@@ -278,26 +298,30 @@ class ProcessExecutor(Executor):
 
     def restart(self, worker_idx: int, first_item: int) -> None:
         """Start a new process to replace one that ended, or that is ended now."""
-        old = self._lives[worker_idx]
+        old = self._life_of(worker_idx)
         self._events = [event for event in self._events if event.worker_idx != worker_idx]
         self._hang_up(old)
         if not old.has_exited and self._warden is not None:
             self._warden.kill(old.life)
         with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is restarted"):
             old.close()
-            self._lives[worker_idx] = self._start_life(worker_idx)
+            new = self._lives[worker_idx - self._first_worker_idx] = self._start_life(worker_idx)
         if self._begin is not None:
             self._begin = msgspec.structs.replace(self._begin, first_item=0)
-            self._lives[worker_idx].put(msgspec.structs.replace(self._begin, first_item=first_item))
+            new.put(msgspec.structs.replace(self._begin, first_item=first_item))
 
     # --- work ---
 
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         """Tell all workers of a run."""
         is_stream = mode is Mode.STREAM
-        self._begin = Begin(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0)
+        self.begin_shipped(Begin(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0))
+
+    def begin_shipped(self, begin: Begin) -> None:
+        """Tell all workers of a run whose payload was pickled already."""
+        self._begin = begin
         for life in self._lives:
-            life.put(self._begin)
+            life.put(begin)
 
     pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
 
@@ -309,7 +333,7 @@ class ProcessExecutor(Executor):
         self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]
     ) -> None:
         """Send tickets to a worker in one message."""
-        self._lives[worker_idx].send(Submit(run_id, tickets, payloads))
+        self._life_of(worker_idx).send(Submit(run_id, tickets, payloads))
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
@@ -328,13 +352,19 @@ class ProcessExecutor(Executor):
             if is_starved:
                 left = _STARVED_SECONDS if left is None else min(left, _STARVED_SECONDS)
             self._listen(0.0 if self._events else left)
-            if self._events or (deadline is not None and time.monotonic() >= deadline):
+            if self._events or self._is_woken or (deadline is not None and time.monotonic() >= deadline):
                 break
         now = time.monotonic()
         self._seconds_waited += now - start
         self._look_for_life(now)
         events, self._events = self._events, []
         return events
+
+    def wake_for(self, fd: int) -> None:
+        """Have `wait` return when there is something to read from a descriptor of the caller's, until `close`."""
+        assert self._epoll is not None
+        self._wake_fd = fd
+        self._epoll.register(fd, select.EPOLLIN)
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
         """Tell a watcher of the arenas."""
@@ -344,7 +374,10 @@ class ProcessExecutor(Executor):
 
     def stack_of(self, worker_idx: int) -> str | None:
         """Ask a worker for its stack."""
-        return self._lives[worker_idx].read_stack()
+        return self._life_of(worker_idx).read_stack()
+
+    def _life_of(self, worker_idx: int) -> WorkerConnection:
+        return self._lives[worker_idx - self._first_worker_idx]
 
     # --- what comes back ---
 
@@ -379,6 +412,7 @@ class ProcessExecutor(Executor):
         if sleeps:
             for life in lives:
                 life.rings.say_awake()
+        self._is_woken = False
         for fd, _ in ready:
             self._handle(fd)
         for life in lives:
@@ -396,6 +430,8 @@ class ProcessExecutor(Executor):
                     self._warden.kill(life.life, _EXIT_SECONDS)
         elif self._warden is not None and fd == self._warden.fileno():
             self._hear_warden(self._warden)
+        else:
+            self._is_woken |= fd == self._wake_fd
 
     def _drain(self, life: WorkerConnection) -> None:
         """Turn all messages of a worker that are here into events."""
@@ -475,10 +511,3 @@ class ProcessExecutor(Executor):
                 for life in self._lives
                 if (life.made_progress or life.starved_since is not None) and not life.has_exited
             ]
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""

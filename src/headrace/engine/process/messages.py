@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
-from ..failure import Failure
+from ..user.failure import Failure
 from .results import InlineArray, InlineResult, SlotResult
 
 
@@ -153,7 +153,8 @@ def _encode_failure(failure: Failure) -> bytes:
     return failure.to_bytes()
 
 
-def _decode_failure(_kind: type, data: bytes) -> Failure:
+def decode_failure(_kind: type, data: bytes) -> Failure:
+    """Decode the one object in a message that is none of msgspec's."""
     return Failure.from_bytes(data)
 
 
@@ -170,7 +171,7 @@ decode_for_worker: Callable[[bytes], Sequence[ToWorker]] = msgspec.msgpack.Decod
 """Decode what a trainer sent to a worker."""
 
 decode_for_trainer: Callable[[bytes], Sequence[ToTrainer]] = msgspec.msgpack.Decoder(
-    list[ToTrainer], dec_hook=_decode_failure
+    list[ToTrainer], dec_hook=decode_failure
 ).decode
 """Decode what a worker sent to its trainer."""
 

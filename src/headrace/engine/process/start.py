@@ -23,7 +23,8 @@ THREAD_VARIABLES = (
 )
 # No module is run as `__main__`, so nothing that a worker starts later can mistake our code for the user's program.
 # Nothing but `sys`, which is no file, is imported before the path is the trainer's.
-_BOOT = "import sys;sys.path[:]={0};from headrace.engine.process.warden_server import {1};{1}({2})"
+_BOOT = "import sys;sys.path[:]={0};from {1} import {2};{2}({3})"
+_WARDEN_SERVER = "headrace.engine.process.warden_server"
 
 
 class StartMethod(enum.Enum):
@@ -63,12 +64,12 @@ class StartMethod(enum.Enum):
 
 def command_of_warden(*fds: int) -> list[str]:
     """Return the command that makes a new process a warden with these inherited descriptors, see `be_warden`."""
-    return _command("be_warden", ",".join(map(str, fds)))
+    return python_command(_WARDEN_SERVER, "be_warden", ",".join(map(str, fds)))
 
 
 def command_of_worker() -> list[str]:
     """Return the command that makes a new process a worker; its numbers follow as one more argument."""
-    return _command("main_of_worker", "sys.argv[1]")
+    return python_command(_WARDEN_SERVER, "main_of_worker", "sys.argv[1]")
 
 
 _MALLOC = {"MALLOC_TRIM_THRESHOLD_": str(1 << 30), "MALLOC_MMAP_THRESHOLD_": str(1 << 30)}  # bytes; others ignore it
@@ -88,7 +89,12 @@ def environment_of_threads(num_threads: int) -> Mapping[str, str]:
     return dict.fromkeys(THREAD_VARIABLES, str(num_threads))
 
 
-def _command(function: str, arguments: str) -> list[str]:
+def python_command(module: str, function: str, arguments: str) -> list[str]:
+    """Return the command that calls a function of ours in a new process, with arguments that are Python.
+
+    Raises:
+        ConfigError: This process does not know its own interpreter.
+    """
     if not sys.executable:
         raise ConfigError(
             "this Python does not know its own executable (sys.executable is empty), so it cannot start workers",
@@ -98,4 +104,4 @@ def _command(function: str, arguments: str) -> list[str]:
     flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
     path = ascii([entry for entry in sys.path if isinstance(entry, str)])
     # -P: else Python would look for modules of its own, such as `linecache`, in the current folder first.
-    return [sys.executable, *flags, "-P", "-c", _BOOT.format(path, function, arguments)]
+    return [sys.executable, *flags, "-P", "-c", _BOOT.format(path, module, function, arguments)]

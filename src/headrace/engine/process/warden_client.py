@@ -319,7 +319,7 @@ class WardenClient:
     def __init__(
         self,
         method: StartMethod,
-        job: Job,
+        job: Job | None,
         num_threads: int,
         modules: Collection[str] = (),
         preload: tuple[str, ...] = (),

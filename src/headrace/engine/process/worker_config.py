@@ -12,16 +12,51 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate
 from pickle import PickleBuffer
 
 import msgspec
 
 from ..memory.memfd import create_memfd
+from ..user.job import Job
+from ..user.ship import Parcel, ship_formats, ship_job
 
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 64  # bytes: what vector instructions like
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """What workers are given by their trainer, pickled: it can be carried further, to workers on other machines.
+
+    Attributes:
+        parcel: The job; empty if workers are forked from a process that has it.
+        formats: See `WorkerConfig`, as the next two.
+        argv: Of the trainer.
+        cwd: Of the trainer.
+        preload: Modules of others that the job names, or is known to need.
+        executor: See `WorkerConfig`.
+    """
+
+    parcel: Parcel
+    formats: list[bytes] = field(default_factory=list)
+    argv: list[str] = field(default_factory=lambda: list(sys.argv))
+    cwd: str = field(default_factory=lambda: _working_folder())
+    preload: tuple[str, ...] = ()
+    executor: str = "process"
+
+    @classmethod
+    def of(cls, job: Job, executor: str) -> Shipment:
+        """Pickle a job, with what it may need.
+
+        Raises:
+            ConfigError: Something in it cannot be carried.
+        """
+        parcel = ship_job(job)
+        return cls(parcel, ship_formats(), preload=job.preload or parcel.slow_modules, executor=executor)
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
@@ -37,6 +72,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
         formats: Parcels with the formats that the user registered, which the job may need to be unpickled.
         job: A parcel with the `Job`; empty if the worker is forked from a process that has it.
         buffer_bytes: Sizes of the arrays of the job that are not in the parcel.
+        executor: The name of the executor, see `WorkerInfo`.
     """
 
     num_workers: int
@@ -48,6 +84,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     formats: list[bytes]
     job: bytes
     buffer_bytes: list[int]
+    executor: str = "process"
 
 
 def write_worker_config(config: WorkerConfig, buffers: Sequence[PickleBuffer]) -> int:
@@ -80,3 +117,10 @@ def read_worker_config(fd: int) -> tuple[WorkerConfig, list[memoryview]]:
 def _starts(sizes: Sequence[int]) -> list[int]:
     """Return where parts of these sizes begin, and the end."""
     return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""

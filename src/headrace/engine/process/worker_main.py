@@ -33,10 +33,10 @@ from headrace.errors import CacheError
 
 from ..codec.codec import encode
 from ..events import Done, Failed, Ready, SetupFailed, ValueResult, WorkerEvent
-from ..failure import Failure
 from ..memory.arena import ArenaWriter
 from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
+from ..user.failure import Failure
 from ..user.job import Job, Mode
 from ..user.ship import take_formats, unship
 from ..user.worker_info import set_process_scope
@@ -249,7 +249,8 @@ class _Loop:
             self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None
         assert isinstance(job, Job)
-        worker = Worker(job, job.info_of(worker_idx, config.num_workers, "process", runs_in="process", handed=handed))
+        info = job.info_of(worker_idx, config.num_workers, config.executor, runs_in="process", handed=handed)
+        worker = Worker(job, info)
         _kept.append(worker)
         worker.scope.on_item, worker.scope.on_items = self._status.write_item, self._status.write_items
         set_process_scope(worker.scope)

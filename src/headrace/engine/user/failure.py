@@ -14,7 +14,7 @@ import cloudpickle
 
 from headrace.errors import TransformError, takes_note
 
-from .user.worker_info import CurrentItem
+from .worker_info import CurrentItem
 
 
 class Failure:
@@ -28,11 +28,13 @@ class Failure:
         text: `str(exception)`.
         traceback: The worker's traceback from the first frame of user code on, as text.
         item: The sequence that was worked on, where known.
-        exception: The exception itself, or `None` if it could not be carried.
+        exception: The exception itself; one that came from another process is unpickled when it is first asked for, so
+            that who only passes a failure on runs no user code. `None` if it could not be carried.
         ends_stream: The iterator that raised it cannot go on (a generator that raised is over).
+        host: The machine that the worker was on, if it is another one.
     """
 
-    __slots__ = ("ends_stream", "exception", "item", "text", "traceback", "type_name")
+    __slots__ = ("_carried", "_exception", "ends_stream", "host", "item", "text", "traceback", "type_name")
 
     def __init__(
         self,
@@ -42,12 +44,30 @@ class Failure:
         item: CurrentItem | None = None,
         exception: BaseException | None = None,
         ends_stream: bool = False,
+        host: str = "",
     ) -> None:
         self.type_name, self.text, self.traceback = type_name, text, traceback
-        self.item, self.exception, self.ends_stream = item, exception, ends_stream
+        self.item, self.ends_stream, self.host = item, ends_stream, host
+        self._exception = exception
+        self._carried: bytes | None = None  # pickled, and not looked at yet
 
     def __repr__(self) -> str:
         return f"<Failure {self.type_name}: {self.text}>"
+
+    @property
+    def exception(self) -> BaseException | None:
+        """The exception itself, or `None` if it could not be carried."""
+        carried, self._carried = self._carried, None
+        if carried is not None:
+            exception: Any = None
+            try:
+                exception = pickle.loads(carried)  # noqa: S301 - from our own worker
+            except KeyboardInterrupt:
+                raise
+            except BaseException:  # noqa: BLE001 - user code: an __init__ that wants more, a __reduce__ that exits
+                exception = None
+            self._exception = exception if isinstance(exception, BaseException) else None
+        return self._exception
 
     @classmethod
     def of(
@@ -75,32 +95,32 @@ class Failure:
 
     def to_bytes(self) -> bytes:
         """Encode for another process; an exception that cannot be pickled travels as text only."""
-        fields = (self.type_name, self.text, self.traceback, self.item, self.ends_stream)
-        try:
-            carried = cloudpickle.dumps(self.exception)
-        except Exception:  # noqa: BLE001 - user code: __reduce__ may raise anything; the text goes on
-            carried = None
+        fields = (self.type_name, self.text, self.traceback, self.item, self.ends_stream, self.host)
+        carried = self._carried
+        if carried is None:
+            try:
+                carried = cloudpickle.dumps(self._exception)
+            except Exception:  # noqa: BLE001 - user code: __reduce__ may raise anything; the text goes on
+                carried = None
         return pickle.dumps((fields, carried), protocol=5)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Failure:
         """Decode what a Headrace worker encoded."""
-        (type_name, text, trace, item, ends_stream), carried = pickle.loads(data)  # noqa: S301 - from our own worker
-        exception: Any = None
-        if carried is not None:
-            try:
-                exception = pickle.loads(carried)  # noqa: S301 - from our own worker
-            except KeyboardInterrupt:
-                raise
-            except BaseException:  # noqa: BLE001 - user code: an __init__ that wants more, a __reduce__ that exits
-                exception = None
-        if not isinstance(exception, BaseException):
-            exception = None
-        return cls(type_name, text, trace, item, exception, ends_stream)
+        (type_name, text, trace, item, ends_stream, host), carried = pickle.loads(data)  # noqa: S301 - from our own worker
+        failure = cls(type_name, text, trace, item, None, ends_stream, host)
+        failure._carried = carried
+        return failure
 
     def ending_stream(self) -> Failure:
         """Return the same failure as one after which the iterator that raised it cannot go on."""
-        return Failure(self.type_name, self.text, self.traceback, self.item, self.exception, ends_stream=True)
+        return Failure(self.type_name, self.text, self.traceback, self.item, self.exception, True, self.host)
+
+    def on_host(self, host: str) -> Failure:
+        """Return the same failure as one of a worker on another machine."""
+        failure = Failure(self.type_name, self.text, self.traceback, self.item, self._exception, self.ends_stream, host)
+        failure._carried = self._carried
+        return failure
 
     def raisable(self, ticket: int | None, worker_idx: int) -> BaseException:
         """Return what the consumer gets: the exception with a note of where it comes from.
@@ -116,11 +136,13 @@ class Failure:
         return stand_in
 
     def _note(self, ticket: int | None, worker_idx: int) -> str:
-        where = ["while it was set up" if ticket is None else f"ticket {ticket}", f"worker {worker_idx}"]
+        worker = f"worker {worker_idx} on {self.host}" if self.host else f"worker {worker_idx}"
+        where = ["while it was set up" if ticket is None else f"ticket {ticket}", worker]
         if self.item is not None and str(self.item):
             where.insert(0, str(self.item))
         note = f"headrace: {', '.join(where)}"
-        if self.exception is None or self.exception.__traceback__ is None:
+        error = self.exception
+        if error is None or error.__traceback__ is None:
             note += f"\nThe worker's traceback:\n{self.traceback.rstrip()}"
         return note
 

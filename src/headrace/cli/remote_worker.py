@@ -1,0 +1,38 @@
+"""`headrace worker`: be a worker of a trainer on another machine, started there by srun, ssh or by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headrace.engine.remote.agent import serve
+from headrace.engine.remote.handshake import SECRET_VARIABLE, take_secret
+
+from .console import open_messages
+
+
+def worker(
+    connect: Annotated[
+        list[str],
+        typer.Option(metavar="HOST:PORT", help="Where the trainer listens; may be given again: tried in turn."),
+    ],
+    secret_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help=f"File with the secret of the run; default: the variable {SECRET_VARIABLE}."),
+    ] = None,
+    wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.0, help="How long to try to reach the trainer at first.")
+    ] = 300.0,
+    return_wait: Annotated[
+        float, typer.Option(metavar="SECONDS", min=0.0, help="The same after a connection to it has ended.")
+    ] = 10.0,
+) -> None:
+    """Do the work of a loader that runs on another machine.
+
+    The trainer has a RemoteExecutor(ConnectedWorkers(), port=...), which needs as many of these as it has workers. Both
+    sides have to know the same secret.
+    """
+    num_sessions = serve(connect, take_secret(secret_file), wait_seconds=wait, return_seconds=return_wait)
+    open_messages().print(f"the trainer is not there any more, after {num_sessions} connections")

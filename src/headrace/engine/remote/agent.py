@@ -1,0 +1,395 @@
+"""What runs on the worker's machine: connects to the trainer, starts the worker process, and passes on what both say.
+
+The worker is one of the executor of worker processes (`../process/executor.py`), with all that belongs to it: shared
+memory, causes of deaths, an end whatever happens. Invariants: no user code runs in this process, and nothing is
+unpickled here, so whatever it does, the agent answers; it ends its worker when the connection ends; results are sent
+from the worker's shared memory, and not before there is credit for them, in the order in which they came.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pickle import PickleBuffer
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import CacheError, ConfigError, HeadraceError
+
+from ..events import Beat, Done, Event, Exited, Failed
+from ..process.executor import ProcessExecutor
+from ..process.messages import Begin, Cancel, Submit
+from ..process.results import SlotResult
+from ..process.worker_config import Shipment
+from ..user.failure import Failure
+from ..user.ship import Parcel
+from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, introduce, respond, take_secret
+from .listener import set_up_socket, split_address
+from .wire import (
+    HEAD,
+    Alive,
+    AskStack,
+    Freed,
+    GiveUpWaiting,
+    HasEnded,
+    Refused,
+    RemoteResult,
+    Restarted,
+    RestartWorker,
+    Stack,
+    ToAgent,
+    WaitsForMemory,
+    Welcome,
+    WireError,
+    charge,
+    decode_answer,
+    decode_for_agent,
+    encode_frame,
+    split_head,
+)
+
+# How long one attempt to connect takes at most, and how long to wait before the next.
+_CONNECT_SECONDS = 10.0
+_RETRY_SECONDS = 0.5
+_READ_BYTES = 256 << 10
+# Values that are sent in one frame at most: the trainer takes each as soon as it is there.
+_MAX_VALUES = 64
+_SLOT_BYTES = 1 << 20
+_EXIT_USAGE = 2
+
+
+class _TrainerGone(Exception):
+    """The connection has ended."""
+
+
+def serve_one(addresses: Sequence[str], seat: int) -> None:
+    """Be the agent of one worker, until its connection ends: what `LocalLauncher` starts."""
+    try:
+        secret = take_secret()
+        sock = _connect(addresses, time.monotonic())
+        _serve(sock, secret, seat)
+    except HeadraceError as error:
+        sys.stderr.write(f"headrace worker: {error}\n")
+        raise SystemExit(_EXIT_USAGE) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, return_seconds: float) -> int:
+    """Be an agent for whichever worker the trainer needs, again and again, until it is not reached any more.
+
+    Args:
+        addresses: Of the trainer, "host:port": tried in turn.
+        secret: Of the run.
+        wait_seconds: How long to try to reach the trainer first.
+        return_seconds: The same after a connection has ended: the trainer may have begun anew.
+
+    Returns:
+        How many connections there were.
+
+    Raises:
+        ConfigError: An address is wrong, the trainer was not reached at all, or it has no use for this worker.
+        WireError: It does not know the secret.
+    """
+    num_sessions, deadline = 0, time.monotonic() + wait_seconds
+    while True:
+        try:
+            sock = _connect(addresses, deadline)
+        except ConfigError:
+            if num_sessions:
+                return num_sessions
+            raise
+        if _serve(sock, secret, -1):
+            num_sessions, deadline = num_sessions + 1, time.monotonic() + return_seconds
+        time.sleep(_RETRY_SECONDS)
+
+
+def _connect(addresses: Sequence[str], deadline: float) -> socket.socket:
+    """Return a connection to the first address that takes one."""
+    targets = [split_address(address) for address in addresses]
+    while True:
+        errors: list[str] = []
+        for address, target in zip(addresses, targets, strict=True):
+            try:
+                sock = socket.create_connection(target, _CONNECT_SECONDS)
+            except OSError as error:
+                errors.append(f"{address}: {error.strerror or error}")
+            else:
+                sock.settimeout(None)
+                set_up_socket(sock)
+                return sock
+        if time.monotonic() >= deadline:
+            raise ConfigError(
+                f"a worker cannot reach its trainer: {'; '.join(errors)}",
+                where=socket.gethostname(),
+                fix="start the trainer first or give a longer --wait, and let its port be open to this machine",
+            )
+        time.sleep(_RETRY_SECONDS)
+
+
+def _serve(sock: socket.socket, secret: bytes, seat: int) -> bool:
+    """Be a worker until the connection ends; return whether it was one to a trainer at all."""
+    is_known = False
+    with sock:
+        try:
+            _shake_hands(sock, secret)
+            is_known = True
+            welcome, buffers = _wait_for_job(sock, seat)
+            session = _Session(sock, welcome, buffers)
+            del buffers
+            try:
+                session.run()
+            finally:
+                session.close()
+        except _TrainerGone:
+            pass
+    return is_known
+
+
+def _shake_hands(sock: socket.socket, secret: bytes) -> None:
+    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes."""
+    greeting = bytes(_read(sock, GREETING_BYTES))
+    response = respond(secret, greeting)
+    _write(sock, [memoryview(response)])
+    try:
+        proof = bytes(_read(sock, PROOF_BYTES))
+    except _TrainerGone:
+        raise WireError(
+            "the trainer has closed the connection before it had shown that it knows the secret",
+            fix="give the worker and the trainer the same secret; if they have it, the trainer has just ended",
+        ) from None
+    check_trainer(secret, greeting, response, proof)
+
+
+def _wait_for_job(sock: socket.socket, seat: int) -> tuple[Welcome, list[memoryview]]:
+    """Introduce this agent, and wait until it is needed."""
+    _write(sock, [memoryview(encode_frame(introduce(seat)))])
+    num_bytes, num_value_bytes = split_head(_read(sock, HEAD.size))
+    answer = decode_answer(_read(sock, num_bytes))
+    if isinstance(answer, Refused):
+        raise ConfigError(answer.what, where=socket.gethostname(), fix=answer.fix or None)
+    if sum(answer.buffer_bytes) != num_value_bytes:
+        raise WireError("the job does not have the length of its parts")
+    return answer, [_read(sock, size) for size in answer.buffer_bytes]
+
+
+@contextlib.contextmanager
+def _connection() -> Iterator[None]:
+    """Say that the trainer is gone when an operation of the socket fails: nothing else may be meant by that."""
+    try:
+        yield
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise _TrainerGone from error
+
+
+def _read(sock: socket.socket, num_bytes: int) -> memoryview:
+    """Return exactly so many bytes."""
+    data = memoryview(bytearray(num_bytes))
+    rest = data
+    while rest:
+        with _connection():
+            received = sock.recv_into(rest)
+        if not received:
+            raise _TrainerGone
+        rest = rest[received:]
+    return data
+
+
+def _write(sock: socket.socket, parts: list[memoryview]) -> None:
+    """Send all bytes; waits as long as the trainer does not read."""
+    while parts:
+        with _connection():
+            num_bytes = sock.sendmsg(parts)
+        while parts and num_bytes >= parts[0].nbytes:
+            num_bytes -= parts.pop(0).nbytes
+        if num_bytes:
+            parts[0] = parts[0][num_bytes:]
+
+
+def _bytes_in_slot(result: SlotResult) -> memoryview:
+    """Take a result as the bytes that its worker has written; the slot is free when the view is gone."""
+    lease, result.lease = result.lease, None
+    view: NDArray[np.uint8] = result.owner.reader.view(lease, result.slot_idx, result.offset, result.num_bytes)
+    return view.data
+
+
+class _Session:
+    """One worker, as long as its connection lasts."""
+
+    def __init__(self, sock: socket.socket, welcome: Welcome, buffers: Sequence[memoryview]) -> None:
+        self._sock = sock
+        self._worker_idx = welcome.worker_idx
+        self._max_bytes = welcome.max_bytes
+        self._credit_bytes = welcome.credit_bytes
+        self._alive_seconds = welcome.alive_seconds
+        self._sent_bytes = self._freed_bytes = 0  # of results, see `charge`
+        self._said_waiting_at = -1  # after so many freed bytes the trainer was told that more are waited for
+        self._held: deque[Event] = deque()  # not sent yet
+        self._incoming = bytearray()
+        self._sent_at = 0.0
+        sys.path += [entry for entry in welcome.sys_path if entry not in sys.path and os.path.exists(entry)]
+        self._executor = ProcessExecutor(
+            max_bytes=welcome.max_bytes,
+            slot_bytes=min(_SLOT_BYTES, welcome.max_bytes),
+            threads_per_worker=welcome.num_threads,
+        )
+        parcel = Parcel(welcome.job, [PickleBuffer(buffer) for buffer in buffers], set(welcome.modules))
+        shipment = Shipment(
+            parcel, welcome.formats, welcome.argv, welcome.cwd, tuple(welcome.preload), welcome.executor
+        )
+        worker_idxs = range(welcome.worker_idx, welcome.worker_idx + 1)
+        try:
+            self._executor.start_shipped(shipment, worker_idxs, welcome.num_workers)
+            self._executor.wake_for(sock.fileno())
+        except ConfigError as error:
+            self._send((HasEnded(f"could not be started: {error}", None, ""),))
+            raise
+        except BaseException:
+            self._executor.close()
+            raise
+
+    def run(self) -> None:
+        """Pass on what the worker and the trainer say, until the connection ends."""
+        self._send((Alive(False),))
+        while True:
+            left = self._sent_at + self._alive_seconds - time.monotonic()
+            events = self._executor.wait(max(left, 0.0))
+            self._held += [event for event in events if type(event) is not Beat]
+            self._pass_on()
+            has_progress = any(type(event) is Beat for event in events)
+            if has_progress or time.monotonic() - self._sent_at >= self._alive_seconds:
+                self._send((Alive(has_progress),))
+            self._hear()
+
+    def close(self) -> None:
+        """End the worker."""
+        self._held.clear()
+        self._executor.close()
+
+    # --- to the trainer ---
+
+    def _pass_on(self) -> None:
+        """Send what is held, as far as there is credit."""
+        while self._held:
+            messages: list[Any] = []
+            values: list[memoryview] = []
+            is_short = False
+            while self._held and len(values) < _MAX_VALUES:
+                event = self._held[0]
+                if type(event) is Done and type(event.result) is SlotResult:
+                    cost = charge(event.result.num_bytes)
+                    if self._sent_bytes + cost > self._credit_bytes + self._freed_bytes:
+                        is_short = True
+                        break
+                    self._sent_bytes += cost
+                    result = event.result
+                    event = msgspec.structs.replace(event, result=RemoteResult(result.header, result.num_bytes))
+                    values.append(_bytes_in_slot(result))
+                elif type(event) is Exited:
+                    event = HasEnded(event.cause, event.item, event.advice)  # type: ignore[assignment]
+                messages.append(event)
+                self._held.popleft()
+            if is_short and self._said_waiting_at != self._freed_bytes:
+                self._said_waiting_at = self._freed_bytes
+                messages.append(WaitsForMemory(self._freed_bytes))
+            if messages:
+                self._send(messages, values)
+            if is_short:
+                return
+
+    def _send(self, messages: Sequence[Any], values: Sequence[memoryview] = ()) -> None:
+        """Send a frame."""
+        frame = encode_frame(messages, sum(value.nbytes for value in values))
+        _write(self._sock, [memoryview(frame), *values])
+        self._sent_at = time.monotonic()
+
+    # --- from the trainer ---
+
+    def _hear(self) -> None:
+        """Do what the trainer has said."""
+        while True:
+            try:
+                with _connection():
+                    data = self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            if not data:
+                raise _TrainerGone
+            self._incoming += data
+            while len(self._incoming) >= HEAD.size:
+                num_bytes, _ = split_head(bytes(self._incoming[: HEAD.size]))
+                end = HEAD.size + num_bytes
+                if len(self._incoming) < end:
+                    break
+                messages = decode_for_agent(bytes(self._incoming[HEAD.size : end]))
+                del self._incoming[:end]
+                for message in messages:
+                    self._obey(message)
+            if len(data) < _READ_BYTES:
+                return
+
+    def _obey(self, message: ToAgent) -> None:
+        executor = self._executor
+        match message:
+            case Submit(run_id, tickets, payloads):
+                executor.submit_burst(self._worker_idx, run_id, tickets, payloads)
+            case Freed(num_bytes):
+                self._freed_bytes = num_bytes
+                self._pass_on()
+            case Begin():
+                self._forget_run(message.run_id)
+                executor.begin_shipped(message)
+            case Cancel(run_id):
+                executor.cancel(run_id)
+                self._forget_run(-1)
+            case RestartWorker(first_item):
+                self._forget_life()
+                executor.restart(self._worker_idx, first_item)
+                self._send((Restarted(),))
+            case AskStack():
+                self._send((Stack(executor.stack_of(self._worker_idx)),))
+            case GiveUpWaiting(num_bytes, kept_bytes):
+                if num_bytes == self._freed_bytes:
+                    self._fail_waiting(kept_bytes)
+
+    def _forget_run(self, run_id: int) -> None:
+        """Give up what is held of other runs: nobody waits for it. The end of a worker is of no run."""
+        self._drop([event for event in self._held if getattr(event, "run_id", run_id) != run_id])
+
+    def _forget_life(self) -> None:
+        """Give up what is held of the worker that is replaced."""
+        self._drop(list(self._held))
+
+    def _drop(self, events: Sequence[Event]) -> None:
+        self._said_waiting_at = -1
+        dropped = set(map(id, events))
+        self._held = deque(event for event in self._held if id(event) not in dropped)
+        for event in events:
+            if isinstance(event, Done) and event.result is not None:
+                event.result.discard()
+
+    def _fail_waiting(self, kept_bytes: int) -> None:
+        """Answer the next result, which waits for memory, by an error."""
+        done = self._held[0] if self._held else None
+        if not isinstance(done, Done) or done.result is None:
+            return
+        error = CacheError(
+            f"an item needs {done.result.num_bytes} bytes of memory, but results that are still held elsewhere take "
+            f"{kept_bytes} of the max_bytes={self._max_bytes} of this worker",
+            fix="drop results sooner or copy what is kept of them, or raise max_bytes",
+        )
+        done.result.discard()
+        self._said_waiting_at = -1  # the next result may have to wait as well, and nothing was freed
+        failure = Failure.of(error, ends_stream=True)
+        self._held[0] = Failed(done.worker_idx, done.ticket, failure, done.run_id)
+        self._pass_on()

@@ -1,0 +1,369 @@
+"""Workers on other machines: tickets and results go over TCP, and everything else is as with worker processes.
+
+The trainer listens, a launcher has agents started, which connect back, show that they know the secret of the run, and
+are given the job. Results come straight into memory that is reused, with the leases of local ones. Invariants: no
+method waits for a worker, but `stack_of` for up to a second, and `close`; an agent that is gone, or says nothing for
+`dead_seconds`, is the death of its worker, which the supervisor decides about; what is said of silence is said only
+after all that had come was read, because the consumer may have been away for hours.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from headrace.errors import ConfigError, check_count
+
+from ..events import Event
+from ..executor import Executor
+from ..interrupts import interrupts_wait
+from ..memory.lease import MemoryWatcher
+from ..process.channel import needs_descriptors
+from ..process.exits import end_with_process
+from ..process.messages import Begin, Cancel, Submit
+from ..process.worker_config import Shipment
+from ..user.job import Job, Mode
+from ..user.ship import ship_payload
+from .handshake import choose_secret
+from .launcher import Launcher
+from .link import AgentLink
+from .listener import Listener, SharedPort
+from .memory import ReceiveMemory
+from .seat import Seat
+from .wire import Welcome, encode_frame
+
+# While a worker waits for memory: how often to look whether the consumer's other threads have dropped a view.
+_STARVED_SECONDS = 0.005
+# How often launchers are asked, and agents that say nothing are looked after.
+_LOOK_SECONDS = 0.05
+# Agents say something this often in the time after which silence is taken for death.
+_SIGNS = 4
+_STACK_SECONDS = 1.0
+# Agents end their workers within this time after their connection was closed; those that do not are ended.
+_END_SECONDS = 1.7
+
+
+class RemoteExecutor(Executor):
+    """Carries tickets to workers on other machines.
+
+    Args:
+        launcher: Starts them, or waits for those that somebody else starts.
+        host: Name or address of this machine, as workers reach it; it is listened on there. `None`: what the launcher
+            says, usually all addresses.
+        port: On which to listen; 0: any that is free.
+        secret: Of the run, at least 16 characters. `None`: a new one; where somebody else starts the workers, that of
+            the environment variable HEADRACE_WORKER_SECRET.
+        max_bytes: Limit on the memory that results of each worker take, here and there, in bytes.
+        threads_per_worker: How many threads numerical libraries use in a worker.
+        dead_seconds: After how long a machine that says nothing is taken for dead.
+
+    Raises:
+        ConfigError: A wrong option.
+    """
+
+    name = "remote"
+    runs_in = "process"
+
+    def __init__(
+        self,
+        launcher: Launcher,
+        *,
+        host: str | None = None,
+        port: int = 0,
+        secret: str | bytes | None = None,
+        max_bytes: int = 2 << 30,
+        threads_per_worker: int = 1,
+        dead_seconds: float = 2.0,
+    ) -> None:
+        if not dead_seconds > 0:
+            raise ConfigError(f"dead_seconds is {dead_seconds}", fix="give seconds, more than 0")
+        self._launcher = launcher
+        self._host = launcher.host if host is None else host
+        self._secret = choose_secret(secret, is_shared=not launcher.starts)
+        self._port = SharedPort(self._host, check_count("port", port, maximum=(1 << 16) - 1), self._secret)
+        self._max_bytes = check_count("max_bytes", max_bytes, minimum=1, maximum=1 << 48)
+        self._num_threads = check_count("threads_per_worker", threads_per_worker, minimum=1)
+        self._dead_seconds = dead_seconds
+        self._listener: Listener | None = None
+        self._epoll: select.epoll | None = None
+        self._watcher: MemoryWatcher | None = None
+        self._shipment: Shipment | None = None
+        self._begin: Begin | None = None
+        self._seats: list[Seat] = []
+        self._by_fd: dict[int, tuple[Seat, AgentLink, bool]] = {}  # listened to; whether for room in it as well
+        self._events: list[Event] = []
+        self._looked_at = 0.0
+        self._seconds_waited = 0.0  # in `wait`, in all: the clock of waiting
+
+    # --- lifetime ---
+
+    def another(self) -> RemoteExecutor:
+        """Return one of the same options, whose workers connect to the same port."""
+        other = RemoteExecutor(
+            self._launcher,
+            host=self._host,
+            secret=self._secret,
+            max_bytes=self._max_bytes,
+            threads_per_worker=self._num_threads,
+            dead_seconds=self._dead_seconds,
+        )
+        other._port = self._port
+        return other
+
+    def listen(self) -> str:
+        """Begin to listen, if that was not done, and return the address for `headrace worker --connect`.
+
+        Raises:
+            ConfigError: Nobody can listen there.
+        """
+        return self._open_listener().addresses(self._public_host())[0]
+
+    def _open_listener(self) -> Listener:
+        if self._listener is None:
+            end_with_process(self)
+            self._listener = self._port.open()
+        return self._listener
+
+    def start(self, job: Job, num_workers: int) -> None:
+        """Have the workers started."""
+        if not sys.platform.startswith("linux"):
+            raise ConfigError(
+                f"remote workers need Linux, and this is {sys.platform!r}",
+                fix="use executor='thread' or executor='inline'",
+            )
+        shipment = Shipment.of(job, self.name)
+        end_with_process(self)
+        try:
+            with interrupts_wait(), needs_descriptors(f"{num_workers} remote workers are started"):
+                self._shipment, self._begin = shipment, None
+                listener = self._open_listener()
+                self._epoll = select.epoll()
+                self._epoll.register(listener, select.EPOLLIN)
+                write_welcome = partial(self._write_welcome, num_workers)
+                for worker_idx in range(num_workers):
+                    seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, write_welcome)
+                    self._seats.append(seat)
+                    seat.memory.watch(self._watcher)
+                    self._launch(seat)
+        except BaseException:
+            self.close()
+            raise
+
+    def _launch(self, seat: Seat) -> None:
+        """Have an agent started for a worker, and expect it."""
+        listener = self._open_listener()
+        listener.forget(seat)
+        seat.launch(self._launcher, listener.addresses(self._public_host()), self._secret)
+        listener.expect(seat)
+
+    def _public_host(self) -> str:
+        return self._host or socket.gethostname()
+
+    def _write_welcome(self, num_workers: int, worker_idx: int, credit_bytes: int) -> tuple[bytes, list[memoryview]]:
+        """Return what an agent is given."""
+        shipment = self._shipment
+        assert shipment is not None
+        parcel = shipment.parcel
+        buffers = [buffer.raw() for buffer in parcel.buffers]
+        welcome = Welcome(
+            worker_idx=worker_idx,
+            num_workers=num_workers,
+            executor=shipment.executor,
+            formats=shipment.formats,
+            argv=shipment.argv,
+            cwd=shipment.cwd,
+            preload=list(shipment.preload),
+            modules=sorted(parcel.modules),
+            job=parcel.data,
+            buffer_bytes=[buffer.nbytes for buffer in buffers],
+            sys_path=[os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)],
+            max_bytes=self._max_bytes,
+            num_threads=self._num_threads,
+            credit_bytes=credit_bytes,
+            alive_seconds=self._dead_seconds / _SIGNS,
+        )
+        return encode_frame(welcome, sum(buffer.nbytes for buffer in buffers)), buffers
+
+    def close(self) -> None:
+        """End the workers."""
+        with interrupts_wait():
+            self._close()
+
+    def _close(self) -> None:
+        seats, self._seats = self._seats, []
+        deadline = time.monotonic() + _END_SECONDS
+        try:
+            for seat in seats:
+                if self._listener is not None:
+                    self._listener.forget(seat)
+                seat.hang_up()
+            if self._listener is not None:
+                self._listener = None
+                self._port.close()
+            for seat in seats:
+                seat.end(max(deadline - time.monotonic(), 0.0))
+        finally:
+            for seat in seats:
+                seat.memory.close()
+            self._forget()
+
+    def __del__(self) -> None:
+        if getattr(self, "_listener", None) is not None:
+            self.close()
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
+        for seat in self._seats:
+            seat.disown()
+        if self._listener is not None:
+            self._listener.close()
+        self._seats = []
+        self._forget()
+
+    def _forget(self) -> None:
+        if self._epoll is not None:
+            self._epoll.close()
+        self._listener = self._epoll = self._shipment = self._begin = None
+        self._by_fd.clear()
+        self._events.clear()
+
+    def restart(self, worker_idx: int, first_item: int) -> None:
+        """Have a worker replaced: by its agent, or by another agent."""
+        seat = self._seats[worker_idx]
+        self._events = [event for event in self._events if event.worker_idx != worker_idx]
+        with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is restarted"):
+            seat.restart(first_item, self._begin, partial(self._launch, seat))
+        seat.flush()
+
+    # --- work ---
+
+    def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
+        """Tell all workers of a run."""
+        is_stream = mode is Mode.STREAM
+        self._begin = Begin(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0)
+        for seat in self._seats:
+            seat.begin(self._begin)
+
+    pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
+
+    def submit(self, worker_idx: int, run_id: int, ticket: int, payload: bytes | None) -> None:
+        """Send a ticket to a worker."""
+        self.submit_burst(worker_idx, run_id, (ticket,), (payload,))
+
+    def submit_burst(
+        self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]
+    ) -> None:
+        """Send tickets to a worker in one message."""
+        seat = self._seats[worker_idx]
+        seat.put(Submit(run_id, tickets, payloads))
+        seat.flush(tells_freed=True)
+
+    def cancel(self, run_id: int) -> None:
+        """Tell all workers that a run is over."""
+        if self._begin is not None and self._begin.run_id == run_id:
+            self._begin = None
+            for seat in self._seats:
+                seat.put(Cancel(run_id))
+                seat.flush()
+
+    def wait(self, timeout_seconds: float) -> Sequence[Event]:
+        """Wait for agents: for new ones, and for what they say."""
+        start = time.monotonic()
+        deadline = start + timeout_seconds
+        while True:
+            is_starved = self._flush(start)
+            left = 0.0 if self._events else max(0.0, deadline - time.monotonic())
+            self._listen(min(left, _STARVED_SECONDS if is_starved else _LOOK_SECONDS), start)
+            if self._events or time.monotonic() >= deadline:
+                break
+        self._flush(start)  # an agent that has just come waits for its job
+        self._seconds_waited += time.monotonic() - start
+        events, self._events = self._events, []
+        return events
+
+    def watch_memory(self, watcher: MemoryWatcher | None) -> None:
+        """Tell a watcher of the memory that results are received into."""
+        self._watcher = watcher
+        for seat in self._seats:
+            seat.memory.watch(watcher)
+
+    def stack_of(self, worker_idx: int) -> str | None:
+        """Ask the agent of a worker for its stack; where there is none, say what is waited for."""
+        seat = self._seats[worker_idx]
+        if not seat.ask_stack() or seat.link is None:
+            return seat.where
+        poll, deadline = select.poll(), time.monotonic() + _STACK_SECONDS
+        poll.register(seat.link, select.POLLIN)
+        while (
+            seat.stack is None
+            and seat.link is not None
+            and (left := deadline - time.monotonic()) > 0
+            and poll.poll(1000 * left)
+        ):
+            self._events += seat.receive(time.monotonic(), self._seconds_waited)
+        return f"{seat.where}\n{seat.stack or ''}".rstrip()
+
+    # --- what comes back ---
+
+    def _flush(self, start: float) -> bool:
+        """Send what gathered; return whether a worker waits for memory."""
+        self._unlisten_lost()
+        is_starved = False
+        for seat in self._seats:
+            seat.flush()
+            if seat.starved_since is not None:
+                is_starved = True
+                if seat.worker_idx == self.awaited_worker_idx:
+                    seat.fail_starved_worker(self._seconds_waited + time.monotonic() - start)
+            self._listen_to(seat)
+        return is_starved
+
+    def _listen_to(self, seat: Seat) -> None:
+        """Listen to the connection of a worker, and for room in it where it has none."""
+        link = seat.link
+        if link is None or link.lost is not None:
+            return
+        assert self._epoll is not None
+        fd, events = link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.is_blocked else 0)
+        known = self._by_fd.get(fd)
+        if known is None or known[1] is not link:
+            self._epoll.register(fd, events)
+        elif known[2] != link.is_blocked:
+            self._epoll.modify(fd, events)
+        else:
+            return
+        self._by_fd[fd] = seat, link, link.is_blocked
+
+    def _unlisten_lost(self) -> None:
+        """Forget descriptors that were closed, which the system has forgotten, too."""
+        living = {seat.link.fileno() for seat in self._seats if seat.link is not None}
+        for fd in [fd for fd in self._by_fd if fd not in living]:
+            del self._by_fd[fd]
+
+    def _listen(self, timeout_seconds: float, start: float) -> None:
+        """Take in what has come, after waiting for it if need be."""
+        assert self._epoll is not None
+        assert self._listener is not None
+        ready = self._epoll.poll(timeout_seconds)
+        now = time.monotonic()
+        heard: set[int] = set()
+        for fd, events in ready:
+            if fd not in self._by_fd:
+                continue
+            seat = self._by_fd[fd][0]
+            if events & ~select.EPOLLOUT:
+                heard.add(seat.worker_idx)
+                self._events += seat.receive(now, self._seconds_waited + now - start)
+        if len(ready) > len(heard) or now - self._looked_at > _LOOK_SECONDS:
+            self._looked_at = now
+            self._listener.pump()
+            for seat in self._seats:
+                event = seat.look_after(now, was_heard=seat.worker_idx in heard)
+                if event is not None:
+                    self._events.append(event)

@@ -1,0 +1,157 @@
+"""Starts agents somewhere, and tells of their ends: the contract, and two launchers.
+
+A launcher knows how to get a process of ours to run on some machine (`agent.serve`). It never sees a ticket, and need
+not be quick: an agent that has connected is heard through its connection.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from ..process.exit_cause import describe_exit
+from ..process.proc_tree import kill_tree
+from ..process.start import environment_of_warden, python_command
+from .handshake import SECRET_VARIABLE
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """What an agent needs to connect back.
+
+    Attributes:
+        worker_idx: For which worker it is started.
+        seat: The number that it has to say; never the same for two.
+        addresses: Of the trainer, "host:port": to be tried in turn.
+        secret: Of the run: to be passed on in a way that others cannot see, never in a command line.
+    """
+
+    worker_idx: int
+    seat: int
+    addresses: tuple[str, ...]
+    secret: bytes = field(repr=False)
+
+
+class Launched(ABC):
+    """One agent that was started, or is expected.
+
+    Attributes:
+        where: Where it is, as far as that is known before it connects, as words: "on this machine".
+    """
+
+    where: str
+
+    @abstractmethod
+    def ending(self) -> str | None:
+        """Return how it ended, as words ("was killed by signal 9 (SIGKILL)"); `None` as long as it has not.
+
+        Must not wait. What cannot tell returns "has ended" or the like: it is asked when the connection was lost, too.
+        """
+
+    @abstractmethod
+    def end(self, seconds: float) -> None:
+        """End it, with all that it has started, if it does not end by itself within so many seconds.
+
+        Its connection was closed before, of which it should end. May be called again.
+        """
+
+    def disown(self) -> None:  # noqa: B027 - most hold nothing that a fork would share
+        """In a process that was forked off the trainer: let go of it, and leave it alone."""
+
+
+class Launcher(ABC):
+    """Starts agents; the calls come from one thread.
+
+    Attributes:
+        host: Where the trainer listens for what it starts, unless something else is said; `""`: on all addresses.
+        starts: Whether it starts agents. Else somebody else does, and any that knows the secret will do.
+    """
+
+    host: ClassVar[str] = ""
+    starts: ClassVar[bool] = True
+
+    @abstractmethod
+    def launch(self, invitation: Invitation) -> Launched:
+        """Start an agent for one worker. Must not wait until it runs.
+
+        Raises:
+            ConfigError: That is not possible.
+        """
+
+
+class ConnectedWorkers(Launcher):
+    """Waits for workers that somebody else starts, by `headrace worker --connect HOST:PORT`: with srun, or ssh.
+
+    More of them than are needed wait until one is missing.
+    """
+
+    starts = False
+
+    def launch(self, invitation: Invitation) -> Launched:
+        """Expect one more."""
+        return _Expected(invitation)
+
+
+class _Expected(Launched):
+    def __init__(self, invitation: Invitation) -> None:
+        addresses = " or ".join(invitation.addresses)
+        self.where = f"one that is to be started by: headrace worker --connect {addresses}"
+
+    def ending(self) -> str | None:
+        return None
+
+    def end(self, seconds: float) -> None:
+        del seconds  # whoever started it sees to it
+
+
+class LocalLauncher(Launcher):
+    """Starts agents as processes of this machine: for tests, and to compare with worker processes.
+
+    Args:
+        environment: Variables to set for them, besides those of this process.
+    """
+
+    host = "localhost"
+
+    def __init__(self, environment: dict[str, str] | None = None) -> None:
+        self._environment = dict(environment or {})
+
+    def launch(self, invitation: Invitation) -> Launched:
+        """Start a process."""
+        arguments = f"{list(invitation.addresses)!r}, {invitation.seat}"
+        return _LocalProcess(
+            python_command("headrace.engine.remote.agent", "serve_one", arguments),
+            {**environment_of_warden(), **self._environment, SECRET_VARIABLE: invitation.secret.decode()},
+        )
+
+
+class _LocalProcess(Launched):
+    """A child of this process, in a session of its own."""
+
+    where = "on this machine"
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own interpreter and our own code
+            command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    @property
+    def pid(self) -> int:
+        """The number of the process."""
+        return self._process.pid
+
+    def ending(self) -> str | None:
+        exit_code = self._process.poll()
+        return None if exit_code is None else describe_exit(exit_code)
+
+    def end(self, seconds: float) -> None:
+        try:
+            self._process.wait(max(seconds, 0.0))
+        except subprocess.TimeoutExpired:
+            kill_tree(self._process.pid)
+            self._process.wait()
+
+    def disown(self) -> None:
+        self._process.returncode = 0

@@ -1,0 +1,228 @@
+"""The trainer's side of one connection to an agent: frames in, frames out, nothing that blocks.
+
+The bytes of values are received straight into the memory that they stay in, but for those that came with the messages
+before them. Invariants: messages come out in the order in which they were sent, each when its value is complete; what
+an agent announces is checked against its credit before memory is taken for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from ..events import Done
+from .memory import ReceiveMemory
+from .wire import (
+    HEAD,
+    FromAgent,
+    Introduction,
+    RemoteResult,
+    ToAgent,
+    WireError,
+    charge,
+    decode_from_agent,
+    encode_frame,
+    split_head,
+)
+
+# Bytes that are read at once where messages are expected: enough for many small results, and little to be copied where
+# the bytes of a large one come with its message.
+_BUFFER_BYTES = 64 << 10
+# How often one connection is read before others have their turn.
+_MAX_READS = 16
+_NOTHING = memoryview(b"")
+# Buffers of one system call: Linux allows 1024.
+_MAX_BUFFERS = 64
+
+
+class AgentLink:
+    """A connection to an agent that has introduced itself.
+
+    Args:
+        sock: Of the listener; owned from now on.
+        introduction: Of the agent.
+        memory: Where the values of its worker are received.
+
+    Attributes:
+        host: The name of its machine.
+        lost: Why the connection is of no use any more, as words; `None`: it is.
+        is_blocked: Whether the socket takes no more now.
+        num_sent: Bytes that it has taken in all.
+    """
+
+    def __init__(self, sock: socket.socket, introduction: Introduction, memory: ReceiveMemory) -> None:
+        self.host, self.pid = introduction.host, introduction.pid
+        self.lost: str | None = None
+        self.is_blocked = False
+        self.num_sent = 0
+        self._sock = sock
+        self._memory = memory
+        self._outgoing: deque[memoryview] = deque()
+        self._messages: list[ToAgent] = []
+        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+        self._start = self._end = 0  # of what is in the buffer and was not looked at
+        self._decoded: deque[FromAgent] = deque()  # of a frame whose values are being received
+        self._filled: Done[Any] | None = None  # whose value is being received
+        self._rest = _NOTHING  # what of it is missing
+
+    def fileno(self) -> int:
+        """Return the descriptor, to wait on."""
+        return self._sock.fileno()
+
+    # --- out ---
+
+    def put(self, message: ToAgent) -> None:
+        """Send a message with the next `flush`."""
+        self._messages.append(message)
+
+    def put_frame(self, frame: bytes, values: Sequence[memoryview] = ()) -> None:
+        """Send a frame with the next `flush`, before all messages that are put from now on."""
+        self._outgoing.append(memoryview(frame))
+        self._outgoing += [value for value in values if value.nbytes]
+
+    def flush(self) -> None:
+        """Send what the socket takes."""
+        if self._messages:
+            self.put_frame(encode_frame(self._messages))
+            self._messages = []
+        outgoing = self._outgoing
+        while outgoing and self.lost is None:
+            try:
+                num_bytes = self._sock.sendmsg([outgoing[idx] for idx in range(min(len(outgoing), _MAX_BUFFERS))])
+            except BlockingIOError:
+                break
+            except OSError as error:
+                # What it had sent may still be there to be read, which is done when the socket says that it is over.
+                outgoing.clear()
+                self._sending_failed(error)
+                break
+            self.num_sent += num_bytes
+            while num_bytes and num_bytes >= outgoing[0].nbytes:
+                num_bytes -= outgoing.popleft().nbytes
+            if num_bytes:
+                outgoing[0] = outgoing[0][num_bytes:]
+        self.is_blocked = bool(outgoing)
+
+    def _sending_failed(self, error: OSError) -> None:
+        if not isinstance(error, ConnectionResetError | BrokenPipeError):
+            self.lost = str(error.strerror or error)
+
+    # --- in ---
+
+    def receive(self) -> list[FromAgent]:
+        """Return the messages that are complete; none if nothing new is."""
+        messages: list[FromAgent] = []
+        try:
+            for _ in range(_MAX_READS):
+                if not self._read(messages):
+                    break
+        except WireError as error:
+            self.lost = error.what
+        return messages
+
+    def _read(self, messages: list[FromAgent]) -> bool:
+        """Read once; tell whether there may be more."""
+        is_value = self._rest.nbytes > 0
+        target = self._rest if is_value else self._buffer[self._end :]
+        try:
+            num_bytes = self._sock.recv_into(target)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self.lost = str(error.strerror or error)
+            return False
+        if num_bytes == 0:
+            self.lost = "it was closed"
+            return False
+        is_full = num_bytes == target.nbytes
+        if is_value:
+            self._rest = target[num_bytes:]
+        else:
+            self._end += num_bytes
+        self._take_in(messages)
+        return is_full
+
+    def _take_in(self, messages: list[FromAgent]) -> None:
+        """Go through what was read."""
+        while True:
+            if self._filled is not None:
+                self._fill_from_buffer()
+                if self._rest.nbytes:
+                    return
+                messages.append(self._filled)
+                self._filled, self._rest = None, _NOTHING  # even an empty view of the value would hold its memory
+            while self._decoded:
+                message = self._decoded.popleft()
+                if type(message) is Done and type(message.result) is RemoteResult:
+                    self._begin_value(message, message.result)
+                    break
+                messages.append(message)
+            if self._filled is None and not self._decode_frame():
+                return
+
+    def _fill_from_buffer(self) -> None:
+        num_bytes = min(self._end - self._start, self._rest.nbytes)
+        if num_bytes:
+            self._rest[:num_bytes] = self._buffer[self._start : self._start + num_bytes]
+            self._rest = self._rest[num_bytes:]
+            self._start += num_bytes
+
+    def _begin_value(self, done: Done[Any], result: RemoteResult) -> None:
+        memory = self._memory
+        memory.drain()
+        if charge(result.num_bytes) + memory.held_bytes > memory.max_bytes:
+            raise WireError(f"a result of {result.num_bytes} bytes is more than the credit that the worker had")
+        result.data = memory.reserve(result.num_bytes)
+        self._filled, self._rest = done, memoryview(result.data)
+
+    def _decode_frame(self) -> bool:
+        """Decode the messages of the next frame, if they are there."""
+        start, num_bytes = self._start, self._end - self._start
+        needed = HEAD.size
+        if num_bytes >= needed:
+            num_message_bytes, num_value_bytes = split_head(self._buffer[start : start + needed])
+            needed += num_message_bytes
+            if num_bytes >= needed:
+                self._start += needed
+                self._decode(self._buffer[start + HEAD.size : start + needed], num_value_bytes)
+                if self._start == self._end:
+                    self._start = self._end = 0
+                    if self._buffer.nbytes > _BUFFER_BYTES:
+                        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
+                return True
+        if start:
+            self._buffer[:num_bytes] = bytes(self._buffer[start : self._end])
+            self._start, self._end = 0, num_bytes
+        if needed > self._buffer.nbytes:
+            larger = memoryview(bytearray(needed))
+            larger[:num_bytes] = self._buffer[:num_bytes]
+            self._buffer = larger
+        return False
+
+    def _decode(self, packet: memoryview, num_value_bytes: int) -> None:
+        try:
+            messages = decode_from_agent(packet)
+        except Exception as error:  # msgspec's, and those of a failure that is no failure
+            raise WireError(f"a message cannot be read: {error}") from error
+        values = [message.result for message in messages if type(message) is Done]
+        if sum(value.num_bytes for value in values if type(value) is RemoteResult) != num_value_bytes:
+            raise WireError("a frame does not have the length of its values")
+        self._decoded += messages
+
+    def close(self) -> None:
+        """Close the connection; harmless twice. Values that were received stay valid."""
+        self.lost = self.lost or "it was closed"
+        self._outgoing.clear()
+        self._filled, self._rest = None, _NOTHING
+        self._decoded.clear()
+        with contextlib.suppress(OSError):  # so that the other side sees it, whoever has a copy of the descriptor
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close our copy of the descriptor, and nothing else."""
+        self.lost = self.lost or "it belongs to another process"
+        self._sock.close()

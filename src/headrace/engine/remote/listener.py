@@ -1,0 +1,396 @@
+"""Where agents connect: listens, finds out who knows the secret, and gives each agent to whoever waits for one.
+
+Invariants: nothing here blocks; a stranger can send as many bytes as a step of the handshake has, and no more; there
+are at most so many strangers at a time, and each is given up if a step takes some seconds; one that is refused is
+logged. Several executors of one loader listen on one port, which they share. Not thread-safe.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import select
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from headrace.errors import ConfigError
+
+from ..process.channel import needs_descriptors
+from .handshake import (
+    MAX_INTRODUCTION_BYTES,
+    RESPONSE_BYTES,
+    answer,
+    find_mismatch,
+    make_greeting,
+)
+from .wire import HEAD, Introduction, Refused, WireError, decode_introduction, encode_frame, split_head
+
+_logger = logging.getLogger("headrace.engine")
+
+# Of the system's queue of connections.
+_BACKLOG = 128
+_MAX_STRANGERS = 64
+# Agents that know the secret and for which there is no work yet: they wait for a worker that ends.
+_MAX_SPARES = 1024
+_HANDSHAKE_SECONDS = 10.0
+# How many ports are tried where any will do.
+_MAX_PORTS = 20
+# A machine without IPv6, or without one of its own names.
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+# The system looks whether the other machine is there when nothing was heard for so long; so often, so many times.
+_KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+# How many refused connections are worth a warning each.
+_MAX_WARNINGS = 10
+
+
+def set_up_socket(sock: socket.socket) -> None:
+    """Have a connection send at once, and have the system find out in half a minute that the other machine is gone."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEP_ALIVE:
+        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+class Waiting(Protocol):
+    """Who waits for an agent.
+
+    Attributes:
+        seat: The number that an agent for it says.
+        takes_any: Whether one that was started by somebody else will do.
+    """
+
+    seat: int
+    takes_any: bool
+
+    def welcome(self, sock: socket.socket, introduction: Introduction) -> None:
+        """Take an agent, and own its socket."""
+
+    def refuse(self, error: ConfigError) -> None:
+        """Take note that its agent cannot be used."""
+
+
+@dataclass
+class _Stranger:
+    """A connection whose other end is not known yet."""
+
+    sock: socket.socket
+    where: str
+    deadline: float
+    greeting: bytes = field(default_factory=make_greeting)
+    num_needed: int = RESPONSE_BYTES
+    received: bytearray = field(default_factory=bytearray)
+    is_proven: bool = False
+    is_headed: bool = False
+
+
+class Listener:
+    """Listens on one port, on all addresses of a host, of IPv4 and IPv6.
+
+    Args:
+        host: Name or address to listen on; `""`: all addresses of this machine.
+        port: 0: any that is free.
+        secret: Of the run.
+
+    Raises:
+        ConfigError: Nobody can listen there.
+
+    Attributes:
+        port: The port.
+    """
+
+    def __init__(self, host: str, port: int, secret: bytes) -> None:
+        self._secret = secret
+        self._sockets = _listen(host, port)
+        self.port: int = self._sockets[0].getsockname()[1]
+        self._epoll = select.epoll()
+        self._by_fd: dict[int, socket.socket] = {}
+        for sock in self._sockets:
+            self._by_fd[sock.fileno()] = sock
+            self._epoll.register(sock, select.EPOLLIN)
+        self._strangers: dict[int, _Stranger] = {}  # by descriptor, the oldest first
+        self._spares: dict[int, tuple[socket.socket, Introduction]] = {}
+        self._waiting: dict[int, Waiting] = {}
+        self._num_refused = 0
+
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when there is something to do."""
+        return self._epoll.fileno()
+
+    def addresses(self, host: str) -> tuple[str, ...]:
+        """Return where agents reach it, for those that are to be started, the best first.
+
+        Args:
+            host: The name of this machine for others, where it listens on all of its addresses.
+        """
+        names = [host] if host else [sock.getsockname()[0] for sock in self._sockets]
+        return tuple(join_address(name, self.port) for name in names)
+
+    def expect(self, waiting: Waiting) -> None:
+        """Have an agent taken when it comes; at once, if one is spare that will do."""
+        while waiting.takes_any and self._spares:
+            fd, (sock, introduction) = next(iter(self._spares.items()))
+            del self._spares[fd]
+            self._epoll.unregister(fd)
+            if _is_open(sock):
+                waiting.welcome(sock, introduction)
+                return
+            sock.close()
+        self._waiting[waiting.seat] = waiting
+
+    def forget(self, waiting: Waiting) -> None:
+        """Expect it no more."""
+        self._waiting.pop(waiting.seat, None)
+
+    def pump(self) -> None:
+        """Do what there is to do: to be called when it is readable, and now and then.
+
+        Raises:
+            ConfigError: This process may open no more descriptors.
+        """
+        for fd, _ in self._epoll.poll(0):
+            if fd in self._by_fd:
+                self._accept(self._by_fd[fd])
+            elif fd in self._strangers:
+                self._hear(self._strangers[fd])
+            elif fd in self._spares:  # which have nothing to say: it has ended
+                self._epoll.unregister(fd)
+                self._spares.pop(fd)[0].close()
+        if self._strangers:
+            now = time.monotonic()
+            for stranger in [stranger for stranger in self._strangers.values() if stranger.deadline <= now]:
+                self._drop(stranger, f"it said too little in {_HANDSHAKE_SECONDS:g} s")
+
+    def close(self) -> None:
+        """Close the port, and all connections of agents that nobody has taken; in a forked process, too."""
+        for sock in (*self._sockets, *(stranger.sock for stranger in self._strangers.values())):
+            sock.close()
+        for sock, _ in self._spares.values():
+            sock.close()
+        self._epoll.close()
+        self._strangers.clear()
+        self._spares.clear()
+        self._waiting.clear()
+        self._by_fd.clear()
+
+    # --- strangers ---
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(_MAX_STRANGERS):
+            try:
+                with needs_descriptors("a worker connects"):
+                    sock, address = listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            sock.setblocking(False)
+            set_up_socket(sock)
+            if len(self._strangers) >= _MAX_STRANGERS:
+                self._drop(next(iter(self._strangers.values())), "too many others have connected since")
+            where = join_address(address[0], address[1])
+            stranger = _Stranger(sock, where, time.monotonic() + _HANDSHAKE_SECONDS)
+            self._strangers[sock.fileno()] = stranger
+            self._epoll.register(sock, select.EPOLLIN)
+            self._say(stranger, stranger.greeting)
+
+    def _hear(self, stranger: _Stranger) -> None:
+        """Take in what a stranger says: of each step as many bytes as it has."""
+        while stranger.sock.fileno() in self._strangers:
+            try:
+                data = stranger.sock.recv(stranger.num_needed - len(stranger.received))
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._drop(stranger, str(error.strerror or error))
+                return
+            if not data:
+                self._drop(stranger, "it was closed before it had said who it is")
+                return
+            stranger.received += data
+            if len(stranger.received) == stranger.num_needed:
+                try:
+                    self._take_step(stranger, bytes(stranger.received))
+                except WireError as error:
+                    self._drop(stranger, error.what)
+
+    def _take_step(self, stranger: _Stranger, step: bytes) -> None:
+        stranger.received.clear()
+        stranger.deadline = (
+            time.monotonic() + _HANDSHAKE_SECONDS
+        )  # the consumer may have been away, and not the stranger
+        if not stranger.is_proven:
+            self._say(stranger, answer(self._secret, stranger.greeting, step))
+            stranger.is_proven, stranger.num_needed = True, HEAD.size
+        elif not stranger.is_headed:
+            stranger.num_needed, num_value_bytes = split_head(step, MAX_INTRODUCTION_BYTES)
+            if num_value_bytes or not stranger.num_needed:
+                raise WireError("its introduction has a wrong length")
+            stranger.is_headed = True
+        else:
+            try:
+                introduction = decode_introduction(step)
+            except Exception as error:
+                raise WireError(f"its introduction cannot be read: {error}") from error
+            del self._strangers[stranger.sock.fileno()]
+            self._epoll.unregister(stranger.sock)
+            self._arrive(stranger.sock, introduction)
+
+    def _say(self, stranger: _Stranger, data: bytes) -> None:
+        with contextlib.suppress(OSError):  # of so few bytes all fit; if it is gone, that is heard next
+            stranger.sock.send(data)
+
+    def _drop(self, stranger: _Stranger, why: str) -> None:
+        del self._strangers[stranger.sock.fileno()]
+        self._epoll.unregister(stranger.sock)
+        stranger.sock.close()
+        self._num_refused += 1
+        level = logging.WARNING if self._num_refused <= _MAX_WARNINGS else logging.DEBUG
+        _logger.log(level, "a connection to port %d from %s was given up: %s", self.port, stranger.where, why)
+
+    # --- agents ---
+
+    def _arrive(self, sock: socket.socket, introduction: Introduction) -> None:
+        """Give an agent to who waits for it, or keep it."""
+        waiting = self._waiting.get(introduction.seat)
+        if waiting is None and introduction.seat < 0:
+            waiting = next((one for one in self._waiting.values() if one.takes_any), None)
+        mismatch = find_mismatch(introduction)
+        if mismatch is not None:
+            refuse(sock, mismatch.what, mismatch.fix or "")
+            if waiting is None:
+                _logger.warning("%s", mismatch)
+            else:
+                self.forget(waiting)
+                waiting.refuse(mismatch)
+        elif waiting is not None:
+            self.forget(waiting)
+            waiting.welcome(sock, introduction)
+        elif introduction.seat < 0 and len(self._spares) < _MAX_SPARES:
+            self._spares[sock.fileno()] = sock, introduction
+            self._epoll.register(sock, select.EPOLLIN)
+        else:
+            refuse(sock, "another worker has taken its place", "")
+
+
+class SharedPort:
+    """The port of one executor, or of several of one loader: open as long as one of them uses it.
+
+    Args:
+        host: See `Listener`, as the next two.
+        port: The port.
+        secret: Of the run.
+    """
+
+    def __init__(self, host: str, port: int, secret: bytes) -> None:
+        self._options = host, port, secret
+        self._listener: Listener | None = None
+        self._num_users = 0
+
+    def open(self) -> Listener:
+        """Return what listens there, for one more user, who has to `close` it.
+
+        Raises:
+            ConfigError: Nobody can listen there.
+        """
+        if self._listener is None:
+            self._listener = Listener(*self._options)
+        self._num_users += 1
+        return self._listener
+
+    def close(self) -> None:
+        """Use it no more."""
+        self._num_users -= 1
+        if self._num_users <= 0 and self._listener is not None:
+            listener, self._listener = self._listener, None
+            listener.close()
+
+
+def refuse(sock: socket.socket, what: str, fix: str) -> None:
+    """Tell an agent that there is no use for it, and hang up."""
+    with contextlib.suppress(OSError):
+        sock.send(encode_frame(Refused(what, fix)))
+    sock.close()
+
+
+def _is_open(sock: socket.socket) -> bool:
+    try:
+        return bool(sock.recv(1, socket.MSG_PEEK))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def join_address(host: str, port: int) -> str:
+    """Return "host:port", or "[host]:port"."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """Return the host and the port of "host:port" or "[host]:port".
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    host, colon, port = address.rpartition(":")
+    is_bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{address!r} is no address", fix="give HOST:PORT, such as node7:7070 or [fd00::7]:7070")
+    host = host[1:-1] if is_bracketed else host
+    if not host or (":" in host and not is_bracketed):
+        raise ConfigError(f"{address!r} is no address", fix="give HOST:PORT, such as node7:7070 or [fd00::7]:7070")
+    return host, int(port)
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Listen on one port on all addresses of a host."""
+    errors: list[str] = []
+    for _ in range(_MAX_PORTS if port == 0 else 1):
+        sockets, errors = _listen_once(host, port)
+        if sockets and (port or not errors):
+            return sockets
+        for sock in sockets:  # the port is somebody else's on another address, where a worker might look for us
+            sock.close()
+    raise ConfigError(
+        f"this process cannot listen on port {port} of {host or 'this machine'}: {'; '.join(errors)}",
+        fix="give the host or the port on which workers reach this machine, or port=0 for any that is free",
+    )
+
+
+def _listen_once(host: str, port: int) -> tuple[list[socket.socket], list[str]]:
+    """Return what listens on a port, and where it is not free."""
+    sockets: list[socket.socket] = []
+    errors: list[str] = []
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+            try:
+                sockets.append(_listen_on(family, (address[0], port, *address[2:])))
+            except OSError as error:
+                if error.errno not in _NO_SUCH_ADDRESS:
+                    errors.append(f"{address[0]}: {error.strerror}")
+            else:
+                port = sockets[0].getsockname()[1]
+    except OSError as error:
+        errors.append(str(error.strerror or error))
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets, errors
+
+
+def _listen_on(family: int, address: tuple[object, ...]) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,319 @@
+"""One remote worker as the trainer sees it: an agent that is expected, or connected, or lost.
+
+Invariants: what is said to a worker whose agent has not connected yet is kept and said then; after a restart nothing of
+the life before is reported; the end of a life is reported once. The memory that results come in stays over all lives.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+
+import msgspec
+
+from headrace.errors import ConfigError
+
+from ..events import Beat, Done, Event, Exited, Failed, SetupFailed
+from ..process.messages import Begin
+from ..user.failure import Failure
+from .launcher import Invitation, Launched, Launcher
+from .link import AgentLink
+from .memory import ReceiveMemory
+from .wire import (
+    Alive,
+    AskStack,
+    Freed,
+    FromAgent,
+    GiveUpWaiting,
+    HasEnded,
+    Introduction,
+    Restarted,
+    RestartWorker,
+    Stack,
+    ToAgent,
+    WaitsForMemory,
+)
+
+# A launcher has so long to tell how an agent ended whose connection was lost.
+_ENDING_SECONDS = 0.5
+# An agent that was given its job has so long until the first sign of life, at least: it imports and starts processes.
+_FIRST_SECONDS = 30.0
+# A worker that waits for memory is told to give up when the consumer has waited for it so long without freeing any.
+_HOARD_SECONDS = 5.0
+# Bytes that were freed are told with the next tickets, or when they are so many, or this part of all.
+_FREED_BYTES = 1 << 20
+_FREED_PART = 8
+
+# Seats of executors that share a listener must not be mistaken for each other.
+_seats = itertools.count(1)
+
+WriteWelcome = Callable[[int, int], tuple[bytes, list[memoryview]]]
+"""Worker and credit in bytes -> the frame that an agent is welcomed with, and the values that follow it."""
+
+
+class Seat:
+    """What is known of one worker.
+
+    Args:
+        worker_idx: Which.
+        memory: For its results.
+        dead_seconds: How long an agent may say nothing.
+        write_welcome: Makes what an agent is given.
+
+    Attributes:
+        link: The connection to its agent, if there is one.
+        has_exited: Whether its end was reported, and nothing was started in its place.
+        starved_since: It waits for memory, since this time on the clock of waiting; `None`: it does not.
+        stack: The last stack that its agent has sent, not taken yet.
+    """
+
+    def __init__(
+        self, worker_idx: int, memory: ReceiveMemory, dead_seconds: float, write_welcome: WriteWelcome
+    ) -> None:
+        self.worker_idx = worker_idx
+        self.memory = memory
+        self.link: AgentLink | None = None
+        self.has_exited = False
+        self.starved_since: float | None = None
+        self.stack: str | None = None
+        self.seat = -1
+        self.takes_any = False
+        self._dead_seconds = dead_seconds
+        self._write_welcome = write_welcome
+        self._launched: Launched | None = None
+        self._queue: list[ToAgent] = []  # for an agent that has not connected yet
+        self._refused: ConfigError | None = None
+        self._lost: tuple[float, str] | None = None  # when, and why
+        self._host = ""
+        self._heard_at = 0.0
+        self._is_new = True  # nothing was heard of the agent since it was given its job
+        self._num_sent = 0  # bytes of that, when it was looked at last
+        self._num_restarts = 0  # that the agent was asked for, and has not answered
+        self._freed_before = 0  # bytes of results, before the agent was welcomed
+        self._told_bytes = 0  # that were freed since, as the agent was told
+        self._starved_at = 0
+
+    # --- the agent ---
+
+    def launch(self, launcher: Launcher, addresses: tuple[str, ...], secret: bytes) -> None:
+        """Have an agent started, which is to be expected next."""
+        self.seat, self.takes_any = next(_seats), not launcher.starts
+        self.has_exited, self._lost, self._refused = False, None, None
+        self._launched = launcher.launch(Invitation(self.worker_idx, self.seat, addresses, secret))
+
+    def welcome(self, sock: socket.socket, introduction: Introduction) -> None:
+        """Take an agent, and give it the job."""
+        self.link = link = AgentLink(sock, introduction, self.memory)
+        self._host = introduction.host
+        self.memory.drain()
+        frame, values = self._write_welcome(self.worker_idx, self.memory.max_bytes - self.memory.held_bytes)
+        link.put_frame(frame, values)
+        self._freed_before, self._told_bytes, self._num_restarts = self.memory.freed_bytes, 0, 0
+        self.starved_since, self._is_new, self._heard_at = None, True, 0.0
+        queue, self._queue = self._queue, []
+        for message in queue:
+            link.put(message)
+
+    def refuse(self, error: ConfigError) -> None:
+        """Take note that the agent that came cannot be used."""
+        self._refused = error
+
+    def restart(self, first_item: int, begin: Begin | None, relaunch: Callable[[], None]) -> None:
+        """Replace the worker: by its agent, or if that is gone, by another agent."""
+        if self.link is not None:
+            self.has_exited, self.starved_since = False, None
+            self._num_restarts += 1
+            self.link.put(RestartWorker(first_item))
+            return
+        self.end(0.0)
+        self._queue = [] if begin is None else [msgspec.structs.replace(begin, first_item=first_item)]
+        relaunch()
+
+    @property
+    def where(self) -> str:
+        """Where it is, as words."""
+        if self.link is not None:
+            return f"it is on {self._host}; its agent is process {self.link.pid} there"
+        return "its agent has not connected yet" + (f": {self._launched.where}" if self._launched is not None else "")
+
+    def hang_up(self) -> None:
+        """Close the connection: the agent ends."""
+        link, self.link = self.link, None
+        if link is not None:
+            link.close()
+
+    def end(self, seconds: float) -> None:
+        """See to it that the agent ends."""
+        self.hang_up()
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            launched.end(seconds)
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close descriptors, and leave the agent alone."""
+        link, self.link = self.link, None
+        if link is not None:
+            link.disown()
+        launched, self._launched = self._launched, None
+        if launched is not None:
+            launched.disown()
+
+    # --- messages ---
+
+    def begin(self, begin: Begin) -> None:
+        """Tell of a run, in place of what was not told yet."""
+        if self.link is None:
+            self._queue = [begin]
+        else:
+            self.link.put(begin)
+
+    def put(self, message: ToAgent) -> None:
+        """Say something with the next `flush`."""
+        if self.link is None:
+            self._queue.append(message)
+        else:
+            self.link.put(message)
+
+    def flush(self, *, tells_freed: bool = False) -> None:
+        """Send what the connection takes; of what was freed, tell if it is worth a message."""
+        link = self.link
+        if link is None:
+            return
+        self.memory.drain()
+        freed_bytes = self.memory.freed_bytes - self._freed_before
+        untold = freed_bytes - self._told_bytes
+        if untold and (
+            tells_freed
+            or self.starved_since is not None
+            or untold >= min(_FREED_BYTES, self.memory.max_bytes // _FREED_PART)
+        ):
+            self._told_bytes = freed_bytes
+            self.starved_since = None
+            link.put(Freed(freed_bytes))
+        link.flush()
+
+    def fail_starved_worker(self, now: float) -> None:
+        """Tell a worker that waits for memory, and for which the consumer waits, that none will come.
+
+        Args:
+            now: On the clock of waiting.
+        """
+        if self.starved_since is not None and now - self.starved_since > _HOARD_SECONDS and self.link is not None:
+            self.starved_since = None
+            self.link.put(GiveUpWaiting(self._starved_at, self.memory.held_bytes))
+
+    def ask_stack(self) -> bool:
+        """Ask for the stack of the worker; tell whether there is anybody to ask."""
+        self.stack = None
+        if self.link is None or self.has_exited:
+            return False
+        self.link.put(AskStack())
+        self.link.flush()
+        return True
+
+    def receive(self, now: float, waited: float) -> list[Event]:
+        """Return what has happened, as far as it was read.
+
+        Args:
+            now: On the clock of the system.
+            waited: On the clock of waiting.
+        """
+        link = self.link
+        if link is None:
+            return []
+        events: list[Event] = []
+        messages = link.receive()
+        if messages or link.lost is None:
+            self._heard_at = now
+        self._is_new = self._is_new and not messages
+        for message in messages:
+            event = self._take(message, waited)
+            if event is not None:
+                events.append(event)
+        if link.lost is not None:
+            self.lose(now, link.lost)
+        return events
+
+    def _take(self, message: FromAgent, waited: float) -> Event | None:
+        """Return the event that a message tells, if it tells one."""
+        if isinstance(message, Restarted):
+            self._num_restarts -= 1
+            return None
+        if isinstance(message, Stack):
+            self.stack = message.text or ""
+            return None
+        if self._num_restarts:
+            return None  # of the life before; a value is dropped, and its memory free
+        match message:
+            case Done():
+                if message.skipped:
+                    return msgspec.structs.replace(message, skipped=tuple(map(self._on_host, message.skipped)))
+                return message
+            case Failed() | SetupFailed():
+                return msgspec.structs.replace(message, failure=self._on_host(message.failure))
+            case Alive(has_progress):
+                return Beat(self.worker_idx) if has_progress and not self.has_exited else None
+            case WaitsForMemory(num_bytes):
+                if num_bytes == self._told_bytes:  # else more was freed meanwhile
+                    self.starved_since, self._starved_at = waited, num_bytes
+                return None
+            case HasEnded(cause, item, advice):
+                if self.has_exited:
+                    return None
+                self.has_exited = True
+                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice)
+        return message
+
+    def _on_host(self, failure: Failure) -> Failure:
+        return failure.on_host(self._host)
+
+    # --- ends ---
+
+    def lose(self, now: float, why: str) -> None:
+        """Take note that the connection is of no use any more."""
+        if self._lost is None:
+            self._lost = now, why
+        self.hang_up()
+
+    def look_after(self, now: float, *, was_heard: bool) -> Event | None:
+        """Return what follows from the silence of an agent, or from its end.
+
+        Args:
+            now: On the clock of the system.
+            was_heard: Whether there is something to be read from it now.
+        """
+        if self.link is not None and self.link.lost is not None:  # found out when something was sent
+            self.lose(now, self.link.lost)
+        if self.link is not None:
+            if self._heard_at == 0.0 or was_heard or (self._is_new and self.link.num_sent != self._num_sent):
+                self._heard_at = now
+            self._num_sent = self.link.num_sent
+            limit = max(self._dead_seconds, _FIRST_SECONDS) if self._is_new else self._dead_seconds
+            if now - self._heard_at <= limit:
+                return None
+            self.lose(now, f"its agent there has said nothing for {now - self._heard_at:.1f} s")
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            self.has_exited = True
+            return SetupFailed(self.worker_idx, Failure.of(refused))
+        if self.has_exited:
+            return None
+        ending = self._launched.ending() if self._launched is not None else None
+        if self._lost is not None:
+            lost_at, why = self._lost
+            is_waiting = self._launched is not None and not self.takes_any and now - lost_at < _ENDING_SECONDS
+            if ending is None and is_waiting:
+                return None
+            cause = f"on {self._host} was lost with its connection: {why}"
+            return self._report_exit(f"{cause}; its agent {ending}" if ending is not None else cause)
+        if ending is not None:
+            return self._report_exit(f"has an agent, {self._launched_where()}, that {ending} before it had connected")
+        return None
+
+    def _launched_where(self) -> str:
+        return "" if self._launched is None else self._launched.where
+
+    def _report_exit(self, cause: str) -> Exited:
+        self.has_exited = True
+        return Exited(self.worker_idx, cause)

@@ -1,0 +1,245 @@
+"""What a trainer and the agents of its workers say to each other, once each knows who the other is.
+
+A frame is a head, a packet of messages, and the bytes of the values that these tell of, one after the other: they are
+received straight to where they stay. Invariants: what an agent says comes in the order in which it happened; lengths
+are checked before memory is taken for them; values and failures are opaque to the agent, and nothing is unpickled
+there. Messages that a worker process knows as well are those of `../process/messages.py`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import HeadraceError
+
+from ..codec.codec import decode
+from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
+from ..process.messages import Begin, Cancel, Message, Submit, decode_failure, encode_packet
+from ..process.results import InlineArray, InlineResult
+from ..user.worker_info import CurrentItem
+
+HEAD = struct.Struct("<IQ")
+"""Bytes of the messages of a frame, and of the values that follow them."""
+
+MAX_MESSAGE_BYTES = 1 << 30
+"""Bytes of the messages of one frame: one that says more is not one of ours."""
+
+
+_CHARGED_BYTES = 4096
+
+
+def charge(num_bytes: int) -> int:
+    """Return what a result of so many bytes counts against the credit of its worker: whole pages of a fixed size."""
+    return -(-num_bytes // _CHARGED_BYTES) * _CHARGED_BYTES
+
+
+class WireError(HeadraceError):
+    """The other side does not keep to what was agreed on; the connection is given up."""
+
+
+class RemoteResult(msgspec.Struct, array_like=True, tag=1):
+    """A value whose bytes follow in the frame. Its memory is free when it is dropped, or the last view of the value.
+
+    Attributes:
+        header: Of the codec.
+        num_bytes: How many follow.
+        data: These, `uint8[num_bytes]`: not sent, but set where they come in.
+    """
+
+    header: bytes
+    num_bytes: int
+    data: Any = None
+
+    def take(self) -> Any:
+        """Decode the value: its arrays are views of the memory that it came in."""
+        data: NDArray[np.uint8] = self.data
+        self.data = None
+        return decode(self.header, data)
+
+    def discard(self) -> None:
+        """Free the memory."""
+        self.data = None
+
+
+# --- before the first worker: msgpack, of bounded length ---
+
+
+class Introduction(Message, frozen=True, tag=0):
+    """Who an agent is: what has to be the same on both sides, and where it runs.
+
+    Attributes:
+        seat: The number that it was started with; -1: it was started by somebody else, for any worker.
+        host: Name of its machine.
+        pid: Of the agent.
+        python: Its version, and what else of Python the bytes of values depend on.
+        headrace: Its version.
+        numpy: Its version.
+    """
+
+    seat: int
+    host: str
+    pid: int
+    python: str
+    headrace: str
+    numpy: str
+
+
+class Refused(Message, frozen=True, tag=0):
+    """The trainer has no use for this agent, which should say why and end.
+
+    Attributes:
+        what: Happened.
+        fix: What to do about it.
+    """
+
+    what: str
+    fix: str
+
+
+class Welcome(Message, frozen=True, tag=1):
+    """Be this worker. The frame also carries the large arrays of the job.
+
+    Attributes:
+        worker_idx: Which worker.
+        num_workers: How many there are in all.
+        executor: The name of the executor.
+        formats: See `Shipment`, as the next five.
+        argv: Of the trainer.
+        cwd: Of the trainer.
+        preload: Modules of others.
+        modules: Modules of ours.
+        job: Its pickle.
+        buffer_bytes: How long the arrays are.
+        sys_path: Where the trainer imports from: what the agent's machine has of it is looked at after its own.
+        max_bytes: Limit on the memory of results, at both ends.
+        num_threads: For numerical libraries in the worker.
+        credit_bytes: How much may be sent, see `charge`, before the trainer says that some of it is free again.
+        alive_seconds: How often to say something.
+    """
+
+    worker_idx: int
+    num_workers: int
+    executor: str
+    formats: list[bytes]
+    argv: list[str]
+    cwd: str
+    preload: list[str]
+    modules: list[str]
+    job: bytes
+    buffer_bytes: list[int]
+    sys_path: list[str]
+    max_bytes: int
+    num_threads: int
+    credit_bytes: int
+    alive_seconds: float
+
+
+# --- from the trainer: besides what a worker process is told ---
+
+
+class Freed(Message, frozen=True, tag=10):
+    """So many bytes of results, see `charge`, were freed since the `Welcome`, in all."""
+
+    num_bytes: int
+
+
+class RestartWorker(Message, frozen=True, tag=11):
+    """Replace the worker; answered by `Restarted`."""
+
+    first_item: int
+
+
+class AskStack(Message, frozen=True, tag=12):
+    """Answer by the stack of the worker."""
+
+
+class GiveUpWaiting(Message, frozen=True, tag=13):
+    """No memory will become free: the consumer keeps what fills it, and waits for this worker.
+
+    Void if more has become free since the agent said that it waits.
+
+    Attributes:
+        num_bytes: Freed, as the agent had seen.
+        kept_bytes: That the consumer keeps.
+    """
+
+    num_bytes: int
+    kept_bytes: int
+
+
+ToAgent = Begin | Submit | Cancel | Freed | RestartWorker | AskStack | GiveUpWaiting
+
+# --- from an agent: events of its worker, and besides ---
+
+
+class Alive(Message, frozen=True, tag=10):
+    """The agent is there; perhaps its worker has made progress since the last message, too."""
+
+    has_progress: bool
+
+
+class HasEnded(Message, frozen=True, tag=11):
+    """The worker is gone, see `Exited`."""
+
+    cause: str
+    item: CurrentItem | None
+    advice: str
+
+
+class Restarted(Message, frozen=True, tag=12):
+    """What follows is of the new worker."""
+
+
+class Stack(Message, frozen=True, tag=13):
+    """The stack of the worker."""
+
+    text: str | None
+
+
+class WaitsForMemory(Message, frozen=True, tag=14):
+    """The next result does not fit into what is free; so many bytes were freed, as far as is known here."""
+
+    num_bytes: int
+
+
+Outcome = Done[InlineArray | InlineResult | RemoteResult] | Failed
+FromAgent = Ready | Outcome | SetupFailed | StreamEnded | Alive | HasEnded | Restarted | Stack | WaitsForMemory
+
+
+decode_from_agent: Callable[[bytes | memoryview], Sequence[FromAgent]] = msgspec.msgpack.Decoder(
+    list[FromAgent], dec_hook=decode_failure
+).decode
+"""Decode the messages of an agent."""
+
+decode_for_agent: Callable[[bytes | memoryview], Sequence[ToAgent]] = msgspec.msgpack.Decoder(list[ToAgent]).decode
+"""Decode the messages of a trainer."""
+
+decode_introduction: Callable[[bytes | memoryview], Introduction] = msgspec.msgpack.Decoder(Introduction).decode
+"""Decode the first message of an agent."""
+
+decode_answer: Callable[[bytes | memoryview], Refused | Welcome] = msgspec.msgpack.Decoder(Refused | Welcome).decode
+"""Decode what a trainer answers to it."""
+
+
+def encode_frame(messages: Any, num_value_bytes: int = 0) -> bytes:
+    """Return a frame but for the bytes of its values."""
+    packet = encode_packet(messages)
+    return HEAD.pack(len(packet), num_value_bytes) + packet
+
+
+def split_head(data: bytes | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[int, int]:
+    """Return how many bytes of messages, and of values, follow a head.
+
+    Raises:
+        WireError: They are more than may be.
+    """
+    num_bytes, num_value_bytes = HEAD.unpack(data)
+    if num_bytes > max_message_bytes:
+        raise WireError(f"a message of {num_bytes} bytes was announced, more than the limit of {max_message_bytes}")
+    return num_bytes, num_value_bytes
