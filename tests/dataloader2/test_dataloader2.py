@@ -100,7 +100,7 @@ def test_wrong_arguments_are_refused() -> None:
     for seed in (-1, 2**64):
         with pytest.raises(ValueError, match="seed"):
             loader.seed(seed)
-    with pytest.raises(RuntimeError, match="provide datapipe"):
+    with pytest.raises(RuntimeError, match="no datapipe to iterate over"):
         iter(DataLoader2(None))
 
 

@@ -7,6 +7,7 @@ import json
 import lzma
 import tarfile
 import tempfile
+import threading
 import zipfile
 from functools import partial
 from pathlib import Path
@@ -134,8 +135,10 @@ def path_of(make, number):
     """Return a file that holds it: what is made of a file by and by is opened again where a state was restored."""
     name, file = make(number)
     path = Path(_FOLDER.name, f"{make.__name__}-{name}")
-    if not path.exists():
-        path.write_bytes(file.getvalue())
+    if not path.exists():  # whole at once: a thread that reads ahead in another graph may open it
+        unfinished = path.with_name(f"{path.name}-{threading.get_ident()}")
+        unfinished.write_bytes(file.getvalue())
+        unfinished.replace(path)
     return str(path)
 
 

@@ -428,7 +428,7 @@ def test_a_folder_that_is_not_as_it_was_written_is_refused(tmp_path):
     with pytest.raises(SourceError, match="'d' was added"):
         NumpyFolderSource(root)
     (root / "headrace.json").write_text("{}")
-    with pytest.raises(SourceError, match="says of itself"):
+    with pytest.raises(SourceError, match="description of the folder cannot be read"):
         NumpyFolderSource(root)
 
 

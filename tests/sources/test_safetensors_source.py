@@ -189,7 +189,7 @@ def test_a_torn_file_and_one_without_a_header_are_refused(path, tmp_path):
         SafetensorsSource(path)
     for content in (b"", b"\0" * 7, (10**9).to_bytes(8, "little") + b"{}"):
         path.write_bytes(content)
-        with pytest.raises(SourceError, match=r"no whole \.safetensors file"):
+        with pytest.raises(SourceError, match=r"not a complete \.safetensors file"):
             SafetensorsSource(path)
     with pytest.raises(SourceError, match="cannot be looked at"):
         SafetensorsSource(tmp_path / "missing.safetensors")
