@@ -50,8 +50,8 @@ def children_of(pid: int) -> list[int]:
     if not _kernel_lists_children():
         return [child for child, parent in _all_parents() if parent == pid]
     pids: list[int] = []
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in os.scandir(f"/proc/{pid}/task"):
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{pid}/task") as tasks:
+        for task in tasks:
             pids += map(int, Path(task.path, "children").read_bytes().split())
     return pids
 
