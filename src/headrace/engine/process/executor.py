@@ -314,8 +314,7 @@ class ProcessExecutor(Executor):
 
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         """Tell all workers of a run."""
-        is_stream = mode is Mode.STREAM
-        self.begin_shipped(Begin(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0))
+        self.begin_shipped(Begin.of(run_id, mode, payload))
 
     def begin_shipped(self, begin: Begin) -> None:
         """Tell all workers of a run whose payload was pickled already."""

@@ -14,6 +14,8 @@ import msgspec
 
 from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
 from ..user.failure import Failure
+from ..user.job import Mode
+from ..user.ship import ship_payload
 from .results import InlineArray, InlineResult, SlotResult
 
 
@@ -31,6 +33,12 @@ class Begin(Message, frozen=True, tag=0):
     is_stream: bool
     payload: bytes
     first_item: int
+
+    @classmethod
+    def of(cls, run_id: int, mode: Mode, payload: object) -> Begin:
+        """Return the message for a new run, with its payload pickled."""
+        is_stream = mode is Mode.STREAM
+        return cls(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0)
 
 
 class Submit(Message, frozen=True, tag=1):

@@ -123,11 +123,12 @@ def _kernel_lists_children() -> bool:
 
 def _all_parents() -> Iterator[tuple[int, int]]:
     """Yield each process with its parent: for kernels without lists of children."""
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                # The command, in parentheses, may hold anything; the state and the parent follow the last one.
-                yield int(entry.name), int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
+    with os.scandir("/proc") as entries:
+        for entry in entries:
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    # The command, in parentheses, may hold anything; the state and the parent follow the last one.
+                    yield int(entry.name), int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
 
 
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pickle import PickleBuffer
 from typing import Any
 
@@ -347,13 +347,13 @@ class _Session:
                 self._freed_bytes = num_bytes
                 self._pass_on()
             case Begin():
-                self._forget_run(message.run_id)
+                self._keep_run(message.run_id)
                 executor.begin_shipped(message)
             case Cancel(run_id):
                 executor.cancel(run_id)
-                self._forget_run(-1)
+                self._keep_run(-1)
             case RestartWorker(first_item):
-                self._forget_life()
+                self._keep(lambda _: False)  # of the worker that is replaced
                 executor.restart(self._worker_idx, first_item)
                 self._send((Restarted(),))
             case AskStack():
@@ -362,21 +362,19 @@ class _Session:
                 if num_bytes == self._freed_bytes:
                     self._fail_waiting(kept_bytes)
 
-    def _forget_run(self, run_id: int) -> None:
-        """Give up what is held of other runs: nobody waits for it. The end of a worker is of no run."""
-        self._drop([event for event in self._held if getattr(event, "run_id", run_id) != run_id])
-
-    def _forget_life(self) -> None:
-        """Give up what is held of the worker that is replaced."""
-        self._drop(list(self._held))
-
-    def _drop(self, events: Sequence[Event]) -> None:
+    def _keep(self, is_wanted: Callable[[Event], bool]) -> None:
+        """Give up all else that is held: nobody waits for it."""
         self._said_waiting_at = -1
-        dropped = set(map(id, events))
-        self._held = deque(event for event in self._held if id(event) not in dropped)
-        for event in events:
-            if isinstance(event, Done) and event.result is not None:
+        held, self._held = self._held, deque()
+        for event in held:
+            if is_wanted(event):
+                self._held.append(event)
+            elif isinstance(event, Done) and event.result is not None:
                 event.result.discard()
+
+    def _keep_run(self, run_id: int) -> None:
+        """Keep what is of a run. The end of a worker is of no run, and kept."""
+        self._keep(lambda event: getattr(event, "run_id", run_id) == run_id)
 
     def _fail_waiting(self, kept_bytes: int) -> None:
         """Answer the next result, which waits for memory, by an error."""

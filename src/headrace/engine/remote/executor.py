@@ -245,8 +245,7 @@ class RemoteExecutor(Executor):
 
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         """Tell all workers of a run."""
-        is_stream = mode is Mode.STREAM
-        self._begin = Begin(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0)
+        self._begin = Begin.of(run_id, mode, payload)
         for seat in self._seats:
             seat.begin(self._begin)
 

@@ -216,9 +216,8 @@ class Listener:
 
     def _take_step(self, stranger: _Stranger, step: bytes) -> None:
         stranger.received.clear()
-        stranger.deadline = (
-            time.monotonic() + _HANDSHAKE_SECONDS
-        )  # the consumer may have been away, and not the stranger
+        # From now on: the consumer may have been away, and not the stranger.
+        stranger.deadline = time.monotonic() + _HANDSHAKE_SECONDS
         if not stranger.is_proven:
             self._say(stranger, answer(self._secret, stranger.greeting, step))
             stranger.is_proven, stranger.num_needed = True, HEAD.size
