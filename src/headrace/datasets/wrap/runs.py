@@ -153,8 +153,9 @@ class RunLimits:
 
 
 Features = dict[str, NDArray[Any]]
-RunOfSeqs = tuple[int, int, bytes, bytes | None]
-"""Epoch, first position, `int64[n]` corpus indices and occurrences; as bytes, which pickle in a tenth of the time."""
+RunOfSeqs = tuple[int, int | None, bytes, bytes | None]
+"""Epoch, first position (`None`: no neighbours), `int64[n]` corpus indices and occurrences; as bytes, which pickle
+in a tenth of the time."""
 
 
 @dataclass(slots=True)
