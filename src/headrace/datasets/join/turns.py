@@ -35,6 +35,9 @@ NAMES = ("default", "reversed", "interleave", "random_dataset")
 class Turn:
     """One of the datasets, and how far it was read.
 
+    Whose turn it is depends on how far it says that it is, which only the epoch API tells: so it is positioned here,
+    and nobody else has it.
+
     Args:
         name: Its name.
         dataset: It.
