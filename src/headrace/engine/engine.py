@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, check_count
 
 from .executor import Executor, make_executor
 from .memory.lease import MemoryWatcher
@@ -71,6 +71,38 @@ class Engine:
     def start(self) -> None:
         """Start the workers now, so that the first run need not wait for them."""
         self._workers.start()
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are to be now: as was said, or as have come by themselves."""
+        return self._workers.num_workers
+
+    def resize(self, num_workers: int) -> None:
+        """Have more workers, or fewer, from now on, also in the middle of a run; what comes out of it is the same.
+
+        New ones begin at once. Those that are let go, the last ones, do what they have, and end then; what they have
+        made stays valid. Between two runs, and before the first, it holds from the next one on.
+
+        Args:
+            num_workers: At least 1.
+
+        Raises:
+            ConfigError: The consumer does the work itself; the executor cannot do it; or the run is one of streams, or
+                one `in_turns`: what it gives depends on the number.
+        """
+        workers = self._workers
+        if workers.executor.runs_in == "caller":
+            raise ConfigError(
+                f"resize({num_workers}): the consumer's own thread does the work here, and there are no workers",
+                fix="give num_workers=1 or more, and an executor that has workers",
+            )
+        check_count("resize: num_workers", num_workers, minimum=1)
+        run = None if self._run is None else self._run()
+        if run is not None and run.is_current:
+            run.resize(num_workers)
+        else:
+            workers.resize(num_workers)
+        self.report.expect(num_workers - 1)
 
     def run(self, payloads: Iterable[Any], *, in_turns: bool = False, max_open: Callable[[], int] | None = None) -> Run:
         """Map payloads to results, in the order of the payloads: task mode.

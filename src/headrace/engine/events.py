@@ -127,6 +127,7 @@ class Exited:
         advice: What to do about it, where that is known.
         accident: The same number for all workers that one thing has ended, such as the end of their warden: it counts
             once. None: it ended by itself.
+        is_orderly: It was told to leave, and has told all that it had done: no accident.
     """
 
     worker_idx: int
@@ -134,12 +135,23 @@ class Exited:
     item: CurrentItem | None = None
     advice: str = ""
     accident: int | None = None
+    is_orderly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """There are to be so many workers from now on.
+
+    The consumer says so; or an executor, of workers that have come by themselves: then it may be ignored.
+    """
+
+    num_workers: int
 
 
 Answer = Done[Any] | Failed
 """What a worker says to a ticket."""
 
-Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited
+Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Resized
 
 
 # --- from the consumer's side ---
@@ -200,10 +212,26 @@ class Restart:
 
     Attributes:
         first_item: Stream mode: the item at which its iterator has to go on.
+        is_accident: Whether it died or stalled; else it had left in order.
     """
 
     worker_idx: int
     first_item: int
+    is_accident: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Start one more worker, with this number, for the current run."""
+
+    worker_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """End a worker that was let go and has nothing left to do; what it has made stays valid."""
+
+    worker_idx: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,4 +260,4 @@ class End:
     """Every ticket has been delivered or skipped."""
 
 
-Action = Assign | Deliver | Skip | Restart | Warn | Raise | End
+Action = Assign | Deliver | Skip | Restart | Add | Remove | Warn | Raise | End

@@ -12,12 +12,14 @@ class WorkerReport:
     Attributes:
         num_tickets: How many tickets it answered, also such as were given up later.
         num_restarts: How often it was restarted.
+        num_replaced: How often another one took its place, because it was told to leave.
         seconds_loaded: Time in user code.
         seconds_transport: Time to put values where the consumer sees them.
     """
 
     num_tickets: int = 0
     num_restarts: int = 0
+    num_replaced: int = 0
     seconds_loaded: float = 0.0
     seconds_transport: float = 0.0
 
@@ -33,7 +35,7 @@ class EngineReport:
         seconds_waited: Time in which the consumer could not go on for want of a value.
         seconds_taken: Time to turn what came into values, in the consumer's thread.
         seconds_consumer: Time the consumer spent on its own between two values.
-        workers: One entry for each worker.
+        workers: One entry for each worker, also for those that are gone.
     """
 
     num_delivered: int = 0
@@ -58,3 +60,8 @@ class EngineReport:
     def num_restarts(self) -> int:
         """How often a worker was restarted."""
         return sum(worker.num_restarts for worker in self.workers)
+
+    def expect(self, worker_idx: int) -> None:
+        """Have an entry for one more worker."""
+        while len(self.workers) <= worker_idx:
+            self.workers.append(WorkerReport())

@@ -69,6 +69,7 @@ class RemoteExecutor(Executor):
 
     name = "remote"
     runs_in = "process"
+    is_resizable = True
 
     def __init__(
         self,
@@ -95,7 +96,9 @@ class RemoteExecutor(Executor):
         self._watcher: MemoryWatcher | None = None
         self._shipment: Shipment | None = None
         self._begin: Begin | None = None
-        self._seats: list[Seat] = []
+        self._seats: dict[int, Seat] = {}  # by number of the worker
+        self._ending: list[tuple[float, Seat]] = []  # of workers that were removed, and when they have to have ended
+        self._num_workers = 0  # at the start
         self._by_fd: dict[int, tuple[Seat, AgentLink, bool]] = {}  # listened to; whether for room in it as well
         self._events: list[Event] = []
         self._looked_at = 0.0
@@ -145,15 +148,20 @@ class RemoteExecutor(Executor):
                 listener = self._open_listener()
                 self._epoll = select.epoll()
                 self._epoll.register(listener, select.EPOLLIN)
-                write_welcome = partial(self._write_welcome, num_workers)
+                self._num_workers = num_workers
                 for worker_idx in range(num_workers):
-                    seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, write_welcome)
-                    self._seats.append(seat)
-                    seat.memory.watch(self._watcher)
-                    self._launch(seat)
+                    self._add_seat(worker_idx)
         except BaseException:
             self.close()
             raise
+
+    def _add_seat(self, worker_idx: int) -> Seat:
+        write_welcome = partial(self._write_welcome, max(self._num_workers, worker_idx + 1))
+        seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, write_welcome)
+        self._seats[worker_idx] = seat
+        seat.memory.watch(self._watcher)
+        self._launch(seat)
+        return seat
 
     def _launch(self, seat: Seat) -> None:
         """Have an agent started for a worker, and expect it."""
@@ -196,7 +204,8 @@ class RemoteExecutor(Executor):
             self._close()
 
     def _close(self) -> None:
-        seats, self._seats = self._seats, []
+        seats = [*self._seats.values(), *(seat for _, seat in self._ending)]
+        self._seats, self._ending = {}, []
         deadline = time.monotonic() + _END_SECONDS
         try:
             for seat in seats:
@@ -219,11 +228,11 @@ class RemoteExecutor(Executor):
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
-        for seat in self._seats:
+        for seat in (*self._seats.values(), *(seat for _, seat in self._ending)):
             seat.disown()
         if self._listener is not None:
             self._listener.close()
-        self._seats = []
+        self._seats, self._ending = {}, []
         self._forget()
 
     def _forget(self) -> None:
@@ -241,12 +250,32 @@ class RemoteExecutor(Executor):
             seat.restart(first_item, self._begin, partial(self._launch, seat))
         seat.flush()
 
+    def add_worker(self, worker_idx: int) -> None:
+        """Have one more agent started, or expect one."""
+        with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is started"):
+            seat = self._add_seat(worker_idx)
+        if self._begin is not None:
+            seat.begin(self._begin)
+
+    def remove_worker(self, worker_idx: int) -> None:
+        """Hang up, of which an agent ends; one that does not is ended. Memory lives as long as what lies in it."""
+        self._events = [event for event in self._events if event.worker_idx != worker_idx]
+        with interrupts_wait():
+            seat = self._seats.pop(worker_idx)
+            if self._listener is not None:
+                self._listener.forget(seat)
+            if seat.link is None:  # nobody is there to hear it
+                seat.end(0.0)
+            seat.hang_up()
+            seat.memory.close()
+            self._ending.append((time.monotonic() + _END_SECONDS, seat))
+
     # --- work ---
 
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         """Tell all workers of a run."""
         self._begin = Begin.of(run_id, mode, payload)
-        for seat in self._seats:
+        for seat in self._seats.values():
             seat.begin(self._begin)
 
     pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
@@ -267,7 +296,7 @@ class RemoteExecutor(Executor):
         """Tell all workers that a run is over."""
         if self._begin is not None and self._begin.run_id == run_id:
             self._begin = None
-            for seat in self._seats:
+            for seat in self._seats.values():
                 seat.put(Cancel(run_id))
                 seat.flush()
 
@@ -289,7 +318,7 @@ class RemoteExecutor(Executor):
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
         """Tell a watcher of the memory that results are received into."""
         self._watcher = watcher
-        for seat in self._seats:
+        for seat in self._seats.values():
             seat.memory.watch(watcher)
 
     def stack_of(self, worker_idx: int) -> str | None:
@@ -314,7 +343,7 @@ class RemoteExecutor(Executor):
         """Send what gathered; return whether a worker waits for memory."""
         self._unlisten_lost()
         is_starved = False
-        for seat in self._seats:
+        for seat in self._seats.values():
             seat.flush()
             if seat.starved_since is not None:
                 is_starved = True
@@ -341,7 +370,7 @@ class RemoteExecutor(Executor):
 
     def _unlisten_lost(self) -> None:
         """Forget descriptors that were closed, which the system has forgotten, too."""
-        living = {seat.link.fileno() for seat in self._seats if seat.link is not None}
+        living = {seat.link.fileno() for seat in self._seats.values() if seat.link is not None}
         for fd in [fd for fd in self._by_fd if fd not in living]:
             del self._by_fd[fd]
 
@@ -362,7 +391,13 @@ class RemoteExecutor(Executor):
         if len(ready) > len(heard) or now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
             self._listener.pump()
-            for seat in self._seats:
+            for seat in self._seats.values():
                 event = seat.look_after(now, was_heard=seat.worker_idx in heard)
                 if event is not None:
                     self._events.append(event)
+            ending, self._ending = self._ending, []
+            for deadline, seat in ending:
+                if seat.has_ended or now > deadline:
+                    seat.end(0.0)
+                else:
+                    self._ending.append((deadline, seat))

@@ -150,6 +150,11 @@ class Seat:
         if launched is not None:
             launched.end(seconds)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no agent any more."""
+        return self._launched is None or self._launched.ending() is not None
+
     def disown(self) -> None:
         """In a process that was forked off the trainer: close descriptors, and leave the agent alone."""
         link, self.link = self.link, None
