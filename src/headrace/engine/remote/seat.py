@@ -263,11 +263,13 @@ class Seat:
                 if num_bytes == self._told_bytes:  # else more was freed meanwhile
                     self.starved_since, self._starved_at = waited, num_bytes
                 return None
-            case HasEnded(cause, item, advice):
+            case HasEnded(cause, item, advice, is_orderly):
+                if is_orderly:
+                    self.hang_up()
                 if self.has_exited:
                     return None
                 self.has_exited = True
-                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice)
+                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice, is_orderly=is_orderly)
         return message
 
     def _on_host(self, failure: Failure) -> Failure:
