@@ -164,17 +164,17 @@ def _serve(sock: socket.socket, secret: bytes, seat: int, notice: LeaveNotice) -
             _shake_hands(sock, secret)
             is_known = True
             welcome, buffers = _wait_for_job(sock, seat)
-            notice.is_working = True
             session = _Session(sock, welcome, buffers, notice)
             del buffers
             try:
+                notice.on_notice = session.note_begun
                 session.run()
             finally:
                 session.close()
         except _TrainerGone:
             pass
         finally:
-            notice.is_working = False
+            notice.on_notice = None
     return is_known
 
 
@@ -255,9 +255,8 @@ class _Session:
     ) -> None:
         self._sock = sock
         self._notice = notice
-        self._num_unanswered = 0  # tickets of the current run
-        self._num_answered = 0  # in all
-        self._leaves_after: int | None = None  # so many are answered
+        self._num_submitted = self._num_answered = 0  # tickets, but for those that were given up before
+        self._leaves_after = 0  # so many answers, once it was told to leave
         self._worker_idx = welcome.worker_idx
         self._max_bytes = welcome.max_bytes
         self._credit_bytes = welcome.credit_bytes
@@ -293,14 +292,11 @@ class _Session:
         self._send((Alive(False),))
         while True:
             left = self._sent_at + self._alive_seconds - time.monotonic()
-            leaves_after = self._num_answered + (self._num_unanswered > 0)
             events = self._executor.wait(min(max(left, 0.0), _NOTICE_SECONDS))
             self._held += [event for event in events if type(event) is not Beat]
-            num_answers = sum(type(event) in (Done, Failed) for event in events)
-            self._num_answered += num_answers
-            self._num_unanswered -= num_answers
+            self._num_answered += sum(type(event) in (Done, Failed) for event in events)
             self._pass_on()
-            if self._notice.deadline is not None and self._may_leave(leaves_after, self._notice.deadline):
+            if self._notice.deadline is not None and self._may_leave(self._notice.deadline):
                 self._send((HasEnded("was told to leave (SIGTERM)", None, "", True),))
                 return
             has_progress = any(type(event) is Beat for event in events)
@@ -308,15 +304,12 @@ class _Session:
                 self._send((Alive(has_progress),))
             self._hear()
 
-    def _may_leave(self, num_answers: int, deadline: float) -> bool:
-        """Tell whether what was begun before the notice has been finished and sent, or the grace is over.
+    def note_begun(self) -> None:
+        """Take note of which ticket is being worked on: called in the handler of the signal."""
+        self._leaves_after = min(self._num_answered + 1, self._num_submitted)
 
-        Args:
-            num_answers: After so many it is finished, if the notice is new.
-            deadline: When the grace is over.
-        """
-        if self._leaves_after is None:
-            self._leaves_after = num_answers
+    def _may_leave(self, deadline: float) -> bool:
+        """Tell whether what was begun before the notice has been finished and sent, or the grace is over."""
         is_done = self._num_answered >= self._leaves_after and not self._held
         return is_done or time.monotonic() >= deadline
 
@@ -392,7 +385,7 @@ class _Session:
         executor = self._executor
         match message:
             case Submit(run_id, tickets, payloads):
-                self._num_unanswered += len(tickets)
+                self._num_submitted += len(tickets)
                 executor.submit_burst(self._worker_idx, run_id, tickets, payloads)
             case Freed(num_bytes):
                 self._freed_bytes = num_bytes
@@ -405,7 +398,7 @@ class _Session:
                 self._keep_run(-1)
             case RestartWorker(first_item):
                 self._keep(lambda _: False)  # of the worker that is replaced
-                self._num_unanswered = 0
+                self._num_submitted = self._num_answered
                 executor.restart(self._worker_idx, first_item)
                 self._send((Restarted(),))
             case AskStack():
@@ -426,7 +419,7 @@ class _Session:
 
     def _keep_run(self, run_id: int) -> None:
         """Keep what is of a run. The end of a worker is of no run, and kept."""
-        self._num_unanswered = 0  # of a new one
+        self._num_submitted = self._num_answered
         self._keep(lambda event: getattr(event, "run_id", run_id) == run_id)
 
     def _fail_waiting(self, kept_bytes: int) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from collections.abc import Callable
 from types import FrameType
 
 
@@ -18,12 +19,13 @@ class LeaveNotice:
         grace_seconds: How long after that it may finish what it has begun.
 
     Attributes:
-        is_working: Whether there is anything to finish. Else SIGTERM ends the process, with exit code 0.
+        on_notice: Called when it is told so, if there is anything to finish; else SIGTERM ends the process, with exit
+            code 0.
         deadline: When it has to be gone, on the clock of `time.monotonic`; `None`: it was not told to leave.
     """
 
     def __init__(self, grace_seconds: float) -> None:
-        self.is_working = False
+        self.on_notice: Callable[[], None] | None = None
         self.deadline: float | None = None
         self._grace_seconds = grace_seconds
 
@@ -33,9 +35,10 @@ class LeaveNotice:
             signal.signal(signal.SIGTERM, self._take)
 
     def _take(self, _signal: int, _frame: FrameType | None) -> None:
-        if not self.is_working:
+        if self.on_notice is None:
             raise SystemExit(0)
         if self.deadline is None:
+            self.on_notice()
             self.deadline = time.monotonic() + self._grace_seconds
         elif time.monotonic() >= self.deadline:  # it waits for a trainer that takes nothing
             raise SystemExit(0)
