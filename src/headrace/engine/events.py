@@ -7,6 +7,7 @@ worker process sends it as it is, and its trainer decodes it to the same class.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -139,19 +140,21 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
-class Resized:
-    """There are to be so many workers from now on.
+class Offered:
+    """More workers have come by themselves, and are there to be added. It may be ignored: then it comes again."""
 
-    The consumer says so; or an executor, of workers that have come by themselves: then it may be ignored.
-    """
-
-    num_workers: int
+    num_more: int
 
 
 Answer = Done[Any] | Failed
 """What a worker says to a ticket."""
 
-Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Resized
+Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Offered
+
+
+def events_of_others(events: Iterable[Event], worker_idx: int) -> list[Event]:
+    """Return the events of all workers but one, and those that are of none."""
+    return [event for event in events if getattr(event, "worker_idx", None) != worker_idx]
 
 
 # --- from the consumer's side ---
@@ -178,6 +181,13 @@ class PayloadsEnded:
 
     num_tickets: int
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The consumer wants so many workers from now on."""
+
+    num_workers: int
 
 
 # --- decided by the supervisor ---

@@ -166,6 +166,11 @@ class Executor(ABC):
         """
         raise NotImplementedError(f"{type(self).__name__} cannot remove worker {worker_idx}")
 
+    def is_remote(self, worker_idx: int) -> bool:
+        """Tell whether the results of a worker come by a network."""
+        del worker_idx
+        return False
+
     @abstractmethod
     def stack_of(self, worker_idx: int) -> str | None:
         """Return the Python stack of a worker as text, if it can be had within a second."""

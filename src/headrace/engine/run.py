@@ -270,6 +270,8 @@ class Run(Iterator[Delivered]):
         seconds = self._clock() - start
         self._seconds_waited += seconds
         self._report.seconds_waited += seconds
+        if awaited is not None:
+            self._report.workers[awaited].seconds_awaited += seconds
         self._supervisor.now = self._seconds_waited
         self._tell(events)
 
@@ -306,6 +308,7 @@ class Run(Iterator[Delivered]):
                         are_measured = False
                     else:
                         num_bytes += result_bytes
+                        worker.num_bytes += result_bytes
                 else:
                     are_measured = False
                 answers.append(event)
@@ -360,7 +363,7 @@ class Run(Iterator[Delivered]):
                     worker.num_replaced += not is_accident
                     self._executor.restart(worker_idx, first_item)
                 case Add(worker_idx):
-                    self._report.expect(worker_idx)
+                    self._report.expect(worker_idx, is_remote=self._executor.is_remote(worker_idx))
                     self._workers.add(worker_idx)
                     self._workers.num_workers = self._supervisor.num_workers  # some come by themselves
                 case Remove(worker_idx):

@@ -31,6 +31,7 @@ from .events import (
     Event,
     Exited,
     Failed,
+    Offered,
     PayloadsEnded,
     Raise,
     Ready,
@@ -52,7 +53,7 @@ from .worker_state import WorkerState, Workforce
 # A burst is this part of all tickets that may be under way: workers have enough left while it is on its way.
 _BURSTS = 4
 
-SupervisorEvent = Event | ResultRequested | Silent | PayloadsEnded
+SupervisorEvent = Event | ResultRequested | Silent | PayloadsEnded | Resized
 
 
 class Supervisor:
@@ -374,6 +375,9 @@ class Supervisor:
         self.look_further(self.tickets_per_worker)
         return [*map(Add, new), *self._dismiss()]
 
+    def _on_offered(self, event: Offered) -> list[Action]:
+        return self._on_resized(Resized(self.num_workers + event.num_more))
+
     def _dismiss(self) -> list[Action]:
         return [Remove(worker_idx) for worker_idx in self._force.dismiss()]
 
@@ -491,4 +495,5 @@ _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
     SetupFailed: Supervisor._on_setup_failed,
     PayloadsEnded: Supervisor._on_payloads_ended,
     Resized: Supervisor._on_resized,
+    Offered: Supervisor._on_offered,
 }

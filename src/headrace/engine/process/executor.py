@@ -22,7 +22,7 @@ import msgspec
 
 from headrace.errors import ConfigError
 
-from ..events import Beat, Event, Exited
+from ..events import Beat, Event, Exited, events_of_others
 from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
@@ -299,7 +299,7 @@ class ProcessExecutor(Executor):
     def restart(self, worker_idx: int, first_item: int) -> None:
         """Start a new process to replace one that ended, or that is ended now."""
         old = self._lives[worker_idx]
-        self._events = [event for event in self._events if event.worker_idx != worker_idx]
+        self._events = events_of_others(self._events, worker_idx)
         self._hang_up(old)
         if not old.has_exited and self._warden is not None:
             self._warden.kill(old.life)
@@ -319,7 +319,7 @@ class ProcessExecutor(Executor):
 
     def remove_worker(self, worker_idx: int) -> None:
         """Hang up, of which a worker ends; it is ended soon if it does not. Its memory lives as long as its results."""
-        self._events = [event for event in self._events if event.worker_idx != worker_idx]
+        self._events = events_of_others(self._events, worker_idx)
         with interrupts_wait():
             life = self._lives.pop(worker_idx)
             self._hang_up(life)
