@@ -16,7 +16,7 @@ from .executor import Executor, make_executor
 from .memory.lease import MemoryWatcher
 from .options import EngineOptions, Skipping
 from .quarantine import Quarantine
-from .report import EngineReport
+from .report import EngineReport, WorkerReport
 from .run import Run
 from .supervisor import Supervisor
 from .user.job import Job, Mode
@@ -59,8 +59,8 @@ class Engine:
         self._clock = clock
         self._quarantine = _open_quarantine(self._options)
         self._run: weakref.ref[Run] | None = None  # weak: an iterator that is dropped gives up its run
-        self.report = EngineReport()
-        self._expect_reports()
+        remote = map(carrier.is_remote, range(self._workers.num_workers))
+        self.report = EngineReport(workers=[WorkerReport(is_remote=is_remote) for is_remote in remote])
 
     def prepare(self) -> None:
         """Begin in the background what starting the workers would wait for: imports that take long, see `Job.preload`.
@@ -103,7 +103,8 @@ class Engine:
             run.resize(num_workers)
         else:
             workers.resize(num_workers)
-        self._expect_reports()
+        for worker_idx in range(num_workers):
+            self.report.expect(worker_idx, is_remote=workers.executor.is_remote(worker_idx))
 
     def run(self, payloads: Iterable[Any], *, in_turns: bool = False, max_open: Callable[[], int] | None = None) -> Run:
         """Map payloads to results, in the order of the payloads: task mode.
@@ -170,10 +171,6 @@ class Engine:
         if self._workers.executor.max_look_ahead != 1:
             run.prefetch()
         return run
-
-    def _expect_reports(self) -> None:
-        for worker_idx in range(self._workers.num_workers):
-            self.report.expect(worker_idx, is_remote=self._workers.executor.is_remote(worker_idx))
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
         """Tell a watcher of the shared memory that results come in from now on, in place of another one or of None."""

@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.errors import CacheError, ConfigError, InternalError, StalledError, TransformError, WorkerDiedError
+from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
 
 from .events import (
     Action,
@@ -41,12 +41,10 @@ from .events import (
     ResultRequested,
     SetupFailed,
     Silent,
-    Skip,
     StreamEnded,
     Warn,
 )
-from .options import EngineOptions, Raising, Restarting, Skipping
-from .user.failure import Failure
+from .options import EngineOptions, ErrorPolicy, Raising, Restarting
 from .user.job import Mode
 from .worker_state import WorkerState, Workforce
 
@@ -111,7 +109,8 @@ class Supervisor:
         self._fatal: Raise | None = None  # decided, raised when the consumer has taken what is ready
         self.workers_are_lost = False
         self.now = 0.0
-        self._num_deaths = self._num_stalls = self._num_skipped = 0
+        self._errors = ErrorPolicy(options.on_error)
+        self._num_deaths = self._num_stalls = 0
         self._last_accident: int | None = None
         self._deaths_at: Counter[str] = Counter()
 
@@ -273,9 +272,11 @@ class Supervisor:
         self.num_open -= 1
         self._next_delivered += 1
         for failure in answer.skipped if isinstance(answer, Done) else (answer.failure,):
-            actions.append(self._skip_or_raise(answer.ticket, answer.worker_idx, failure))
-            if self._over:
+            decided = self._errors.decide(answer.ticket, answer.worker_idx, failure)
+            if isinstance(decided, Raise):
+                actions.append(self._finish(decided))
                 return
+            actions.append(decided)
         if isinstance(answer, Done):
             self._wanted = False
             actions.append(Deliver(answer))
@@ -290,29 +291,6 @@ class Supervisor:
                 return False
             self._next_delivered += 1
         return True  # W tickets in a row are beyond the ends of all W streams
-
-    def _skip_or_raise(self, ticket: int, worker_idx: int, failure: Failure) -> Action:
-        policy = self._options.on_error
-        is_of_options = isinstance(failure.exception, ConfigError)
-        if (
-            isinstance(policy, Skipping)
-            and not (failure.ends_stream or is_of_options)
-            and self._num_skipped < policy.budget
-        ):
-            self._num_skipped += 1
-            return Skip(ticket, worker_idx, failure)
-        error = failure.raisable(ticket, worker_idx)
-        if isinstance(policy, Skipping) and is_of_options:
-            error.add_note("headrace: not skipped, because an option is wrong, and not a sequence")
-        elif isinstance(policy, Skipping) and failure.ends_stream and isinstance(error, CacheError):
-            error.add_note(
-                "headrace: not skipped, because which sequences it hits depends on how many results the training keeps"
-            )
-        elif isinstance(policy, Skipping) and failure.ends_stream:
-            error.add_note("headrace: not skipped, because a generator cannot go on after it has raised")
-        elif isinstance(policy, Skipping):
-            error.add_note(f"headrace: not skipped, because the budget of {policy.budget} skips is used up")
-        return self._finish(Raise(error))
 
     def _fail(self, action: Raise) -> list[Action]:
         """End the run, though not because of a ticket whose turn it is: what is ready is handed over before."""
