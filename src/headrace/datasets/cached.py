@@ -9,7 +9,7 @@ How it is read is in `reading/source.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -25,7 +25,7 @@ from headrace.sources import SORT_LENGTHS, MapSource, Source
 from . import index_workers as index_workers  # offers workers to the sources that are opened here
 from .base import is_of_headrace
 from .checks import check_count
-from .corpus import Corpus, LengthsOf, num_left_out
+from .corpus import Corpus, IndexedFiles, LengthsOf, check_files, num_left_out
 from .digests import digest_array
 from .ordered import OrderedDataset
 from .reading.loaded import SeqCache
@@ -127,6 +127,18 @@ class CachedDataset(OrderedDataset):
         made.__dict__.update(self.__dict__)
         made._begin_as_copy(source)
         return made
+
+    def indexed_files(self) -> list[IndexedFiles]:
+        """Return what its files held when they were indexed, see `Dataset.indexed_files`."""
+        found = None if self._source is None else IndexedFiles.of(self._source)
+        return [*([] if found is None else [found]), *super().indexed_files()]
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "indexed": self.indexed_files()}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
+        check_files(self.indexed_files(), state["indexed"])
 
     def _source_of_copy(self) -> Source | None:
         """Return what a copy of this dataset reads from; `None` if its constructor has to say it."""

@@ -29,7 +29,7 @@ from ..delegating import InnerAnswers
 from ..reading.reader import CountedOrder, GivenOrder, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
-from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
+from .runs import DedicatedWork, MadeElsewhere, OrderedWork, RunLimits, RunOfSeqs
 
 SHARDING_METHODS = ("seq_order", "dedicated")
 _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take
@@ -165,7 +165,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             type(self).__name__,
             self.num_workers,
             self.inner,
-            self._config,
+            MadeElsewhere({**self._config}, self.inner.indexed_files()),
             is_same_without=self._is_ordered,
             num_shards=1 if self._is_ordered else max(self.num_workers, 1),
             executor=self._executor if self.num_workers else None,
@@ -212,13 +212,12 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
-            config, limits = {**self._config}, self._run_limits
+            inner, limits = self.inner, self._run_limits
+            made = MadeElsewhere({**self._config}, inner.indexed_files())
             if self.sharding_method == "seq_order":
-                setup: Any = OrderedWork(config)
+                setup: Any = OrderedWork(made)
             else:
-                setup = DedicatedWork(
-                    config, self.inner.num_shards, self.inner.shard_index, self.buffer_size, self.max_bytes
-                )
+                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, self.buffer_size, self.max_bytes)
             ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
             options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
             executor: str | Executor = self._executor

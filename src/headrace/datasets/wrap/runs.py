@@ -15,7 +15,7 @@ own shard from its start to its end. What comes out are the parts of a `SeqBlock
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,7 @@ from headrace.sources import MapSource, Source, confirm_reads
 from ..base import Dataset
 from ..cached import CachedDataset
 from ..configs import init_dataset
+from ..corpus import IndexedFiles, check_files
 from ..reading.reader import Failed, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
@@ -274,19 +275,42 @@ class PartsReader:
 
 
 @dataclass(frozen=True)
+class MadeElsewhere:
+    """Makes a dataset of a config in another process, of the same files.
+
+    Attributes:
+        config: Its config.
+        files: What they held when it was made here.
+    """
+
+    config: Mapping[str, Any]
+    files: Sequence[IndexedFiles]
+
+    def __call__(self, extra_kwargs: Mapping[str, Any] | None = None) -> Dataset:
+        """Make it.
+
+        Raises:
+            SourceError: Files were changed since.
+        """
+        dataset = init_dataset(self.config, extra_kwargs)
+        check_files(dataset.indexed_files(), self.files)
+        return dataset
+
+
+@dataclass(frozen=True)
 class OrderedWork:
     """Method "seq_order": builds the dataset, returns the function run of positions -> parts of a block.
 
     Attributes:
-        config: Of the inner dataset.
+        inner: Makes the inner dataset.
     """
 
-    config: Mapping[str, Any]
+    inner: MadeElsewhere
 
     def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], Parts]:
         """Build the dataset in a worker."""
         del info  # any worker does any ticket
-        reader = PartsReader(init_dataset(self.config).make_reader())
+        reader = PartsReader(self.inner().make_reader())
 
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
@@ -304,14 +328,14 @@ class DedicatedWork:
     The iterator gives the number of sequences first, `None` if the dataset does not know it.
 
     Attributes:
-        config: Of the inner dataset.
+        inner: Makes the inner dataset.
         num_shards: Shards of the outer dataset.
         shard_index: Which of them it is.
         buffer_size: Sequences that a worker may be ahead.
         max_bytes: Bytes that it may be ahead, if limited.
     """
 
-    config: Mapping[str, Any]
+    inner: MadeElsewhere
     num_shards: int
     shard_index: int
     buffer_size: int
@@ -323,7 +347,7 @@ class DedicatedWork:
             "_num_shards": self.num_shards * info.num_workers,
             "_shard_index": self.shard_index * info.num_workers + info.worker_idx,
         }
-        dataset = init_dataset(self.config, shards)
+        dataset = self.inner(shards)
         limits = RunLimits.of(dataset, self.buffer_size, self.max_bytes)
 
         def read_epoch(epoch: int) -> Iterator[int | Parts | None]:
