@@ -3,7 +3,9 @@
 The worker is one of the executor of worker processes (`../process/executor.py`), with all that belongs to it: shared
 memory, causes of deaths, an end whatever happens. Invariants: no user code runs in this process, and nothing is
 unpickled here, so whatever it does, the agent answers; it ends its worker when the connection ends; results are sent
-from the worker's shared memory, and not before there is credit for them, in the order in which they came.
+from the worker's shared memory, and not before there is credit for them, in the order in which they came. An agent that
+is told to leave (SIGTERM) lets its worker finish the ticket that it has begun, sends what is done, and says that it
+leaves; the trainer has the other tickets done elsewhere.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from ..user.failure import Failure
 from ..user.ship import Parcel
 from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, introduce, respond, take_secret
 from .listener import set_up_socket, split_address
+from .notice import LeaveNotice
 from .wire import (
     HEAD,
     Alive,
@@ -64,6 +67,10 @@ _READ_BYTES = 256 << 10
 _MAX_VALUES = 64
 _SLOT_BYTES = 1 << 20
 _EXIT_USAGE = 2
+# After SIGTERM, an agent of `serve_one` has so long: some seconds less than what most systems grant.
+_GRACE_SECONDS = 20.0
+# How often to look whether it has come.
+_NOTICE_SECONDS = 0.5
 
 
 class _TrainerGone(Exception):
@@ -72,10 +79,12 @@ class _TrainerGone(Exception):
 
 def serve_one(addresses: Sequence[str], seat: int) -> None:
     """Be the agent of one worker, until its connection ends: what `LocalLauncher` starts."""
+    notice = LeaveNotice(_GRACE_SECONDS)
+    notice.listen()
     try:
         secret = take_secret()
         sock = _connect(addresses, time.monotonic())
-        _serve(sock, secret, seat)
+        _serve(sock, secret, seat, notice)
     except HeadraceError as error:
         sys.stderr.write(f"headrace worker: {error}\n")
         raise SystemExit(_EXIT_USAGE) from None
@@ -83,7 +92,14 @@ def serve_one(addresses: Sequence[str], seat: int) -> None:
         raise SystemExit(130) from None
 
 
-def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, return_seconds: float) -> int:
+def serve(
+    addresses: Sequence[str],
+    secret: bytes,
+    *,
+    wait_seconds: float,
+    return_seconds: float,
+    grace_seconds: float = _GRACE_SECONDS,
+) -> int:
     """Be an agent for whichever worker the trainer needs, again and again, until it is not reached any more.
 
     Args:
@@ -91,6 +107,7 @@ def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, retur
         secret: Of the run.
         wait_seconds: How long to try to reach the trainer first.
         return_seconds: The same after a connection has ended: the trainer may have begun anew.
+        grace_seconds: How long to finish what was begun after SIGTERM, the notice to leave.
 
     Returns:
         How many connections there were.
@@ -99,6 +116,8 @@ def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, retur
         ConfigError: An address is wrong, the trainer was not reached at all, or it has no use for this worker.
         WireError: It does not know the secret.
     """
+    notice = LeaveNotice(grace_seconds)
+    notice.listen()
     num_sessions, deadline = 0, time.monotonic() + wait_seconds
     while True:
         try:
@@ -107,8 +126,10 @@ def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, retur
             if num_sessions:
                 return num_sessions
             raise
-        if _serve(sock, secret, -1):
+        if _serve(sock, secret, -1, notice):
             num_sessions, deadline = num_sessions + 1, time.monotonic() + return_seconds
+        if notice.deadline is not None:
+            return num_sessions
         time.sleep(_RETRY_SECONDS)
 
 
@@ -135,7 +156,7 @@ def _connect(addresses: Sequence[str], deadline: float) -> socket.socket:
         time.sleep(_RETRY_SECONDS)
 
 
-def _serve(sock: socket.socket, secret: bytes, seat: int) -> bool:
+def _serve(sock: socket.socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
     """Be a worker until the connection ends; return whether it was one to a trainer at all."""
     is_known = False
     with sock:
@@ -143,14 +164,17 @@ def _serve(sock: socket.socket, secret: bytes, seat: int) -> bool:
             _shake_hands(sock, secret)
             is_known = True
             welcome, buffers = _wait_for_job(sock, seat)
-            session = _Session(sock, welcome, buffers)
+            session = _Session(sock, welcome, buffers, notice)
             del buffers
             try:
+                notice.on_notice = session.note_begun
                 session.run()
             finally:
                 session.close()
         except _TrainerGone:
             pass
+        finally:
+            notice.on_notice = None
     return is_known
 
 
@@ -226,8 +250,13 @@ def _bytes_in_slot(result: SlotResult) -> memoryview:
 class _Session:
     """One worker, as long as its connection lasts."""
 
-    def __init__(self, sock: socket.socket, welcome: Welcome, buffers: Sequence[memoryview]) -> None:
+    def __init__(
+        self, sock: socket.socket, welcome: Welcome, buffers: Sequence[memoryview], notice: LeaveNotice
+    ) -> None:
         self._sock = sock
+        self._notice = notice
+        self._num_submitted = self._num_answered = 0  # tickets, but for those that were given up before
+        self._leaves_after = 0  # so many answers, once it was told to leave
         self._worker_idx = welcome.worker_idx
         self._max_bytes = welcome.max_bytes
         self._credit_bytes = welcome.credit_bytes
@@ -263,13 +292,26 @@ class _Session:
         self._send((Alive(False),))
         while True:
             left = self._sent_at + self._alive_seconds - time.monotonic()
-            events = self._executor.wait(max(left, 0.0))
+            events = self._executor.wait(min(max(left, 0.0), _NOTICE_SECONDS))
             self._held += [event for event in events if type(event) is not Beat]
+            self._num_answered += sum(type(event) in (Done, Failed) for event in events)
             self._pass_on()
+            if self._notice.deadline is not None and self._may_leave(self._notice.deadline):
+                self._send((HasEnded("was told to leave (SIGTERM)", None, "", True),))
+                return
             has_progress = any(type(event) is Beat for event in events)
             if has_progress or time.monotonic() - self._sent_at >= self._alive_seconds:
                 self._send((Alive(has_progress),))
             self._hear()
+
+    def note_begun(self) -> None:
+        """Take note of which ticket is being worked on: called in the handler of the signal."""
+        self._leaves_after = min(self._num_answered + 1, self._num_submitted)
+
+    def _may_leave(self, deadline: float) -> bool:
+        """Tell whether what was begun before the notice has been finished and sent, or the grace is over."""
+        is_done = self._num_answered >= self._leaves_after and not self._held
+        return is_done or time.monotonic() >= deadline
 
     def close(self) -> None:
         """End the worker."""
@@ -296,7 +338,8 @@ class _Session:
                     event = msgspec.structs.replace(event, result=RemoteResult(result.header, result.num_bytes))
                     values.append(_bytes_in_slot(result))
                 elif type(event) is Exited:
-                    event = HasEnded(event.cause, event.item, event.advice)  # type: ignore[assignment]
+                    is_orderly = self._notice.deadline is not None  # whoever told this process told the worker, too
+                    event = HasEnded(event.cause, event.item, event.advice, is_orderly)  # type: ignore[assignment]
                 messages.append(event)
                 self._held.popleft()
             if is_short and self._said_waiting_at != self._freed_bytes:
@@ -342,6 +385,7 @@ class _Session:
         executor = self._executor
         match message:
             case Submit(run_id, tickets, payloads):
+                self._num_submitted += len(tickets)
                 executor.submit_burst(self._worker_idx, run_id, tickets, payloads)
             case Freed(num_bytes):
                 self._freed_bytes = num_bytes
@@ -354,6 +398,7 @@ class _Session:
                 self._keep_run(-1)
             case RestartWorker(first_item):
                 self._keep(lambda _: False)  # of the worker that is replaced
+                self._num_submitted = self._num_answered
                 executor.restart(self._worker_idx, first_item)
                 self._send((Restarted(),))
             case AskStack():
@@ -374,6 +419,7 @@ class _Session:
 
     def _keep_run(self, run_id: int) -> None:
         """Keep what is of a run. The end of a worker is of no run, and kept."""
+        self._num_submitted = self._num_answered
         self._keep(lambda event: getattr(event, "run_id", run_id) == run_id)
 
     def _fail_waiting(self, kept_bytes: int) -> None:

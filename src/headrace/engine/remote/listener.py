@@ -128,6 +128,11 @@ class Listener:
         names = [host] if host else [sock.getsockname()[0] for sock in self._sockets]
         return tuple(join_address(name, self.port) for name in names)
 
+    @property
+    def num_spares(self) -> int:
+        """How many agents wait for a worker that is missing, whoever started them."""
+        return len(self._spares)
+
     def expect(self, waiting: Waiting) -> None:
         """Have an agent taken when it comes; at once, if one is spare that will do."""
         while waiting.takes_any and self._spares:

@@ -150,6 +150,11 @@ class Seat:
         if launched is not None:
             launched.end(seconds)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no agent any more."""
+        return self._launched is None or self._launched.ending() is not None
+
     def disown(self) -> None:
         """In a process that was forked off the trainer: close descriptors, and leave the agent alone."""
         link, self.link = self.link, None
@@ -258,11 +263,13 @@ class Seat:
                 if num_bytes == self._told_bytes:  # else more was freed meanwhile
                     self.starved_since, self._starved_at = waited, num_bytes
                 return None
-            case HasEnded(cause, item, advice):
+            case HasEnded(cause, item, advice, is_orderly):
+                if is_orderly:
+                    self.hang_up()
                 if self.has_exited:
                     return None
                 self.has_exited = True
-                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice)
+                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice, is_orderly=is_orderly)
         return message
 
     def _on_host(self, failure: Failure) -> Failure:
