@@ -363,6 +363,8 @@ class RemoteExecutor(Executor):
             self._looked_at = now
             self._listener.pump()
             for seat in self._seats:
+                if seat.worker_idx not in heard and seat.link is not None and seat.link.is_patient:
+                    self._events += seat.receive(now, self._seconds_waited + now - start)
                 event = seat.look_after(now, was_heard=seat.worker_idx in heard)
                 if event is not None:
                     self._events.append(event)

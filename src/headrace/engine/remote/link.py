@@ -34,6 +34,9 @@ _BUFFER_BYTES = 64 << 10
 # How often one connection is read before others have their turn.
 _MAX_READS = 16
 _NOTHING = memoryview(b"")
+# Of a value that is being received, so many bytes are waited for at once: each wake-up costs as much as the copy of
+# some 100 KiB.
+_LOW_WATER_BYTES = 512 << 10
 # Buffers of one system call: Linux allows 1024.
 _MAX_BUFFERS = 64
 
@@ -51,13 +54,14 @@ class AgentLink:
         lost: Why the connection is of no use any more, as words; `None`: it is.
         is_blocked: Whether the socket takes no more now.
         num_sent: Bytes that it has taken in all.
+        num_received: Bytes that were read from it in all.
     """
 
     def __init__(self, sock: socket.socket, introduction: Introduction, memory: ReceiveMemory) -> None:
         self.host, self.pid = introduction.host, introduction.pid
         self.lost: str | None = None
         self.is_blocked = False
-        self.num_sent = 0
+        self.num_sent = self.num_received = 0
         self._sock = sock
         self._memory = memory
         self._outgoing: deque[memoryview] = deque()
@@ -67,6 +71,7 @@ class AgentLink:
         self._decoded: deque[FromAgent] = deque()  # of a frame whose values are being received
         self._filled: Done[Any] | None = None  # whose value is being received
         self._rest = _NOTHING  # what of it is missing
+        self._low_water_bytes = 1  # so many have to be there before `fileno` is readable
 
     def fileno(self) -> int:
         """Return the descriptor, to wait on."""
@@ -119,9 +124,24 @@ class AgentLink:
             for _ in range(_MAX_READS):
                 if not self._read(messages):
                     break
+            self._set_low_water()
         except WireError as error:
             self.lost = error.what
         return messages
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether bytes may have come although `fileno` is not readable: to be read now and then nevertheless."""
+        return self._low_water_bytes > 1
+
+    def _set_low_water(self) -> None:
+        """Have the system wake nobody for a small part of a large value."""
+        rest_bytes = self._rest.nbytes
+        num_bytes = min(rest_bytes - _BUFFER_BYTES // 2, _LOW_WATER_BYTES) if rest_bytes > _BUFFER_BYTES else 1
+        if num_bytes != self._low_water_bytes:
+            with contextlib.suppress(OSError):  # one that is lost, as is heard next
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
+            self._low_water_bytes = num_bytes
 
     def _read(self, messages: list[FromAgent]) -> bool:
         """Read once; tell whether there may be more."""
@@ -137,6 +157,7 @@ class AgentLink:
         if num_bytes == 0:
             self.lost = "it was closed"
             return False
+        self.num_received += num_bytes
         is_full = num_bytes == target.nbytes
         if is_value:
             self._rest = target[num_bytes:]

@@ -223,8 +223,9 @@ class Seat:
         if link is None:
             return []
         events: list[Event] = []
+        num_received = link.num_received
         messages = link.receive()
-        if messages or link.lost is None:
+        if link.num_received != num_received:
             self._heard_at = now
         self._is_new = self._is_new and not messages
         for message in messages:
