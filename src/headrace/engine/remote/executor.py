@@ -36,7 +36,7 @@ from .link import AgentLink
 from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
 from .seat import Seat
-from .wire import Welcome, encode_frame
+from .wire import Welcome
 
 # While a worker waits for memory: how often to look whether the consumer's other threads have dropped a view.
 _STARVED_SECONDS = 0.005
@@ -165,7 +165,7 @@ class RemoteExecutor(Executor):
     def _public_host(self) -> str:
         return self._host or socket.gethostname()
 
-    def _write_welcome(self, num_workers: int, worker_idx: int, credit_bytes: int) -> tuple[bytes, list[memoryview]]:
+    def _write_welcome(self, num_workers: int, worker_idx: int, credit_bytes: int) -> tuple[Welcome, list[memoryview]]:
         """Return what an agent is given."""
         shipment = self._shipment
         assert shipment is not None
@@ -188,7 +188,7 @@ class RemoteExecutor(Executor):
             credit_bytes=credit_bytes,
             alive_seconds=self._dead_seconds / _SIGNS,
         )
-        return encode_frame(welcome, sum(buffer.nbytes for buffer in buffers)), buffers
+        return welcome, buffers
 
     def close(self) -> None:
         """End the workers."""
