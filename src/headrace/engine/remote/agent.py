@@ -33,7 +33,7 @@ from ..user.failure import Failure
 from ..user.ship import Parcel
 from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, derive_keys, introduce, respond, take_secret
 from .listener import set_up_socket, split_address
-from .seal import CHECKSUM_BYTES, HEAD_BYTES, PIECE_BYTES, Head, Seal
+from .seal import HEAD_BYTES, PIECE_BYTES, Head, Seal
 from .wire import (
     Alive,
     AskStack,
@@ -188,14 +188,14 @@ def _wait_for_job(sock: socket.socket, seat: int, incoming: Seal, outgoing: Seal
     answer = decode_answer(packet)
     if isinstance(answer, Refused):
         raise ConfigError(answer.what, where=socket.gethostname(), fix=answer.fix or None)
-    if sum(num_bytes + CHECKSUM_BYTES for num_bytes in answer.buffer_bytes) != head.num_part_bytes:
+    if sum(num_bytes + incoming.checksum_bytes for num_bytes in answer.buffer_bytes) != head.num_part_bytes:
         raise WireError("the job does not have the length of its parts")
     buffers = []
     for num_bytes in answer.buffer_bytes:
         buffers.append(buffer := _read(sock, num_bytes))
         computed = incoming.begin_value()
         computed.update(buffer)
-        incoming.check_value(computed, _read(sock, CHECKSUM_BYTES))
+        incoming.check_value(computed, _read(sock, incoming.checksum_bytes))
     return answer, buffers
 
 
@@ -249,6 +249,7 @@ class _Session:
     ) -> None:
         self._sock = sock
         self._seal_in, self._seal_out = incoming, outgoing
+        outgoing.checks_values = welcome.checks_values
         self._head: Head | None = None  # of a frame whose messages are not there yet
         self._worker_idx = welcome.worker_idx
         self._max_bytes = welcome.max_bytes

@@ -62,6 +62,8 @@ class RemoteExecutor(Executor):
         max_bytes: Limit on the memory that results of each worker take, here and there, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
         dead_seconds: After how long a machine that says nothing is taken for dead.
+        checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
+            network is between.
 
     Raises:
         ConfigError: A wrong option.
@@ -80,6 +82,7 @@ class RemoteExecutor(Executor):
         max_bytes: int = 2 << 30,
         threads_per_worker: int = 1,
         dead_seconds: float = 2.0,
+        checks_values: bool | None = None,
     ) -> None:
         if not dead_seconds > 0:
             raise ConfigError(f"dead_seconds is {dead_seconds}", fix="give seconds, more than 0")
@@ -90,6 +93,7 @@ class RemoteExecutor(Executor):
         self._max_bytes = check_count("max_bytes", max_bytes, minimum=1, maximum=1 << 48)
         self._num_threads = check_count("threads_per_worker", threads_per_worker, minimum=1)
         self._dead_seconds = dead_seconds
+        self._checks_values = checks_values
         self._listener: Listener | None = None
         self._epoll: select.epoll | None = None
         self._watcher: MemoryWatcher | None = None
@@ -112,6 +116,7 @@ class RemoteExecutor(Executor):
             max_bytes=self._max_bytes,
             threads_per_worker=self._num_threads,
             dead_seconds=self._dead_seconds,
+            checks_values=self._checks_values,
         )
         other._port = self._port
         return other
@@ -165,7 +170,9 @@ class RemoteExecutor(Executor):
     def _public_host(self) -> str:
         return self._host or socket.gethostname()
 
-    def _write_welcome(self, num_workers: int, worker_idx: int, credit_bytes: int) -> tuple[Welcome, list[memoryview]]:
+    def _write_welcome(
+        self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool
+    ) -> tuple[Welcome, list[memoryview]]:
         """Return what an agent is given."""
         shipment = self._shipment
         assert shipment is not None
@@ -187,6 +194,7 @@ class RemoteExecutor(Executor):
             num_threads=self._num_threads,
             credit_bytes=credit_bytes,
             alive_seconds=self._dead_seconds / _SIGNS,
+            checks_values=not is_local if self._checks_values is None else self._checks_values,
         )
         return welcome, buffers
 

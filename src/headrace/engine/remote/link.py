@@ -16,7 +16,7 @@ from typing import Any
 from ..events import Done
 from .listener import Connection
 from .memory import ReceiveMemory
-from .seal import CHECKSUM_BYTES, HEAD_BYTES, PIECE_BYTES, Head
+from .seal import HEAD_BYTES, PIECE_BYTES, Head
 from .wire import FromAgent, RemoteResult, ToAgent, WireError, charge, decode_from_agent
 
 # Bytes that are read at once where messages are expected: enough for many small results, and little to be copied where
@@ -38,6 +38,7 @@ class AgentLink:
 
     Attributes:
         host: The name of its machine.
+        is_local: Whether that is this machine, so that no network is between.
         lost: Why the connection is of no use any more, as words; `None`: it is.
         is_blocked: Whether the socket takes no more now.
         num_sent: Bytes that it has taken in all.
@@ -46,6 +47,7 @@ class AgentLink:
 
     def __init__(self, connection: Connection, memory: ReceiveMemory) -> None:
         self.host, self.pid = connection.introduction.host, connection.introduction.pid
+        self.is_local = connection.is_local
         self.lost: str | None = None
         self.is_blocked = False
         self.num_sent = self.num_received = 0
@@ -109,6 +111,10 @@ class AgentLink:
 
     # --- in ---
 
+    def expect_values(self, *, with_checksums: bool) -> None:
+        """Say whether values that come in have checksums, as the agent was told."""
+        self._incoming.checks_values = with_checksums
+
     def receive(self) -> list[FromAgent]:
         """Return the messages that are complete; none if nothing new is."""
         messages: list[FromAgent] = []
@@ -152,7 +158,8 @@ class AgentLink:
         self.num_received += num_bytes
         is_full = num_bytes == target.nbytes
         if is_value:
-            self._computed.update(target[:num_bytes])
+            if self._incoming.checks_values:
+                self._computed.update(target[:num_bytes])
             self._rest = target[num_bytes:]
         else:
             self._end += num_bytes
@@ -181,16 +188,20 @@ class AgentLink:
         num_bytes = min(self._end - self._start, self._rest.nbytes)
         if num_bytes:
             self._rest[:num_bytes] = self._buffer[self._start : self._start + num_bytes]
-            self._computed.update(self._rest[:num_bytes])
+            if self._incoming.checks_values:
+                self._computed.update(self._rest[:num_bytes])
             self._rest = self._rest[num_bytes:]
             self._start += num_bytes
 
     def _has_checksum(self) -> bool:
         """Tell whether the checksum of a value is there, too, and see that it is right."""
-        if self._end - self._start < CHECKSUM_BYTES:
-            self._make_room(CHECKSUM_BYTES)
+        if not self._incoming.checks_values:
+            return True
+        num_bytes = self._incoming.checksum_bytes
+        if self._end - self._start < num_bytes:
+            self._make_room(num_bytes)
             return False
-        start, self._start = self._start, self._start + CHECKSUM_BYTES
+        start, self._start = self._start, self._start + num_bytes
         self._incoming.check_value(self._computed, self._buffer[start : self._start])
         return True
 
@@ -238,7 +249,8 @@ class AgentLink:
         except Exception as error:  # msgspec's, and those of a failure that is no failure
             raise WireError(f"a message cannot be read: {error}") from error
         results = [message.result for message in messages if type(message) is Done]
-        num_part_bytes = sum(result.num_bytes + CHECKSUM_BYTES for result in results if type(result) is RemoteResult)
+        checksum_bytes = self._incoming.checksum_bytes
+        num_part_bytes = sum(result.num_bytes + checksum_bytes for result in results if type(result) is RemoteResult)
         if num_part_bytes != head.num_part_bytes:
             raise WireError("a frame does not have the length of its values")
         self._decoded += messages

@@ -72,6 +72,14 @@ class Connection:
     incoming: Seal
     outgoing: Seal
 
+    @property
+    def is_local(self) -> bool:
+        """Whether the other end is on this machine, as far as can be told here."""
+        try:
+            return bool(self.sock.getsockname()[0] == self.sock.getpeername()[0])
+        except OSError:  # it is gone, of which will be heard
+            return False
+
     def refuse(self, what: str, fix: str) -> None:
         """Tell the agent that there is no use for it, and hang up."""
         with contextlib.suppress(OSError):

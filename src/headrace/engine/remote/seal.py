@@ -1,7 +1,7 @@
 """Frames and their seals: that nothing on the way has changed, left out, repeated or added any of them.
 
     frame   number of bytes of the messages, and of what follows them; checksum of the messages; seal; messages; parts
-    part    bytes of a value, and their checksum
+    part    bytes of a value, and their checksum, unless values go without
 
 The seal is a BLAKE2b of eight bytes with a key of this connection and direction, over the number of the frame and all
 that stands before it. Checksums are XXH3 with a seed that is derived from the key. Invariants: lengths are believed
@@ -29,8 +29,7 @@ _SEAL_BYTES = 8
 HEAD_BYTES = _HEAD.size + _SEAL_BYTES
 """Bytes of the head of a frame."""
 
-CHECKSUM_BYTES = 8
-"""Bytes that follow those of each value."""
+_CHECKSUM_BYTES = 8
 
 PIECE_BYTES = 512 << 10
 """Large values are looked at and sent, or received and looked at, in pieces that stay in the cache meanwhile."""
@@ -55,18 +54,29 @@ class Seal:
 
     Args:
         key: Of the connection and the direction.
+
+    Attributes:
+        checks_values: Whether values have checksums: to be changed between two frames, and at both ends.
     """
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._keyed = hashlib.blake2b(key=key, digest_size=_SEAL_BYTES)  # copied: that is cheaper than the key
         self._seed = int.from_bytes(hashlib.blake2b(b"seed", key=key, digest_size=8).digest(), "little")
         self._num_frames = 0
+        self.checks_values = True
+
+    @property
+    def checksum_bytes(self) -> int:
+        """Bytes that follow those of each value."""
+        return _CHECKSUM_BYTES if self.checks_values else 0
 
     def frame(self, messages: Any, num_values: int = 0, num_value_bytes: int = 0) -> bytes:
         """Return the next frame, but for the values of it: each of these follows, then its checksum."""
         packet = encode_packet(messages)
         head = _HEAD.pack(
-            len(packet), num_value_bytes + num_values * CHECKSUM_BYTES, xxhash.xxh3_64_intdigest(packet, self._seed)
+            len(packet),
+            num_value_bytes + num_values * self.checksum_bytes,
+            xxhash.xxh3_64_intdigest(packet, self._seed),
         )
         return head + self._sign(head) + packet
 
@@ -76,9 +86,10 @@ class Seal:
         Raises:
             WireError: It is none, or says that more follows than may be.
         """
+        data = bytes(data)
         if not hmac.compare_digest(self._sign(data[: _HEAD.size]), data[_HEAD.size :]):
             raise WireError("bytes were changed, lost or added on the way: a frame has a wrong seal")
-        head = Head(*_HEAD.unpack(data[: _HEAD.size]))
+        head = Head._make(_HEAD.unpack_from(data))
         if head.num_bytes > max_message_bytes:
             raise WireError(
                 f"a message of {head.num_bytes} bytes was announced, more than the limit of {max_message_bytes}"
@@ -113,12 +124,14 @@ class Seal:
             computed = self.begin_value()
             for start in range(0, value.nbytes, PIECE_BYTES):
                 piece = value[start : start + PIECE_BYTES]
-                computed.update(piece)
+                if self.checks_values:
+                    computed.update(piece)
                 yield piece
-            yield memoryview(_NUMBER.pack(computed.intdigest()))
+            if self.checks_values:
+                yield memoryview(_NUMBER.pack(computed.intdigest()))
 
-    def _sign(self, head: bytes | memoryview) -> bytes:
-        signed = hashlib.blake2b(_NUMBER.pack(self._num_frames), key=self._key, digest_size=_SEAL_BYTES)
+    def _sign(self, head: bytes) -> bytes:
+        signed = self._keyed.copy()
+        signed.update(_NUMBER.pack(self._num_frames) + head)
         self._num_frames += 1
-        signed.update(head)
         return signed.digest()

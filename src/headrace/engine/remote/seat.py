@@ -48,8 +48,8 @@ _FREED_PART = 8
 # Seats of executors that share a listener must not be mistaken for each other.
 _seats = itertools.count(1)
 
-WriteWelcome = Callable[[int, int], tuple[Welcome, list[memoryview]]]
-"""Worker and credit in bytes -> what an agent is told first, and the large arrays that follow it."""
+WriteWelcome = Callable[[int, int, bool], tuple[Welcome, list[memoryview]]]
+"""Worker, credit in bytes, is it on this machine -> what an agent is told, and the large arrays that follow."""
 
 
 class Seat:
@@ -107,8 +107,10 @@ class Seat:
         self.link = link = AgentLink(connection, self.memory)
         self._host = link.host
         self.memory.drain()
-        welcome, buffers = self._write_welcome(self.worker_idx, self.memory.max_bytes - self.memory.held_bytes)
+        credit_bytes = self.memory.max_bytes - self.memory.held_bytes
+        welcome, buffers = self._write_welcome(self.worker_idx, credit_bytes, link.is_local)
         link.put_frame(welcome, buffers)
+        link.expect_values(with_checksums=welcome.checks_values)
         self._freed_before, self._told_bytes, self._num_restarts = self.memory.freed_bytes, 0, 0
         self.starved_since, self._is_new, self._heard_at = None, True, 0.0
         queue, self._queue = self._queue, []

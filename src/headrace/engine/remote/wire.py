@@ -2,8 +2,8 @@
 
 A frame (`seal.py`) has messages, and after them the bytes of the values that these tell of, one after the other: they
 are received straight to where they stay. Invariants: what an agent says comes in the order in which it happened;
-lengths are checked before memory is taken for them; values and failures are opaque to the agent, and nothing is unpickled
-there. Messages that a worker process knows as well are those of `../process/messages.py`.
+lengths are checked before memory is taken for them; values and failures are opaque to the agent, and nothing is
+unpickled there. Messages that a worker process knows as well are those of `../process/messages.py`.
 """
 
 from __future__ import annotations
@@ -117,6 +117,7 @@ class Welcome(Message, frozen=True, tag=1):
         num_threads: For numerical libraries in the worker.
         credit_bytes: How much may be sent, see `charge`, before the trainer says that some of it is free again.
         alive_seconds: How often to say something.
+        checks_values: Whether values have checksums from now on, see `Seal`.
     """
 
     worker_idx: int
@@ -134,6 +135,7 @@ class Welcome(Message, frozen=True, tag=1):
     num_threads: int
     credit_bytes: int
     alive_seconds: float
+    checks_values: bool
 
 
 # --- from the trainer: besides what a worker process is told ---
