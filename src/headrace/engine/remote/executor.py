@@ -36,7 +36,7 @@ from .link import AgentLink
 from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
 from .seat import Seat
-from .wire import Welcome, encode_frame
+from .wire import Welcome
 
 # While a worker waits for memory: how often to look whether the consumer's other threads have dropped a view.
 _STARVED_SECONDS = 0.005
@@ -64,6 +64,8 @@ class RemoteExecutor(Executor):
         dead_seconds: After how long a machine that says nothing is taken for dead.
         max_workers: Where somebody else starts the workers: those that connect while an epoch runs join, up to so many
             in all, until the consumer asks for fewer. `None`: they wait until one is missing.
+        checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
+            network is between.
 
     Raises:
         ConfigError: A wrong option.
@@ -84,6 +86,7 @@ class RemoteExecutor(Executor):
         threads_per_worker: int = 1,
         dead_seconds: float = 2.0,
         max_workers: int | None = None,
+        checks_values: bool | None = None,
     ) -> None:
         if not dead_seconds > 0:
             raise ConfigError(f"dead_seconds is {dead_seconds}", fix="give seconds, more than 0")
@@ -100,6 +103,7 @@ class RemoteExecutor(Executor):
                 fix="call resize(n) of the loader for more of them, or use ConnectedWorkers()",
             )
         self._max_workers = 0 if max_workers is None else check_count("max_workers", max_workers, minimum=1)
+        self._checks_values = checks_values
         self._listener: Listener | None = None
         self._epoll: select.epoll | None = None
         self._watcher: MemoryWatcher | None = None
@@ -125,6 +129,7 @@ class RemoteExecutor(Executor):
             threads_per_worker=self._num_threads,
             dead_seconds=self._dead_seconds,
             max_workers=self._max_workers or None,
+            checks_values=self._checks_values,
         )
         other._port = self._port
         return other
@@ -196,7 +201,9 @@ class RemoteExecutor(Executor):
     def _public_host(self) -> str:
         return self._host or socket.gethostname()
 
-    def _write_welcome(self, num_workers: int, worker_idx: int, credit_bytes: int) -> tuple[bytes, list[memoryview]]:
+    def _write_welcome(
+        self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool
+    ) -> tuple[Welcome, list[memoryview]]:
         """Return what an agent is given."""
         shipment = self._shipment
         assert shipment is not None
@@ -218,8 +225,9 @@ class RemoteExecutor(Executor):
             num_threads=self._num_threads,
             credit_bytes=credit_bytes,
             alive_seconds=self._dead_seconds / _SIGNS,
+            checks_values=not is_local if self._checks_values is None else self._checks_values,
         )
-        return encode_frame(welcome, sum(buffer.nbytes for buffer in buffers)), buffers
+        return welcome, buffers
 
     def close(self) -> None:
         """End the workers."""
@@ -436,6 +444,8 @@ class RemoteExecutor(Executor):
             self._looked_at = now
             self._listener.pump()
             for seat in self._seats.values():
+                if seat.worker_idx not in heard and seat.link is not None and seat.link.is_patient:
+                    self._events += seat.receive(now, self._seconds_waited + now - start)
                 event = seat.look_after(now, was_heard=seat.worker_idx in heard)
                 if event is not None:
                     self._events.append(event)
