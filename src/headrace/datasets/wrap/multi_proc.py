@@ -230,6 +230,27 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
         return self._engine
 
+    def resize(self, num_workers: int) -> None:
+        """Have more workers, or fewer, from now on, also in the middle of an epoch: the sequences stay the same.
+
+        Args:
+            num_workers: At least 1.
+
+        Raises:
+            ConfigError: There are no workers (`num_workers=0`), or each has a share of its own ("dedicated").
+        """
+        num_workers = check_count("resize: num_workers", num_workers, minimum=1)
+        if self.sharding_method == "dedicated" or self.num_workers == 0:
+            why = "this process does their work" if self.num_workers == 0 else "each worker has a share of its own"
+            raise ConfigError(
+                f"resize({num_workers}): {why}",
+                where=f"dataset {self.name!r}",
+                fix='use sharding_method="seq_order" and num_workers=1 or more',
+            )
+        if self._engine is not None:
+            self._engine.resize(num_workers)
+        self.num_workers = num_workers
+
     def close_workers(self) -> None:
         """End the workers; they come back when they are needed."""
         engine, self._engine = self._engine, None
