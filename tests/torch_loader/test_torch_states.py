@@ -118,6 +118,30 @@ def test_epochs_after_a_resume_are_the_same_where_the_loader_has_a_generator():
         assert [take(iter(again)) for _ in expected] == expected
 
 
+def test_workers_that_stay_draw_on_after_a_resume_in_a_later_epoch():
+    def open_loader():
+        generator = torch.Generator().manual_seed(1)
+        return DataLoader(
+            DATASET, batch_size=2, shuffle=True, generator=generator, num_workers=1, persistent_workers=True
+        )
+
+    loader = open_loader()
+    for state_epoch in range(3):
+        iterator = iter(loader)
+        first = take(iterator, 2)
+        if state_epoch != 1:
+            state = loader.state_dict()
+            rest = take(iterator)
+            assert len(first + rest) == 7
+            again = open_loader()
+            again.load_state_dict(state)
+            assert take(iter(again)) == rest
+            loader.load_state_dict(state)  # its workers are there
+            assert take(iter(loader)) == rest
+    later = take(iter(loader))
+    assert take(iter(again)) == later
+
+
 def test_a_state_between_two_epochs_begins_the_next_one():
     loader = DataLoader(range(4))
     for state in (loader.state_dict(), (list(loader), loader.state_dict())[1]):

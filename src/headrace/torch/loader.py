@@ -14,6 +14,7 @@ from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self
 
+import torch
 import xxhash
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
@@ -24,6 +25,7 @@ from torch.utils.data.graph_settings import apply_sharding
 from headrace.engine import Engine, EngineOptions, EngineReport, Job
 from headrace.errors import ResumeError
 from headrace.loading.torch_args import engine_options_of, executor_of
+from headrace.rng.process import kept_globals
 
 from .state import FORMAT, Generators, TorchState, encode_index, encode_states, process_generators
 from .work import Draws, MapTask, StreamPass, TorchWork, added_collate_fns
@@ -50,6 +52,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
     """
 
     engine_options: EngineOptions | None = None
+    _iterator: _TorchIterator | None  # torch's, of workers that stay
     _warm: Engine | None = None  # keeps the process that imports torch for the workers of all epochs
     _progress: _Progress | None = None
     _resumed: TorchState | None = None
@@ -157,6 +160,7 @@ class _Progress:
     ) -> None:
         self.draws, self.num_workers, self.report = draws, num_workers, report
         self.saved = saved
+        self.shared_seed: int | None = None
         self.resumed: TorchState | None = None
         self.batches = self.tickets = 0
         self.order = xxhash.xxh3_64()
@@ -177,9 +181,14 @@ class _Progress:
             self.num_workers,
             self.draws.seed,
             self.draws.epoch,
+            self.shared_seed,
             self.order.hexdigest(),
             of_process,
         )
+
+    def resume(self, resumed: TorchState) -> None:
+        """Be where a state was saved."""
+        self.resumed, self.batches, self.tickets = resumed, resumed.batches or 0, resumed.tickets
 
     def pass_over(self, indices: Iterator[Any], resumed: TorchState) -> Iterator[Any]:
         """Return the indices behind those of the batches that were delivered.
@@ -187,14 +196,11 @@ class _Progress:
         Raises:
             ResumeError: They are not the same.
         """
-        assert resumed.batches is not None
-        self.resumed, self.batches = resumed, resumed.batches
-        for _, index in zip(range(resumed.batches), indices, strict=False):
+        for _, index in zip(range(self.batches), indices, strict=False):
             self.order.update(encode_index(index))
         if self.order.hexdigest() != resumed.order:
             raise ResumeError(
-                f"the sampler does not give the {resumed.batches} batches that were delivered before the state was "
-                "saved",
+                f"the sampler does not give the {self.batches} batches that were delivered before the state was saved",
                 fix="give the loader the same dataset, sampler, batch_size and generator, call sampler.set_epoch with "
                 "the epoch of the state, and let a sampler of your own draw from its generator",
             )
@@ -208,43 +214,79 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
     def __init__(self, loader: DataLoader) -> None:
         resumed, generators = loader._take_resumed(), Generators(loader)
         saved = generators.save()
-        with nullcontext() if resumed is None else process_generators(resumed.globals):
-            if resumed is not None:
-                generators.restore_own(resumed.generators)
+        with nullcontext() if resumed is None else kept_globals():
             super().__init__(loader)
-            self._epoch = 0
-            self._engine = _open_engine(loader, self)
-            self._begin(loader, saved, resumed)
+        self._epoch = 0
+        self._engine = self._open_engine(loader)
+        self._begin(loader, generators, saved, resumed)
 
     def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
         resumed, generators = loader._take_resumed(), Generators(loader)
         saved = generators.save()
-        with nullcontext() if resumed is None else process_generators(resumed.globals):
-            if resumed is not None:
-                generators.restore_own(resumed.generators)
+        with nullcontext() if resumed is None else kept_globals():
             super()._reset(loader, first_iter)
-            self._epoch += 1
-            self._begin(loader, saved, resumed)
+        self._epoch += 1
+        self._begin(loader, generators, saved, resumed)
 
-    def _begin(self, loader: DataLoader, saved: Any, resumed: TorchState | None) -> None:
+    def _begin(self, loader: DataLoader, generators: Generators, saved: Any, resumed: TorchState | None) -> None:
+        """Have the engine begin, where the iteration that a state was saved in stood, if there is one."""
         is_iterable = isinstance(loader.dataset, IterableDataset)
-        draws = Draws(self._base_seed, self._epoch)
         if resumed is not None:
-            draws = Draws(resumed.seed, resumed.epoch)
+            self._base_seed, self._epoch, self._shared_seed = resumed.seed, resumed.epoch, resumed.shared_seed
+        draws = Draws(self._base_seed, self._epoch)
         progress = _Progress(draws, saved, loader.num_workers if is_iterable else None, self._engine.report)
-        self._progress = progress
-        self._start = 0
+        progress.shared_seed = self._shared_seed
+        if resumed is not None:
+            with process_generators(resumed.globals):
+                generators.restore_own(resumed.generators)
+                self._redraw(loader.generator)
+                progress.resume(resumed)
+                if not is_iterable:
+                    self._sampler_iter = progress.pass_over(self._sampler_iter, resumed)
+        self._progress, self._start = progress, progress.tickets if is_iterable else 0
         if is_iterable:
-            if resumed is not None:
-                progress.resumed, progress.batches = resumed, resumed.batches or 0
-                progress.tickets = self._start = resumed.tickets
             self._run = self._engine.run_stream(StreamPass(draws, self._start, self._shared_seed))
         else:
-            indices = self._sampler_iter
-            if resumed is not None:
-                indices = progress.pass_over(indices, resumed)
-            self._run = self._engine.run(_tasks_of(indices, draws, progress.batches, progress.asked))
+            tasks = _tasks_of(self._sampler_iter, draws, progress.batches, progress.asked)
+            self._run = self._engine.run(tasks)
         loader._progress = progress
+
+    def _redraw(self, generator: Any) -> None:
+        """Draw what torch's base class draws when an iteration begins, and ask the sampler, in the same order."""
+        if self._shared_seed is not None:
+            torch.empty((), dtype=torch.int64).random_(generator=generator)
+        self._sampler_iter = iter(self._index_sampler)
+        if self._epoch == 0:
+            torch.empty((), dtype=torch.int64).random_(generator=generator)
+
+    def _open_engine(self, loader: DataLoader) -> Engine:
+        """Return an engine of workers."""
+        dataset, worker_init_fn = self._dataset, loader.worker_init_fn
+        if isinstance(dataset, IterDataPipe | MapDataPipe):
+            dataset = getattr(dataset, "_datapipe", dataset)  # without the wrapper by which torch pickles it
+            of_rank = self._world_size, self._rank
+            if loader.num_workers:
+                worker_init_fn = functools.partial(_sharding_worker_init_fn, worker_init_fn, *of_rank)
+            else:
+                apply_sharding(dataset, *of_rank)
+        work = TorchWork(
+            dataset,
+            isinstance(loader.dataset, IterableDataset),
+            loader.batch_size,
+            loader.batch_sampler is not None,
+            loader.drop_last,
+            loader.collate_fn,
+            worker_init_fn,
+            self._base_seed,
+            collate_fns=added_collate_fns(),
+        )
+        options = loader.engine_options
+        if options is None:
+            ahead = None if loader.prefetch_factor == _TORCH_PREFETCH else loader.prefetch_factor
+            options = engine_options_of(ahead, loader.timeout)
+        context = loader.multiprocessing_context
+        executor = "process" if context is None else executor_of(context)
+        return Engine(Job(work, preload=_PRELOAD), num_workers=loader.num_workers, executor=executor, options=options)
 
     def _next_data(self) -> Any:
         progress = self._progress
@@ -277,36 +319,6 @@ def _tasks_of(indices: Iterator[Any], draws: Draws, first: int, asked: deque[byt
         index = list(given) if hasattr(given, "__next__") else given
         asked.append(encode_index(index))
         yield MapTask(draws, number, index)
-
-
-def _open_engine(loader: DataLoader, iterator: Any) -> Engine:
-    """Return an engine of workers for a loader."""
-    dataset, worker_init_fn = iterator._dataset, loader.worker_init_fn
-    if isinstance(dataset, IterDataPipe | MapDataPipe):
-        dataset = getattr(dataset, "_datapipe", dataset)  # without the wrapper by which torch pickles it
-        of_rank = iterator._world_size, iterator._rank
-        if loader.num_workers:
-            worker_init_fn = functools.partial(_sharding_worker_init_fn, worker_init_fn, *of_rank)
-        else:
-            apply_sharding(dataset, *of_rank)
-    work = TorchWork(
-        dataset,
-        isinstance(loader.dataset, IterableDataset),
-        loader.batch_size,
-        loader.batch_sampler is not None,
-        loader.drop_last,
-        loader.collate_fn,
-        worker_init_fn,
-        iterator._base_seed,
-        collate_fns=added_collate_fns(),
-    )
-    options = loader.engine_options
-    if options is None:
-        ahead = None if loader.prefetch_factor == _TORCH_PREFETCH else loader.prefetch_factor
-        options = engine_options_of(ahead, loader.timeout)
-    context = loader.multiprocessing_context
-    executor = "process" if context is None else executor_of(context)
-    return Engine(Job(work, preload=_PRELOAD), num_workers=loader.num_workers, executor=executor, options=options)
 
 
 def _do_nothing(info: Any) -> Any:

@@ -37,6 +37,7 @@ class TorchState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         num_workers: Of an iterable-style dataset, each worker of which reads a copy of its own; else None.
         seed: torch's base seed of the iterator.
         epoch: How many passes the same workers have made before.
+        shared_seed: That of data pipes of torch, in an iteration; else None.
         order: Digest of what the sampler gave so far.
         globals: States of the global generators of torch, Python and NumPy before the iteration, base64, where the
             sampler may draw from them.
@@ -50,6 +51,7 @@ class TorchState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     num_workers: int | None = None
     seed: int = 0
     epoch: int = 0
+    shared_seed: int | None = None
     order: str = ""
     globals: list[str] | None = None
     digest: str | None = None
