@@ -31,10 +31,10 @@ def batch():
 
 
 def test_a_batch_is_made_of_a_mapping_as_trainers_do(batch):
-    for mapping in ({"data": 1, "more": 2}, OrderedDict(data=1, more=2)):
+    for mapping in ({"data": [1], "more": [2]}, OrderedDict(data=[1], more=[2])):
         made = type(batch)(mapping)
         assert isinstance(made, Batch)
-        assert dict(made) == {"data": 1, "more": 2}
+        assert dict(made) == {"data": [1], "more": [2]}
         assert (made.lengths, made.tags, made.epoch, made.position, made.num_seqs) == ({}, [], -1, -1, 0)
         assert "data" in repr(made)
     assert {**batch}.keys() == {"data"}

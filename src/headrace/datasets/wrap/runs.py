@@ -30,6 +30,7 @@ from headrace.sources import MapSource, Source, confirm_reads
 from ..base import Dataset
 from ..cached import CachedDataset
 from ..configs import init_dataset
+from ..parts import open_apart, open_reader
 from ..reading.reader import Failed, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
@@ -278,15 +279,14 @@ class OrderedWork:
     """Method "seq_order": builds the dataset, returns the function run of positions -> parts of a block.
 
     Attributes:
-        config: Of the inner dataset.
+        config: Of the inner dataset, or one that is copied.
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] | Dataset
 
     def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], Parts]:
         """Build the dataset in a worker."""
-        del info  # any worker does any ticket
-        reader = PartsReader(init_dataset(self.config).make_reader())
+        reader = PartsReader(open_reader(self.config, in_thread=info.runs_in == "thread"))  # any does any ticket
 
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
@@ -304,14 +304,14 @@ class DedicatedWork:
     The iterator gives the number of sequences first, `None` if the dataset does not know it.
 
     Attributes:
-        config: Of the inner dataset.
+        config: Of the inner dataset, or one that is copied.
         num_shards: Shards of the outer dataset.
         shard_index: Which of them it is.
         buffer_size: Sequences that a worker may be ahead.
         max_bytes: Bytes that it may be ahead, if limited.
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] | Dataset
     num_shards: int
     shard_index: int
     buffer_size: int
@@ -323,7 +323,11 @@ class DedicatedWork:
             "_num_shards": self.num_shards * info.num_workers,
             "_shard_index": self.shard_index * info.num_workers + info.worker_idx,
         }
-        dataset = init_dataset(self.config, shards)
+        if isinstance(self.config, Dataset):
+            dataset = open_apart(self.config, in_thread=info.runs_in == "thread")
+            dataset.set_sharding(shards["_num_shards"], shards["_shard_index"])
+        else:
+            dataset = init_dataset(self.config, shards)
         limits = RunLimits.of(dataset, self.buffer_size, self.max_bytes)
 
         def read_epoch(epoch: int) -> Iterator[int | Parts | None]:
