@@ -248,7 +248,7 @@ def _gather_column(
         return TextColumn(key, values)
     if kind in _NUMBER_TYPES:
         numbers = np.asarray(values)
-        if numbers.dtype == np.asarray(values[0]).dtype:  # no integer is too large for it
+        if numbers.dtype == kind:  # no integer is too large for it
             return ArrayColumn(key, numbers, has_time=False)
     try:
         arrays: list[NDArray[Any]] = values
