@@ -21,6 +21,7 @@ from headrace.index import CorpusIndex
 from headrace.order import Order, OrderCorpus, OrderPlanner, RangeOrder, occurrences
 from headrace.rng import wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
+from headrace.specs import DataSpec
 
 from . import index_workers as index_workers  # offers workers to the sources that are opened here
 from .base import is_of_headrace
@@ -358,20 +359,6 @@ class CachedDataset(OrderedDataset):
                 f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self.source.specs)
             )
 
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
+    def _layout_of(self, key: str) -> DataSpec:
         self._check_key(key)
-        return self.source.specs[key].dtype
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        self._check_key(key)
-        return self.source.specs[key].sparse
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame, `None` for a free axis."""
-        self._check_key(key)
-        shape = list(self.source.specs[key].shape)
-        if key == "data" and self.window > 1 and shape and shape[-1] is not None:
-            shape[-1] *= self.window
-        return shape
+        return self.source.specs[key]

@@ -321,6 +321,8 @@ class EpochsReader(PassingReader):
 class StreamedEpochs:
     """Several epochs, one after the other, of a dataset that is read from the start of each to its end.
 
+    It has no order for a reader to ask for, so it is this object's own, and positioned by it.
+
     Args:
         dataset: Nobody else reads it.
         epochs: Their numbers.

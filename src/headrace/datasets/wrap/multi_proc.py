@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,9 +27,10 @@ from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
-from ..reading.reader import CountedOrder, GivenOrder, ReadRequest
+from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
+from .pooled import Blocks, PooledReader
 from .runs import DedicatedWork, MadeElsewhere, OrderedWork, RunLimits, RunOfSeqs
 
 SHARDING_METHODS = ("seq_order", "dedicated")
@@ -108,6 +110,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._inner: Dataset | None = None
         self._engine: Engine | None = None
         self._run: Run | None = None
+        self._is_lent = False  # whether the run is that of a reader
         self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
         self._occurrences: NDArray[np.int64] | None = None
@@ -283,7 +286,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return True
 
     def start_part(self, wanted: ReadRequest) -> int:
-        """Start the epoch of a request with its sequences. Their positions count from 0."""
+        """Start the epoch of a request with its sequences, for a class of the user's own. Positions count from 0."""
         position = super().start_part(wanted)
         if wanted.occurrences is not None and self._occurrences is not None:
             self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
@@ -299,12 +302,35 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 fix='use sharding_method="dedicated"',
             ) from error
 
-    def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
-        """Yield the runs of the current order from a position on."""
-        occurrences = self._occurrences
-        for start, indices in self._run_limits.cut(self._order, first, max(self.num_workers, 1)):
-            part = None if occurrences is None else _as_bytes(occurrences[start : start + len(indices)])
-            yield epoch, start, _as_bytes(indices), part
+    def _cut(self, wanted: ReadRequest, first: int) -> Iterator[tuple[int, NDArray[np.int64], RunOfSeqs]]:
+        """Yield the runs of a request from a number on: the number of the first sequence, corpus indices, the run."""
+        counted, start_of = wanted.occurrences, wanted.first
+        for number, indices in self._run_limits.cut(wanted.order, first, max(self.num_workers, 1)):
+            part = None if counted is None else _as_bytes(counted[number : number + len(indices)])
+            position = None if start_of is None else start_of + number
+            yield number, indices, (wanted.epoch or 0, position, _as_bytes(indices), part)
+
+    def read_blocks(self, wanted: ReadRequest, first: int) -> Blocks:
+        """Let the workers read what is wanted, from a number on, instead of what they are at; see `PooledReader`."""
+        self._stop_run()
+        sent: deque[tuple[int, int, NDArray[np.int64]]] = deque()
+
+        def runs() -> Iterator[RunOfSeqs]:
+            cut = self._cut(wanted, first - first % self._run_limits.group)
+            for ticket, (number, indices, run_of_seqs) in enumerate(cut):
+                sent.append((ticket, number, indices))
+                yield run_of_seqs
+
+        run = self._run = self._open_engine().run(runs())
+        self._is_lent = True
+        return self._blocks_of(run, sent)
+
+    def _blocks_of(self, run: Run, sent: deque[tuple[int, int, NDArray[np.int64]]]) -> Blocks:
+        while self._run is run and (delivered := next(run, None)) is not None:
+            while sent[0][0] != delivered.ticket:  # skipped as a whole
+                sent.popleft()
+            _, number, indices = sent.popleft()
+            yield number, indices, SeqBlock(*delivered.value)
 
     def _start_run(self, position: int) -> None:
         """Let the workers begin at a position; their current work is cancelled."""
@@ -313,7 +339,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         epoch = int(self.epoch)
         if self.sharding_method == "seq_order":
             self._upcoming = position - position % self._run_limits.group
-            self._run = engine.run(self._runs_from(self._upcoming, epoch))
+            wanted = ReadRequest(epoch, self._order, self._occurrences, 0)
+            self._run = engine.run(run_of_seqs for *_, run_of_seqs in self._cut(wanted, self._upcoming))
             return
         self._upcoming = 0
         run = engine.run_stream(epoch)
@@ -324,7 +351,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _stop_run(self) -> None:
         run, self._run = self._run, None
-        self._complete_frac = 0.0
+        self._complete_frac, self._is_lent = 0.0, False
         if run is not None:
             run.close()  # what is under way is cancelled, the workers stay
 
@@ -334,8 +361,11 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     # --- reading ---
 
+    def _new_reader(self) -> Reader:
+        return PooledReader(self) if self._is_ordered else super()._new_reader()
+
     def _next_block(self, seq_idx: int) -> SeqBlock | None:
-        if self._run is None or self._is_far(seq_idx):
+        if self._run is None or self._is_lent or self._is_far(seq_idx):
             self._start_run(0 if self._skips() else seq_idx)  # nobody knows how many before it are left out
         assert self._run is not None
         delivered = next(self._run, None)
@@ -351,9 +381,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def _is_far(self, seq_idx: int) -> bool:
         """Whether a position is so far ahead that the sequences in between should not be loaded."""
         ahead = seq_idx - self._upcoming
-        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self._look_ahead()
+        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self.look_ahead()
 
-    def _look_ahead(self) -> int:
+    def look_ahead(self) -> int:
         """Return how many sequences all workers together may be ahead."""
         return max(self.num_workers, 1) * max(self.buffer_size, self._run_limits.num_seqs)
 

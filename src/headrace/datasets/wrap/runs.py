@@ -153,8 +153,9 @@ class RunLimits:
 
 
 Features = dict[str, NDArray[Any]]
-RunOfSeqs = tuple[int, int, bytes, bytes | None]
-"""Epoch, first position, `int64[n]` corpus indices and occurrences; as bytes, which pickle in a tenth of the time."""
+RunOfSeqs = tuple[int, int | None, bytes, bytes | None]
+"""Epoch, first position (`None`: no neighbours), `int64[n]` corpus indices and occurrences; as bytes, which pickle
+in a tenth of the time."""
 
 
 @dataclass(slots=True)
@@ -351,16 +352,14 @@ class DedicatedWork:
         limits = RunLimits.of(dataset, self.buffer_size, self.max_bytes)
 
         def read_epoch(epoch: int) -> Iterator[int | Parts | None]:
-            dataset.init_seq_order(epoch=epoch)
-            try:
-                yield dataset.num_seqs
-            except NotImplementedError:
-                yield None
             reader = dataset.make_reader()
-            if reader.needs_load:
+            if reader.needs_load:  # a stream, or a class of the user's own: read from its start
+                dataset.init_seq_order(epoch=epoch)
+                yield dataset.known_num_seqs()
                 yield from _runs_to_the_end(dataset, epoch, limits)
             else:
                 order, counted = dataset.get_epoch_order(epoch)
+                yield None if dataset.skips_failed else len(order)
                 yield from _runs_of_order(reader, ReadRequest(epoch, order, counted, 0), limits)
 
         return read_epoch

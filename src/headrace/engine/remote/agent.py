@@ -33,11 +33,11 @@ from ..process.results import SlotResult
 from ..process.worker_config import Shipment
 from ..user.failure import Failure
 from ..user.ship import Parcel
-from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, introduce, respond, take_secret
+from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, derive_keys, introduce, respond, take_secret
 from .listener import set_up_socket, split_address
 from .notice import LeaveNotice
+from .seal import HEAD_BYTES, PIECE_BYTES, Head, Seal
 from .wire import (
-    HEAD,
     Alive,
     AskStack,
     Freed,
@@ -55,8 +55,6 @@ from .wire import (
     charge,
     decode_answer,
     decode_for_agent,
-    encode_frame,
-    split_head,
 )
 
 # How long one attempt to connect takes at most, and how long to wait before the next.
@@ -65,6 +63,8 @@ _RETRY_SECONDS = 0.5
 _READ_BYTES = 256 << 10
 # Values that are sent in one frame at most: the trainer takes each as soon as it is there.
 _MAX_VALUES = 64
+# Of one system call.
+_MAX_BUFFERS = 128
 _SLOT_BYTES = 1 << 20
 _EXIT_USAGE = 2
 # After SIGTERM, an agent of `serve_one` has so long: some seconds less than what most systems grant.
@@ -161,10 +161,10 @@ def _serve(sock: socket.socket, secret: bytes, seat: int, notice: LeaveNotice) -
     is_known = False
     with sock:
         try:
-            _shake_hands(sock, secret)
+            incoming, outgoing = _shake_hands(sock, secret)
             is_known = True
-            welcome, buffers = _wait_for_job(sock, seat)
-            session = _Session(sock, welcome, buffers, notice)
+            welcome, buffers = _wait_for_job(sock, seat, incoming, outgoing)
+            session = _Session(sock, incoming, outgoing, welcome, buffers, notice)
             del buffers
             try:
                 notice.on_notice = session.note_begun
@@ -173,13 +173,21 @@ def _serve(sock: socket.socket, secret: bytes, seat: int, notice: LeaveNotice) -
                 session.close()
         except _TrainerGone:
             pass
+        except WireError as error:
+            if not is_known:
+                raise
+            sys.stderr.write(f"headrace worker: the connection was given up: {error}\n")
         finally:
             notice.on_notice = None
     return is_known
 
 
-def _shake_hands(sock: socket.socket, secret: bytes) -> None:
-    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes."""
+def _shake_hands(sock: socket.socket, secret: bytes) -> tuple[Seal, Seal]:
+    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes.
+
+    Returns:
+        The seals of what comes from the trainer and of what goes to it.
+    """
     greeting = bytes(_read(sock, GREETING_BYTES))
     response = respond(secret, greeting)
     _write(sock, [memoryview(response)])
@@ -191,18 +199,28 @@ def _shake_hands(sock: socket.socket, secret: bytes) -> None:
             fix="give the worker and the trainer the same secret; if they have it, the trainer has just ended",
         ) from None
     check_trainer(secret, greeting, response, proof)
+    keys = derive_keys(secret, greeting, response)
+    return Seal(keys.of_trainer), Seal(keys.of_agent)
 
 
-def _wait_for_job(sock: socket.socket, seat: int) -> tuple[Welcome, list[memoryview]]:
+def _wait_for_job(sock: socket.socket, seat: int, incoming: Seal, outgoing: Seal) -> tuple[Welcome, list[memoryview]]:
     """Introduce this agent, and wait until it is needed."""
-    _write(sock, [memoryview(encode_frame(introduce(seat)))])
-    num_bytes, num_value_bytes = split_head(_read(sock, HEAD.size))
-    answer = decode_answer(_read(sock, num_bytes))
+    _write(sock, [memoryview(outgoing.frame(introduce(seat)))])
+    head = incoming.open_head(_read(sock, HEAD_BYTES))
+    packet = _read(sock, head.num_bytes)
+    incoming.check_packet(head, packet)
+    answer = decode_answer(packet)
     if isinstance(answer, Refused):
         raise ConfigError(answer.what, where=socket.gethostname(), fix=answer.fix or None)
-    if sum(answer.buffer_bytes) != num_value_bytes:
+    if sum(num_bytes + incoming.checksum_bytes for num_bytes in answer.buffer_bytes) != head.num_part_bytes:
         raise WireError("the job does not have the length of its parts")
-    return answer, [_read(sock, size) for size in answer.buffer_bytes]
+    buffers = []
+    for num_bytes in answer.buffer_bytes:
+        buffers.append(buffer := _read(sock, num_bytes))
+        computed = incoming.begin_value()
+        computed.update(buffer)
+        incoming.check_value(computed, _read(sock, incoming.checksum_bytes))
+    return answer, buffers
 
 
 @contextlib.contextmanager
@@ -251,12 +269,21 @@ class _Session:
     """One worker, as long as its connection lasts."""
 
     def __init__(
-        self, sock: socket.socket, welcome: Welcome, buffers: Sequence[memoryview], notice: LeaveNotice
+        self,
+        sock: socket.socket,
+        incoming: Seal,
+        outgoing: Seal,
+        welcome: Welcome,
+        buffers: Sequence[memoryview],
+        notice: LeaveNotice,
     ) -> None:
         self._sock = sock
         self._notice = notice
         self._num_submitted = self._num_answered = 0  # tickets, but for those that were given up before
         self._leaves_after = 0  # so many answers, once it was told to leave
+        self._seal_in, self._seal_out = incoming, outgoing
+        outgoing.checks_values = welcome.checks_values
+        self._head: Head | None = None  # of a frame whose messages are not there yet
         self._worker_idx = welcome.worker_idx
         self._max_bytes = welcome.max_bytes
         self._credit_bytes = welcome.credit_bytes
@@ -352,8 +379,15 @@ class _Session:
 
     def _send(self, messages: Sequence[Any], values: Sequence[memoryview] = ()) -> None:
         """Send a frame."""
-        frame = encode_frame(messages, sum(value.nbytes for value in values))
-        _write(self._sock, [memoryview(frame), *values])
+        parts = [memoryview(self._seal_out.frame(messages, len(values), sum(value.nbytes for value in values)))]
+        num_bytes = 0
+        for part in self._seal_out.parts(values):
+            parts.append(part)
+            num_bytes += part.nbytes
+            if num_bytes >= PIECE_BYTES or len(parts) >= _MAX_BUFFERS:
+                _write(self._sock, parts)  # which takes them
+                num_bytes = 0
+        _write(self._sock, parts)
         self._sent_at = time.monotonic()
 
     # --- from the trainer ---
@@ -369,17 +403,26 @@ class _Session:
             if not data:
                 raise _TrainerGone
             self._incoming += data
-            while len(self._incoming) >= HEAD.size:
-                num_bytes, _ = split_head(bytes(self._incoming[: HEAD.size]))
-                end = HEAD.size + num_bytes
-                if len(self._incoming) < end:
-                    break
-                messages = decode_for_agent(bytes(self._incoming[HEAD.size : end]))
-                del self._incoming[:end]
-                for message in messages:
+            while (packet := self._next_packet()) is not None:
+                for message in decode_for_agent(packet):
                     self._obey(message)
             if len(data) < _READ_BYTES:
                 return
+
+    def _next_packet(self) -> bytes | None:
+        """Return the messages of the next frame, if they are there."""
+        if self._head is None:
+            if len(self._incoming) < HEAD_BYTES:
+                return None
+            self._head = self._seal_in.open_head(bytes(self._incoming[:HEAD_BYTES]))
+            del self._incoming[:HEAD_BYTES]
+        if len(self._incoming) < self._head.num_bytes:
+            return None
+        packet = bytes(self._incoming[: self._head.num_bytes])
+        del self._incoming[: self._head.num_bytes]
+        self._seal_in.check_packet(self._head, packet)
+        self._head = None
+        return packet
 
     def _obey(self, message: ToAgent) -> None:
         executor = self._executor

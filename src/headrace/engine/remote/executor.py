@@ -36,7 +36,7 @@ from .link import AgentLink
 from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
 from .seat import Seat
-from .wire import Welcome, encode_frame
+from .wire import Welcome
 
 # While a worker waits for memory: how often to look whether the consumer's other threads have dropped a view.
 _STARVED_SECONDS = 0.005
@@ -66,6 +66,8 @@ class RemoteExecutor(Executor):
         dead_seconds: After how long a machine that says nothing is taken for dead.
         max_workers: Where somebody else starts the workers: those that connect while an epoch runs join, up to so many
             in all, until the consumer asks for fewer. `None`: they wait until one is missing.
+        checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
+            network is between.
 
     Raises:
         ConfigError: A wrong option.
@@ -86,6 +88,7 @@ class RemoteExecutor(Executor):
         threads_per_worker: int = 1,
         dead_seconds: float = 2.0,
         max_workers: int | None = None,
+        checks_values: bool | None = None,
     ) -> None:
         if not dead_seconds > 0:
             raise ConfigError(f"dead_seconds is {dead_seconds}", fix="give seconds, more than 0")
@@ -103,6 +106,7 @@ class RemoteExecutor(Executor):
             )
         self._is_elastic = max_workers is not None
         self._max_workers = 0 if max_workers is None else check_count("max_workers", max_workers)
+        self._checks_values = checks_values
         self._listener: Listener | None = None
         self._epoll: select.epoll | None = None
         self._watcher: MemoryWatcher | None = None
@@ -128,6 +132,7 @@ class RemoteExecutor(Executor):
             threads_per_worker=self._num_threads,
             dead_seconds=self._dead_seconds,
             max_workers=self._max_workers if self._is_elastic else None,
+            checks_values=self._checks_values,
         )
         other._port = self._port
         return other
@@ -199,7 +204,9 @@ class RemoteExecutor(Executor):
     def _public_host(self) -> str:
         return self._host or socket.gethostname()
 
-    def _write_welcome(self, num_workers: int, worker_idx: int, credit_bytes: int) -> tuple[bytes, list[memoryview]]:
+    def _write_welcome(
+        self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool
+    ) -> tuple[Welcome, list[memoryview]]:
         """Return what an agent is given."""
         shipment = self._shipment
         assert shipment is not None
@@ -221,8 +228,9 @@ class RemoteExecutor(Executor):
             num_threads=self._num_threads,
             credit_bytes=credit_bytes,
             alive_seconds=self._dead_seconds / _SIGNS,
+            checks_values=not is_local if self._checks_values is None else self._checks_values,
         )
-        return encode_frame(welcome, sum(buffer.nbytes for buffer in buffers)), buffers
+        return welcome, buffers
 
     def close(self) -> None:
         """End the workers."""
@@ -439,6 +447,8 @@ class RemoteExecutor(Executor):
             self._looked_at = now
             self._listener.pump()
             for seat in self._seats.values():
+                if seat.worker_idx not in heard and seat.link is not None and seat.link.is_patient:
+                    self._events += seat.receive(now, self._seconds_waited + now - start)
                 event = seat.look_after(now, was_heard=seat.worker_idx in heard)
                 if event is not None:
                     self._events.append(event)

@@ -7,7 +7,6 @@ the life before is reported; the end of a life is reported once. The memory that
 from __future__ import annotations
 
 import itertools
-import socket
 import time
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from ..process.messages import Begin, Submit
 from ..user.failure import Failure
 from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
+from .listener import Connection
 from .memory import ReceiveMemory
 from .wire import (
     Alive,
@@ -28,12 +28,12 @@ from .wire import (
     FromAgent,
     GiveUpWaiting,
     HasEnded,
-    Introduction,
     Restarted,
     RestartWorker,
     Stack,
     ToAgent,
     WaitsForMemory,
+    Welcome,
 )
 
 # A launcher has so long to tell how an agent ended whose connection was lost.
@@ -49,8 +49,8 @@ _FREED_PART = 8
 # Seats of executors that share a listener must not be mistaken for each other.
 _seats = itertools.count(1)
 
-WriteWelcome = Callable[[int, int], tuple[bytes, list[memoryview]]]
-"""Worker and credit in bytes -> the frame that an agent is welcomed with, and the values that follow it."""
+WriteWelcome = Callable[[int, int, bool], tuple[Welcome, list[memoryview]]]
+"""Worker, credit in bytes, is it on this machine -> what an agent is told, and the large arrays that follow."""
 
 
 class Seat:
@@ -105,14 +105,16 @@ class Seat:
         self.has_exited, self._lost, self._refused = False, None, None
         self._launched = launcher.launch(Invitation(self.worker_idx, self.seat, addresses, secret))
 
-    def welcome(self, sock: socket.socket, introduction: Introduction) -> None:
+    def welcome(self, connection: Connection) -> None:
         """Take an agent, and give it the job."""
-        self.link = link = AgentLink(sock, introduction, self.memory)
-        self._host = introduction.host
+        self.link = link = AgentLink(connection, self.memory)
+        self._host = link.host
         self.vacant_since = None
         self.memory.drain()
-        frame, values = self._write_welcome(self.worker_idx, self.memory.max_bytes - self.memory.held_bytes)
-        link.put_frame(frame, values)
+        credit_bytes = self.memory.max_bytes - self.memory.held_bytes
+        welcome, buffers = self._write_welcome(self.worker_idx, credit_bytes, link.is_local)
+        link.put_frame(welcome, buffers)
+        link.expect_values(with_checksums=welcome.checks_values)
         self._freed_before, self._told_bytes, self._num_restarts = self.memory.freed_bytes, 0, 0
         self.starved_since, self._is_new, self._heard_at = None, True, 0.0
         queue, self._queue = self._queue, []
@@ -244,8 +246,9 @@ class Seat:
         if link is None:
             return []
         events: list[Event] = []
+        num_received = link.num_received
         messages = link.receive()
-        if messages or link.lost is None:
+        if link.num_received != num_received:
             self._heard_at = now
         self._is_new = self._is_new and not messages
         for message in messages:
