@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, check_count
 
-from ..events import Event, Offered, events_of_others
+from ..events import Event, Offered, Vacant, events_of_others
 from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
@@ -47,6 +47,8 @@ _SIGNS = 4
 _STACK_SECONDS = 1.0
 # Agents end their workers within this time after their connection was closed; those that do not are ended.
 _END_SECONDS = 1.7
+# Where workers come and go by themselves: how long one that has left may be replaced, before others do its work.
+_VACANT_SECONDS = 3.0
 
 
 class RemoteExecutor(Executor):
@@ -102,7 +104,8 @@ class RemoteExecutor(Executor):
                 f"max_workers={max_workers}: {type(launcher).__name__} starts workers itself, and none join",
                 fix="call resize(n) of the loader for more of them, or use ConnectedWorkers()",
             )
-        self._max_workers = 0 if max_workers is None else check_count("max_workers", max_workers, minimum=1)
+        self._is_elastic = max_workers is not None
+        self._max_workers = 0 if max_workers is None else check_count("max_workers", max_workers)
         self._checks_values = checks_values
         self._listener: Listener | None = None
         self._epoll: select.epoll | None = None
@@ -128,7 +131,7 @@ class RemoteExecutor(Executor):
             max_bytes=self._max_bytes,
             threads_per_worker=self._num_threads,
             dead_seconds=self._dead_seconds,
-            max_workers=self._max_workers or None,
+            max_workers=self._max_workers if self._is_elastic else None,
             checks_values=self._checks_values,
         )
         other._port = self._port
@@ -449,12 +452,27 @@ class RemoteExecutor(Executor):
                 event = seat.look_after(now, was_heard=seat.worker_idx in heard)
                 if event is not None:
                     self._events.append(event)
-            num_more = min(self._listener.num_spares, self._max_workers - len(self._seats))
-            if num_more > 0 and self._begin is not None and not self._begin.is_stream:
-                self._events.append(Offered(num_more))
+            if self._is_elastic and self._begin is not None and not self._begin.is_stream:
+                self._fit_to_agents(self._listener, now)
             ending, self._ending = self._ending, []
             for deadline, seat in ending:
                 if seat.has_ended or now > deadline:
                     seat.end(0.0)
                 else:
                     self._ending.append((deadline, seat))
+
+    def _fit_to_agents(self, listener: Listener, now: float) -> None:
+        """Offer agents that nobody needs; and have others do what is left of workers that have none any more."""
+        num_more = min(listener.num_spares, self._max_workers - len(self._seats))
+        if num_more > 0:
+            self._events.append(Offered(num_more))
+        for seat in self._seats.values():
+            if seat.vacant_since is None or now - seat.vacant_since < _VACANT_SECONDS:
+                continue
+            lenders = [other for other in self._seats.values() if other.link is not None and not other.has_exited]
+            if lenders:
+                seat.vacant_since = now
+                self._events.append(Vacant(seat.worker_idx))
+                if seat.has_work:
+                    listener.expect_first(seat)
+                    self._events.append(lenders[-1].lend(seat.worker_idx))

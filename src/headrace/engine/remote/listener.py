@@ -178,6 +178,10 @@ class Listener:
             connection.sock.close()
         self._waiting[waiting.seat] = waiting
 
+    def expect_first(self, waiting: Waiting) -> None:
+        """Have the next agent that will do taken, before all that are expected."""
+        self._waiting = {waiting.seat: waiting, **self._waiting}
+
     def forget(self, waiting: Waiting) -> None:
         """Expect it no more."""
         self._waiting.pop(waiting.seat, None)

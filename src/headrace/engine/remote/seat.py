@@ -7,6 +7,7 @@ the life before is reported; the end of a life is reported once. The memory that
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from headrace.errors import ConfigError
 
 from ..events import Beat, Done, Event, Exited, Failed, SetupFailed
-from ..process.messages import Begin
+from ..process.messages import Begin, Submit
 from ..user.failure import Failure
 from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
@@ -64,6 +65,7 @@ class Seat:
     Attributes:
         link: The connection to its agent, if there is one.
         has_exited: Whether its end was reported, and nothing was started in its place.
+        vacant_since: Nobody has taken the place of the agent that it had, since this time on the clock of the system.
         starved_since: It waits for memory, since this time on the clock of waiting; `None`: it does not.
         stack: The last stack that its agent has sent, not taken yet.
     """
@@ -75,6 +77,7 @@ class Seat:
         self.memory = memory
         self.link: AgentLink | None = None
         self.has_exited = False
+        self.vacant_since: float | None = None
         self.starved_since: float | None = None
         self.stack: str | None = None
         self.seat = -1
@@ -106,6 +109,7 @@ class Seat:
         """Take an agent, and give it the job."""
         self.link = link = AgentLink(connection, self.memory)
         self._host = link.host
+        self.vacant_since = None
         self.memory.drain()
         credit_bytes = self.memory.max_bytes - self.memory.held_bytes
         welcome, buffers = self._write_welcome(self.worker_idx, credit_bytes, link.is_local)
@@ -129,8 +133,20 @@ class Seat:
             self.link.put(RestartWorker(first_item))
             return
         self.end(0.0)
+        self.vacant_since = time.monotonic()
         self._queue = [] if begin is None else [msgspec.structs.replace(begin, first_item=first_item)]
         relaunch()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether tickets wait for an agent."""
+        return any(isinstance(message, Submit) for message in self._queue)
+
+    def lend(self, other: int) -> Exited:
+        """Have its agent go, so that it can be that of another worker, and come back."""
+        self.hang_up()
+        self.has_exited = True
+        return Exited(self.worker_idx, f"on {self._host} takes the place of worker {other} first", is_orderly=True)
 
     @property
     def where(self) -> str:
