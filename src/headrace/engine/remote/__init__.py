@@ -14,8 +14,18 @@ if TYPE_CHECKING:
     from .executor import RemoteExecutor
     from .launcher import ConnectedWorkers, Invitation, Launched, Launcher, LocalLauncher
     from .mixed import MixedExecutor
+    from .tls import Tls
 
-__all__ = ["ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher", "MixedExecutor", "RemoteExecutor"]
+__all__ = [
+    "ConnectedWorkers",
+    "Invitation",
+    "Launched",
+    "Launcher",
+    "LocalLauncher",
+    "MixedExecutor",
+    "RemoteExecutor",
+    "Tls",
+]
 
 __getattr__, __dir__ = export_lazily(
     __name__,
@@ -23,5 +33,6 @@ __getattr__, __dir__ = export_lazily(
         "executor": ("RemoteExecutor",),
         "launcher": ("ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher"),
         "mixed": ("MixedExecutor",),
+        "tls": ("Tls",),
     },
 )

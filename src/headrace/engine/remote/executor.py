@@ -36,6 +36,7 @@ from .link import AgentLink
 from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
 from .seat import Seat
+from .tls import Tls
 from .wire import Welcome
 
 # While a worker waits for memory: how often to look whether the consumer's other threads have dropped a view.
@@ -68,6 +69,7 @@ class RemoteExecutor(Executor):
             in all, until the consumer asks for fewer. `None`: they wait until one is missing.
         checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
             network is between.
+        tls: Certificates, with which connections are encrypted; `None`: they are not.
 
     Raises:
         ConfigError: A wrong option.
@@ -89,13 +91,17 @@ class RemoteExecutor(Executor):
         dead_seconds: float = 2.0,
         max_workers: int | None = None,
         checks_values: bool | None = None,
+        tls: Tls | None = None,
     ) -> None:
         if not dead_seconds > 0:
             raise ConfigError(f"dead_seconds is {dead_seconds}", fix="give seconds, more than 0")
         self._launcher = launcher
         self._host = launcher.host if host is None else host
         self._secret = choose_secret(secret, is_shared=not launcher.starts)
-        self._port = SharedPort(self._host, check_count("port", port, maximum=(1 << 16) - 1), self._secret)
+        if tls is not None:
+            tls.context_of_trainer()  # what is wrong is said now
+        self._tls = tls
+        self._port = SharedPort(self._host, check_count("port", port, maximum=(1 << 16) - 1), self._secret, tls)
         self._max_bytes = check_count("max_bytes", max_bytes, minimum=1, maximum=1 << 48)
         self._num_threads = check_count("threads_per_worker", threads_per_worker, minimum=1)
         self._dead_seconds = dead_seconds
@@ -133,6 +139,7 @@ class RemoteExecutor(Executor):
             dead_seconds=self._dead_seconds,
             max_workers=self._max_workers if self._is_elastic else None,
             checks_values=self._checks_values,
+            tls=self._tls,
         )
         other._port = self._port
         return other
@@ -198,7 +205,7 @@ class RemoteExecutor(Executor):
         """Have an agent started for a worker, and expect it."""
         listener = self._open_listener()
         listener.forget(seat)
-        seat.launch(self._launcher, listener.addresses(self._public_host()), self._secret)
+        seat.launch(self._launcher, listener.addresses(self._public_host()), self._secret, self._tls)
         listener.expect(seat)
 
     def _public_host(self) -> str:
@@ -228,7 +235,7 @@ class RemoteExecutor(Executor):
             num_threads=self._num_threads,
             credit_bytes=credit_bytes,
             alive_seconds=self._dead_seconds / _SIGNS,
-            checks_values=not is_local if self._checks_values is None else self._checks_values,
+            checks_values=not is_local and self._tls is None if self._checks_values is None else self._checks_values,
         )
         return welcome, buffers
 

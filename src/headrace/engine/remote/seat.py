@@ -21,6 +21,7 @@ from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
 from .listener import Connection
 from .memory import ReceiveMemory
+from .tls import Tls
 from .wire import (
     Alive,
     AskStack,
@@ -99,11 +100,11 @@ class Seat:
 
     # --- the agent ---
 
-    def launch(self, launcher: Launcher, addresses: tuple[str, ...], secret: bytes) -> None:
+    def launch(self, launcher: Launcher, addresses: tuple[str, ...], secret: bytes, tls: Tls | None) -> None:
         """Have an agent started, which is to be expected next."""
         self.seat, self.takes_any = next(_seats), not launcher.starts
         self.has_exited, self._lost, self._refused = False, None, None
-        self._launched = launcher.launch(Invitation(self.worker_idx, self.seat, addresses, secret))
+        self._launched = launcher.launch(Invitation(self.worker_idx, self.seat, addresses, secret, tls))
 
     def welcome(self, connection: Connection) -> None:
         """Take an agent, and give it the job."""
