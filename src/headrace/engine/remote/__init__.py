@@ -13,13 +13,24 @@ from headrace.exports import export_lazily
 if TYPE_CHECKING:
     from .executor import RemoteExecutor
     from .launcher import ConnectedWorkers, Invitation, Launched, Launcher, LocalLauncher
+    from .ray import RayExecutor, RayLauncher
 
-__all__ = ["ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher", "RemoteExecutor"]
+__all__ = [
+    "ConnectedWorkers",
+    "Invitation",
+    "Launched",
+    "Launcher",
+    "LocalLauncher",
+    "RayExecutor",
+    "RayLauncher",
+    "RemoteExecutor",
+]
 
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "executor": ("RemoteExecutor",),
         "launcher": ("ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher"),
+        "ray": ("RayExecutor", "RayLauncher"),
     },
 )

@@ -73,14 +73,27 @@ class _TrainerGone(Exception):
 def serve_one(addresses: Sequence[str], seat: int) -> None:
     """Be the agent of one worker, until its connection ends: what `LocalLauncher` starts."""
     try:
-        secret = take_secret()
-        sock = _connect(addresses, time.monotonic())
-        _serve(sock, secret, seat)
+        serve_seat(addresses, seat, take_secret())
     except HeadraceError as error:
         sys.stderr.write(f"headrace worker: {error}\n")
         raise SystemExit(_EXIT_USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def serve_seat(addresses: Sequence[str], seat: int, secret: bytes) -> None:
+    """Be the agent of one worker, until its connection ends.
+
+    Args:
+        addresses: Of the trainer, "host:port": tried in turn.
+        seat: That it was invited to, see `Invitation`.
+        secret: Of the run.
+
+    Raises:
+        ConfigError: The trainer is not reached, or has no use for this worker.
+        WireError: It does not know the secret.
+    """
+    _serve(_connect(addresses, time.monotonic()), secret, seat)
 
 
 def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, return_seconds: float) -> int:

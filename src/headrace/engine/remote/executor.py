@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from .launcher import Launcher
 from .link import AgentLink
 from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
-from .seat import Seat
+from .seat import LossesByHost, Seat
 from .wire import Welcome, encode_frame
 
 # While a worker waits for memory: how often to look whether the consumer's other threads have dropped a view.
@@ -105,7 +104,9 @@ class RemoteExecutor(Executor):
 
     def another(self) -> RemoteExecutor:
         """Return one of the same options, whose workers connect to the same port."""
-        other = RemoteExecutor(
+        other = RemoteExecutor.__new__(type(self))  # constructors of sub-classes make launchers of their own
+        RemoteExecutor.__init__(
+            other,
             self._launcher,
             host=self._host,
             secret=self._secret,
@@ -145,9 +146,9 @@ class RemoteExecutor(Executor):
                 listener = self._open_listener()
                 self._epoll = select.epoll()
                 self._epoll.register(listener, select.EPOLLIN)
-                write_welcome = partial(self._write_welcome, num_workers)
+                write_welcome, losses = partial(self._write_welcome, num_workers), LossesByHost()
                 for worker_idx in range(num_workers):
-                    seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, write_welcome)
+                    seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, losses, write_welcome)
                     self._seats.append(seat)
                     seat.memory.watch(self._watcher)
                     self._launch(seat)
@@ -163,7 +164,7 @@ class RemoteExecutor(Executor):
         listener.expect(seat)
 
     def _public_host(self) -> str:
-        return self._host or socket.gethostname()
+        return self._host or self._launcher.public_host()
 
     def _write_welcome(self, num_workers: int, worker_idx: int, credit_bytes: int) -> tuple[bytes, list[memoryview]]:
         """Return what an agent is given."""
