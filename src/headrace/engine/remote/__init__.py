@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from .executor import RemoteExecutor
     from .launcher import ConnectedWorkers, Invitation, Launched, Launcher, LocalLauncher
     from .mixed import MixedExecutor
+    from .ray import RayExecutor, RayLauncher
     from .tls import Tls
 
 __all__ = [
@@ -23,6 +24,8 @@ __all__ = [
     "Launcher",
     "LocalLauncher",
     "MixedExecutor",
+    "RayExecutor",
+    "RayLauncher",
     "RemoteExecutor",
     "Tls",
 ]
@@ -33,6 +36,7 @@ __getattr__, __dir__ = export_lazily(
         "executor": ("RemoteExecutor",),
         "launcher": ("ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher"),
         "mixed": ("MixedExecutor",),
+        "ray": ("RayExecutor", "RayLauncher"),
         "tls": ("Tls",),
     },
 )

@@ -87,14 +87,22 @@ def serve_one(addresses: Sequence[str], seat: int) -> None:
     notice = LeaveNotice(_GRACE_SECONDS)
     notice.listen()
     try:
-        secret, tls = take_secret(), take_tls()
-        sock = _connect(addresses, time.monotonic(), tls)
-        _serve(sock, secret, seat, notice)
+        serve_seat(addresses, seat, take_secret(), take_tls(), notice)
     except HeadraceError as error:
         sys.stderr.write(f"headrace worker: {error}\n")
         raise SystemExit(_EXIT_USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def serve_seat(addresses: Sequence[str], seat: int, secret: bytes, tls: Tls | None, notice: LeaveNotice) -> None:
+    """Be the agent of one worker, until its connection ends; for its arguments see `Invitation`.
+
+    Raises:
+        ConfigError: The trainer is not reached, or has no use for this worker.
+        WireError: It does not know the secret, or its certificate is refused.
+    """
+    _serve(_connect(addresses, time.monotonic(), tls), secret, seat, notice)
 
 
 def serve(

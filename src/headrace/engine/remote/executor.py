@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -35,7 +34,7 @@ from .launcher import Launcher
 from .link import AgentLink
 from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
-from .seat import Seat
+from .seat import LossesByHost, Seat
 from .tls import Tls
 from .wire import Welcome
 
@@ -116,6 +115,7 @@ class RemoteExecutor(Executor):
         self._listener: Listener | None = None
         self._epoll: select.epoll | None = None
         self._watcher: MemoryWatcher | None = None
+        self._losses = LossesByHost()
         self._shipment: Shipment | None = None
         self._begin: Begin | None = None
         self._seats: dict[int, Seat] = {}  # by number of the worker
@@ -130,7 +130,9 @@ class RemoteExecutor(Executor):
 
     def another(self) -> RemoteExecutor:
         """Return one of the same options, whose workers connect to the same port."""
-        other = RemoteExecutor(
+        other = RemoteExecutor.__new__(type(self))  # constructors of sub-classes make launchers of their own
+        RemoteExecutor.__init__(
+            other,
             self._launcher,
             host=self._host,
             secret=self._secret,
@@ -195,7 +197,7 @@ class RemoteExecutor(Executor):
 
     def _add_seat(self, worker_idx: int) -> Seat:
         write_welcome = partial(self._write_welcome, max(self._num_workers, worker_idx + 1))
-        seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, write_welcome)
+        seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, self._losses, write_welcome)
         self._seats[worker_idx] = seat
         seat.memory.watch(self._watcher)
         self._launch(seat)
@@ -209,7 +211,7 @@ class RemoteExecutor(Executor):
         listener.expect(seat)
 
     def _public_host(self) -> str:
-        return self._host or socket.gethostname()
+        return self._host or self._launcher.public_host()
 
     def _write_welcome(
         self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool
