@@ -648,3 +648,58 @@ def test_dedicated_tells_of_a_failure_that_is_alone_in_the_last_run(open_dataset
     dataset = open_dataset({"class": FailsAtItsEnd}, **options, engine_options=EngineOptions(on_error=Skipping()))
     assert [seq.tag for seq in dataset.epoch(1)] == ["s0", "s1", "s2", "s3"]
     assert dataset.engine_report.num_skipped == 1
+
+
+def tags_of_epoch(dataset):
+    found = []
+    while dataset.is_less_than_num_seqs(len(found)):
+        dataset.load_seqs(len(found), len(found) + 1)
+        found.append(dataset.get_tag(len(found)))
+    dataset.finish_epoch(free_resources=True)
+    return found
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_the_inner_dataset_may_be_an_instance_which_is_copied(executor, method):
+    seqs = [{"data": np.full((3, 1), i, np.float32)} for i in range(12)]
+    inner = StaticDataset(seqs, seq_ordering="random")
+    config = {"class": StaticDataset, "data": seqs, "seq_ordering": "random"}
+    expected = MultiProcDataset(config, 2, 4, method, executor=executor)
+    dataset = MultiProcDataset(inner, 2, 4, method, executor=executor)
+    made = [expected, dataset, copy.copy(dataset), pickle.loads(pickle.dumps(dataset))]
+    for one in made:
+        one.initialize()
+        one.init_seq_order(epoch=3)
+    inner.initialize()
+    inner.init_seq_order(epoch=1)
+    first, *others = map(tags_of_epoch, made)
+    assert len(first) == 12
+    assert others == [first] * 3
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_an_inner_instance_takes_shards_and_options_that_are_set_later(executor, method):
+    inner = StaticDataset([{"data": np.full((3, 1), i, np.float32)} for i in range(12)])
+    dataset = MultiProcDataset(inner, 2, 4, method, executor=executor)
+    dataset.initialize()
+    dataset.set_sharding(3, 1)
+    dataset.seq_ordering = "reverse"
+    dataset.init_seq_order(epoch=1)
+    found = tags_of_epoch(dataset)
+    inner.initialize()
+    inner.set_sharding(3, 1)
+    inner.seq_ordering = "reverse"
+    inner.init_seq_order(epoch=1)
+    expected = tags_of_epoch(inner)
+    assert (found if method == "seq_order" else sorted(found)) == (
+        expected if method == "seq_order" else sorted(expected)
+    )
+
+
+def test_an_inner_instance_takes_no_options_from_outside():
+    with pytest.raises(ConfigError, match="which is made already"):
+        MultiProcDataset(StaticDataset([]), 2, 4, partition_epoch=2)
+    with pytest.raises(ConfigError, match="a dataset, or described by a dict, got list"):
+        MultiProcDataset([], 2, 4)

@@ -7,6 +7,7 @@ are gone.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import itertools
@@ -22,7 +23,7 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
 
-from ..base import Dataset, Workers, is_of_headrace
+from ..base import Dataset, Workers
 from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
@@ -53,7 +54,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     a small `buffer_size` or `max_bytes`). Copy the few that are kept of many.
 
     Args:
-        dataset: Config of the inner dataset. Options given here as well are defaults for it.
+        dataset: Config of the inner dataset. Options given here as well are defaults for it. Or a dataset, of which
+            each worker makes a copy.
         num_workers: Number of worker processes; 0 loads in this process, for debugging.
         buffer_size: How many sequences a worker may be ahead.
         sharding_method: "seq_order" or "dedicated".
@@ -74,7 +76,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def __init__(
         self,
-        dataset: Mapping[str, Any],
+        dataset: Mapping[str, Any] | Dataset,
         num_workers: int,
         buffer_size: int,
         sharding_method: str = "seq_order",
@@ -86,10 +88,10 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{name: value for name, value in kwargs.items() if name in _OUTER_OPTIONS})
-        if not isinstance(dataset, Mapping):
+        if not isinstance(dataset, Mapping | Dataset):
             raise ConfigError(
-                f"the inner dataset is described by a dict, got {type(dataset).__name__}",
-                fix=f'write dataset={{"class": {_class_in_config(type(dataset))}, ...}}: each worker builds its own',
+                f"the inner dataset is a dataset, or described by a dict, got {type(dataset).__name__}",
+                fix='write dataset={"class": "HDFDataset", ...}: each worker builds its own',
             )
         if sharding_method not in SHARDING_METHODS:
             raise ConfigError(f"sharding_method must be one of {SHARDING_METHODS}: {sharding_method!r}")
@@ -97,7 +99,15 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self.buffer_size = check_count("buffer_size", buffer_size, minimum=1)
         self.sharding_method = sharding_method
         defaults = {name: value for name, value in kwargs.items() if name not in _OUTER_OPTIONS}
-        self._config: dict[str, Any] = {**defaults, **dataset}
+        if isinstance(dataset, Dataset) and defaults:
+            raise ConfigError(
+                f"the options {', '.join(defaults)} are for the inner dataset, which is made already",
+                where=f"dataset {dataset.name!r}",
+                fix="give them to it, or describe it by a dict",
+            )
+        self._config: dict[str, Any] | Dataset = (
+            copy.copy(dataset) if isinstance(dataset, Dataset) else {**defaults, **dataset}
+        )
         self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, minimum=1)
         self._executor = "inline" if self.num_workers == 0 else executor
         if max_bytes is not None and self._executor not in ("process", "inline"):
@@ -168,7 +178,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             type(self).__name__,
             self.num_workers,
             self.inner,
-            MadeElsewhere({**self._config}, self.inner.indexed_files()),
+            MadeElsewhere.of(self._config, self.inner),
             is_same_without=self._is_ordered,
             num_shards=1 if self._is_ordered else max(self.num_workers, 1),
             executor=self._executor if self.num_workers else None,
@@ -216,7 +226,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def _open_engine(self) -> Engine:
         if self._engine is None:
             inner, limits = self.inner, self._run_limits
-            made = MadeElsewhere({**self._config}, inner.indexed_files())
+            made = MadeElsewhere.of(self._config, inner)
             if self.sharding_method == "seq_order":
                 setup: Any = OrderedWork(made)
             else:
@@ -412,14 +422,16 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _change_recipe(self, **changes: Any) -> None:
         super()._change_recipe(**changes)
-        self._config.update(changes)
+        if not isinstance(self._config, Dataset):  # which has taken them itself
+            self._config.update(changes)
         self._stop_run()
         self.close_workers()  # they have the old options
 
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
         super()._take_shard(num_shards, shard_index)
-        self._config.update(_num_shards=num_shards, _shard_index=shard_index)
+        if not isinstance(self._config, Dataset):
+            self._config.update(_num_shards=num_shards, _shard_index=shard_index)
         self._stop_run()
         self.close_workers()
 
@@ -438,16 +450,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus, read in this process."""
         return self.inner.get_corpus_seq(corpus_seq_idx)
-
-
-def _class_in_config(cls: type) -> str:
-    """Return how a config names the class of a dataset, as it is written there; of anything else, an example."""
-    if not issubclass(cls, Dataset):
-        return '"HDFDataset"'
-    if is_of_headrace(cls):
-        return f'"{cls.__name__}"'
-    is_found = cls.__module__ != "__main__" and "<locals>" not in cls.__qualname__
-    return f'"{cls.__module__}:{cls.__qualname__}"' if is_found else cls.__name__
 
 
 def _as_bytes(numbers: NDArray[np.int64]) -> bytes:
