@@ -71,7 +71,9 @@ _SLOT_BYTES = 1 << 20
 _EXIT_USAGE = 2
 # After SIGTERM, an agent of `serve_one` has so long: some seconds less than what most systems grant.
 _GRACE_SECONDS = 20.0
-# How often to look whether it has come.
+# The trainer has so long to take note of an agent that leaves; one that is away for longer sends nothing meanwhile.
+_HANG_UP_SECONDS = 2.0
+# How often to look whether the notice has come.
 _NOTICE_SECONDS = 0.5
 
 
@@ -355,6 +357,7 @@ class _Session:
             self._pass_on()
             if self._notice.deadline is not None and self._may_leave(self._notice.deadline):
                 self._send((HasEnded("was told to leave (SIGTERM)", None, "", True),))
+                self._wait_for_hang_up(time.monotonic() + _HANG_UP_SECONDS)
                 return
             has_progress = any(type(event) is Beat for event in events)
             if has_progress or time.monotonic() - self._sent_at >= self._alive_seconds:
@@ -369,6 +372,16 @@ class _Session:
         """Tell whether what was begun before the notice has been finished and sent, or the grace is over."""
         is_done = self._num_answered >= self._leaves_after and not self._held
         return is_done or time.monotonic() >= deadline
+
+    def _wait_for_hang_up(self, deadline: float) -> None:
+        """Read on until the trainer has taken note: a connection that is closed with something unread is reset."""
+        while (left := deadline - time.monotonic()) > 0:
+            self._sock.settimeout(left)
+            try:
+                if not self._sock.recv(_READ_BYTES):
+                    return
+            except OSError:  # also after the time is over
+                return
 
     def close(self) -> None:
         """End the worker."""
