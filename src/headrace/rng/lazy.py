@@ -165,6 +165,9 @@ def _are_unshared(module: ModuleType, names: tuple[str, ...]) -> bool:
 # --- NumPy's ---
 
 
+MT19937_BYTES = 625 * 4  # the C struct of NumPy's Mersenne twister: 624 words of state, and the position in them
+
+
 class _BitGenStruct(ctypes.Structure):
     """NumPy's `bitgen_t`: the state, and the functions that draw from it."""
 
@@ -212,6 +215,8 @@ class _LazyTwister(MT19937):
             function = kind(_settling(kind(getattr(plain, name))))
             self._functions.append(function)
             setattr(self._struct, name, ctypes.cast(function, ctypes.c_void_p).value)
+        own = _POINTER_OF(MT19937.capsule.__get__(self), _CAPSULE_NAME)  # type: ignore[attr-defined, unused-ignore]
+        self._own_state = _BitGenStruct.from_address(own).state
         self._own_capsule = _CAPSULE_OF(ctypes.addressof(self._struct), _CAPSULE_NAME, None)
 
     def arm(self) -> None:
@@ -221,6 +226,11 @@ class _LazyTwister(MT19937):
             np.random.set_bit_generator(self)  # type: ignore[attr-defined, unused-ignore]
         finally:
             self._is_shown = False
+
+    def seed_real(self, seed: int) -> None:
+        """Seed the generator as NumPy does; not by NumPy, whose older versions wait here for the lock of the draw."""
+        MT19937._legacy_seeding(self, seed)  # type: ignore[attr-defined, unused-ignore]
+        ctypes.memmove(self._struct.state, self._own_state, MT19937_BYTES)
 
     @property
     def capsule(self) -> Any:
@@ -318,7 +328,7 @@ def settled_bit_generator() -> Any:
         return current
     seed = of_numpy.take()
     if seed is not None:
-        current.real._legacy_seeding(seed)  # type: ignore[attr-defined, unused-ignore]
+        current.seed_real(seed)
     if np.random.get_bit_generator() is current:  # type: ignore[attr-defined, unused-ignore] # somebody has put it back
         np.random.set_bit_generator(current.real)  # type: ignore[attr-defined, unused-ignore]
     return current.real
