@@ -113,7 +113,7 @@ def _stacked(items: list[Any], allocate: Allocate, rows: Any) -> Any:
         return items
     if not kinds <= _NUMBERS:
         _check_shapes(items)
-    return _stacked_tensors(torch, items, allocate) if is_tensor else np.asarray(items)
+    return stack_tensors(torch, items, allocate) if is_tensor else np.asarray(items)
 
 
 def _stacked_arrays(arrays: list[NDArray[Any]], allocate: Allocate) -> NDArray[Any]:
@@ -129,7 +129,7 @@ def _stacked_arrays(arrays: list[NDArray[Any]], allocate: Allocate) -> NDArray[A
     return out
 
 
-def _stacked_tensors(torch: Any, tensors: list[Any], allocate: Allocate) -> Any:
+def stack_tensors(torch: Any, tensors: list[Any], allocate: Allocate) -> Any:
     """Stack tensors, in an array of ours if they are plain values of a dtype that NumPy has."""
     first = tensors[0]
     is_plain = (

@@ -6,8 +6,8 @@ position); only `step` and `is_repeat` depend on the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -33,12 +33,17 @@ class Packing:
     starts: NDArray[np.int32]
 
 
+def _no_idx() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(repr=False, eq=False, slots=True, weakref_slot=True)
 class Batch(Mapping[str, Any]):
     """Arrays of B sequences, by data key: `batch["data"]`.
 
     The arrays are views of shared memory where workers are processes; they stay as they are for as long as anything
-    refers to them. Pickling copies them.
+    refers to them. Pickling copies them. A trainer may make one of a mapping alone, `type(batch)({...})`: it has these
+    arrays, no lengths and tags, and -1 for each number.
 
     Attributes:
         arrays: Data key -> `any[B, T, ...]`, padded; `any[B, ...]` for keys without a time axis; a list of B texts;
@@ -58,13 +63,13 @@ class Batch(Mapping[str, Any]):
     """
 
     arrays: dict[str, Any]
-    lengths: dict[str, NDArray[np.int32]]
-    tags: list[str]
-    seq_idx: NDArray[np.int64]
-    corpus_idx: NDArray[np.int64]
-    epoch: int
-    position: int
-    step: int
+    lengths: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+    seq_idx: NDArray[np.int64] = field(default_factory=_no_idx)
+    corpus_idx: NDArray[np.int64] = field(default_factory=_no_idx)
+    epoch: int = -1
+    position: int = -1
+    step: int = -1
     is_repeat: bool = False
     chunk_starts: NDArray[np.int64] | None = None
     packing: Packing | None = None
@@ -107,6 +112,26 @@ class Batch(Mapping[str, Any]):
     def __len__(self) -> int:
         """Return the number of data keys, as of any mapping; see `num_seqs` for that of the sequences."""
         return len(self.arrays)
+
+    def map_arrays(self, function: Callable[[Any], Any]) -> Batch:
+        """Return this batch with what a function returns for each array, also of the lengths and the packing."""
+        packing = self.packing
+        if packing is not None:
+            packing = Packing(*(function(getattr(packing, one.name)) for one in fields(packing)))
+        return replace(
+            self,
+            arrays={key: function(array) for key, array in self.arrays.items()},
+            lengths={key: function(array) for key, array in self.lengths.items()},
+            packing=packing,
+        )
+
+    def to(self, *args: Any, **kwargs: Any) -> Batch:
+        """Return this batch with its tensors on a device: `tensor.to(...)` of each; NumPy arrays stay as they are."""
+        return self.map_arrays(lambda array: array.to(*args, **kwargs) if hasattr(array, "to") else array)
+
+    def pin_memory(self, *args: Any) -> Batch:
+        """Return this batch with its tensors in page-locked memory; NumPy arrays stay as they are."""
+        return self.map_arrays(lambda array: array.pin_memory(*args) if hasattr(array, "pin_memory") else array)
 
     @property
     def num_seqs(self) -> int:

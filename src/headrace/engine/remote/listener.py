@@ -12,6 +12,7 @@ import errno
 import logging
 import select
 import socket
+import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -23,10 +24,13 @@ from .handshake import (
     MAX_INTRODUCTION_BYTES,
     RESPONSE_BYTES,
     answer,
+    derive_keys,
     find_mismatch,
     make_greeting,
 )
-from .wire import HEAD, Introduction, Refused, WireError, decode_introduction, encode_frame, split_head
+from .seal import HEAD_BYTES, Head, Seal
+from .tls import Tls, TlsSocket
+from .wire import Introduction, Refused, WireError, decode_introduction
 
 _logger = logging.getLogger("headrace.engine")
 
@@ -54,6 +58,37 @@ def set_up_socket(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+@dataclass
+class Connection:
+    """A connection to an agent that knows the secret.
+
+    Attributes:
+        sock: It does not block.
+        introduction: Of the agent.
+        incoming: Of what the agent says.
+        outgoing: Of what the trainer says.
+    """
+
+    sock: socket.socket | TlsSocket
+    introduction: Introduction
+    incoming: Seal
+    outgoing: Seal
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the other end is on this machine, as far as can be told here."""
+        try:
+            return bool(self.sock.getsockname()[0] == self.sock.getpeername()[0])
+        except OSError:  # it is gone, of which will be heard
+            return False
+
+    def refuse(self, what: str, fix: str) -> None:
+        """Tell the agent that there is no use for it, and hang up."""
+        with contextlib.suppress(OSError):
+            self.sock.send(self.outgoing.frame(Refused(what, fix)))
+        self.sock.close()
+
+
 class Waiting(Protocol):
     """Who waits for an agent.
 
@@ -65,8 +100,8 @@ class Waiting(Protocol):
     seat: int
     takes_any: bool
 
-    def welcome(self, sock: socket.socket, introduction: Introduction) -> None:
-        """Take an agent, and own its socket."""
+    def welcome(self, connection: Connection) -> None:
+        """Take an agent, and own its connection."""
 
     def refuse(self, error: ConfigError) -> None:
         """Take note that its agent cannot be used."""
@@ -76,14 +111,15 @@ class Waiting(Protocol):
 class _Stranger:
     """A connection whose other end is not known yet."""
 
-    sock: socket.socket
+    sock: socket.socket | TlsSocket
     where: str
     deadline: float
     greeting: bytes = field(default_factory=make_greeting)
+    is_secured: bool = False  # by TLS, if there is to be any
     num_needed: int = RESPONSE_BYTES
     received: bytearray = field(default_factory=bytearray)
-    is_proven: bool = False
-    is_headed: bool = False
+    seals: tuple[Seal, Seal] | None = None  # of what it says and of what it is told, once it is proven
+    head: Head | None = None  # of its introduction
 
 
 class Listener:
@@ -93,16 +129,20 @@ class Listener:
         host: Name or address to listen on; `""`: all addresses of this machine.
         port: 0: any that is free.
         secret: Of the run.
+        tls: Its certificates; `None`: connections are not encrypted.
 
     Raises:
-        ConfigError: Nobody can listen there.
+        ConfigError: Nobody can listen there, or the certificates cannot be used.
 
     Attributes:
         port: The port.
     """
 
-    def __init__(self, host: str, port: int, secret: bytes) -> None:
+    def __init__(self, host: str, port: int, secret: bytes, tls: Tls | None = None) -> None:
+        self._context: ssl.SSLContext | None = None
         self._secret = secret
+        if tls is not None:
+            self._context, self._secret = tls.context_of_trainer(), tls.bind_secret(secret)
         self._sockets = _listen(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._epoll = select.epoll()
@@ -111,7 +151,7 @@ class Listener:
             self._by_fd[sock.fileno()] = sock
             self._epoll.register(sock, select.EPOLLIN)
         self._strangers: dict[int, _Stranger] = {}  # by descriptor, the oldest first
-        self._spares: dict[int, tuple[socket.socket, Introduction]] = {}
+        self._spares: dict[int, Connection] = {}
         self._waiting: dict[int, Waiting] = {}
         self._num_refused = 0
 
@@ -128,17 +168,26 @@ class Listener:
         names = [host] if host else [sock.getsockname()[0] for sock in self._sockets]
         return tuple(join_address(name, self.port) for name in names)
 
+    @property
+    def num_spares(self) -> int:
+        """How many agents wait for a worker that is missing, whoever started them."""
+        return len(self._spares)
+
     def expect(self, waiting: Waiting) -> None:
         """Have an agent taken when it comes; at once, if one is spare that will do."""
         while waiting.takes_any and self._spares:
-            fd, (sock, introduction) = next(iter(self._spares.items()))
+            fd, connection = next(iter(self._spares.items()))
             del self._spares[fd]
             self._epoll.unregister(fd)
-            if _is_open(sock):
-                waiting.welcome(sock, introduction)
+            if _is_open(connection.sock):
+                waiting.welcome(connection)
                 return
-            sock.close()
+            connection.sock.close()
         self._waiting[waiting.seat] = waiting
+
+    def expect_first(self, waiting: Waiting) -> None:
+        """Have the next agent that will do taken, before all that are expected."""
+        self._waiting = {waiting.seat: waiting, **self._waiting}
 
     def forget(self, waiting: Waiting) -> None:
         """Expect it no more."""
@@ -157,7 +206,7 @@ class Listener:
                 self._hear(self._strangers[fd])
             elif fd in self._spares:  # which have nothing to say: it has ended
                 self._epoll.unregister(fd)
-                self._spares.pop(fd)[0].close()
+                self._spares.pop(fd).sock.close()
         if self._strangers:
             now = time.monotonic()
             for stranger in [stranger for stranger in self._strangers.values() if stranger.deadline <= now]:
@@ -167,8 +216,8 @@ class Listener:
         """Close the port, and all connections of agents that nobody has taken; in a forked process, too."""
         for sock in (*self._sockets, *(stranger.sock for stranger in self._strangers.values())):
             sock.close()
-        for sock, _ in self._spares.values():
-            sock.close()
+        for connection in self._spares.values():
+            connection.sock.close()
         self._epoll.close()
         self._strangers.clear()
         self._spares.clear()
@@ -186,16 +235,43 @@ class Listener:
                 return
             sock.setblocking(False)
             set_up_socket(sock)
+            where = join_address(address[0], address[1])
+            try:
+                wrapped = self._wrap(sock)
+            except OSError as error:  # it has gone already
+                sock.close()
+                self._note_refused(where, str(error.strerror or error))
+                continue
             if len(self._strangers) >= _MAX_STRANGERS:
                 self._drop(next(iter(self._strangers.values())), "too many others have connected since")
-            where = join_address(address[0], address[1])
-            stranger = _Stranger(sock, where, time.monotonic() + _HANDSHAKE_SECONDS)
-            self._strangers[sock.fileno()] = stranger
-            self._epoll.register(sock, select.EPOLLIN)
-            self._say(stranger, stranger.greeting)
+            stranger = _Stranger(wrapped, where, time.monotonic() + _HANDSHAKE_SECONDS)
+            self._strangers[stranger.sock.fileno()] = stranger
+            self._epoll.register(stranger.sock, select.EPOLLIN)
+            self._secure(stranger)
+
+    def _wrap(self, sock: socket.socket) -> socket.socket | TlsSocket:
+        if self._context is None:
+            return sock
+        return TlsSocket(self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
+
+    def _secure(self, stranger: _Stranger) -> None:
+        """Go on with TLS, if there is to be any, and greet when that is done."""
+        try:
+            stranger.is_secured = not isinstance(stranger.sock, TlsSocket) or stranger.sock.shake_hands()
+        except WireError as error:
+            self._drop(stranger, error.what)
+        except OSError as error:
+            self._drop(stranger, str(error.strerror or error))
+        else:
+            if stranger.is_secured:
+                self._say(stranger, stranger.greeting)
 
     def _hear(self, stranger: _Stranger) -> None:
         """Take in what a stranger says: of each step as many bytes as it has."""
+        if not stranger.is_secured:
+            self._secure(stranger)
+            if not stranger.is_secured:
+                return
         while stranger.sock.fileno() in self._strangers:
             try:
                 data = stranger.sock.recv(stranger.num_needed - len(stranger.received))
@@ -218,22 +294,24 @@ class Listener:
         stranger.received.clear()
         # From now on: the consumer may have been away, and not the stranger.
         stranger.deadline = time.monotonic() + _HANDSHAKE_SECONDS
-        if not stranger.is_proven:
+        if stranger.seals is None:
             self._say(stranger, answer(self._secret, stranger.greeting, step))
-            stranger.is_proven, stranger.num_needed = True, HEAD.size
-        elif not stranger.is_headed:
-            stranger.num_needed, num_value_bytes = split_head(step, MAX_INTRODUCTION_BYTES)
-            if num_value_bytes or not stranger.num_needed:
+            keys = derive_keys(self._secret, stranger.greeting, step)
+            stranger.seals, stranger.num_needed = (Seal(keys.of_agent), Seal(keys.of_trainer)), HEAD_BYTES
+        elif stranger.head is None:
+            stranger.head = head = stranger.seals[0].open_head(step, MAX_INTRODUCTION_BYTES)
+            if head.num_part_bytes or not head.num_bytes:
                 raise WireError("its introduction has a wrong length")
-            stranger.is_headed = True
+            stranger.num_needed = head.num_bytes
         else:
+            stranger.seals[0].check_packet(stranger.head, step)
             try:
                 introduction = decode_introduction(step)
             except Exception as error:
                 raise WireError(f"its introduction cannot be read: {error}") from error
             del self._strangers[stranger.sock.fileno()]
             self._epoll.unregister(stranger.sock)
-            self._arrive(stranger.sock, introduction)
+            self._arrive(Connection(stranger.sock, introduction, *stranger.seals))
 
     def _say(self, stranger: _Stranger, data: bytes) -> None:
         with contextlib.suppress(OSError):  # of so few bytes all fit; if it is gone, that is heard next
@@ -243,20 +321,24 @@ class Listener:
         del self._strangers[stranger.sock.fileno()]
         self._epoll.unregister(stranger.sock)
         stranger.sock.close()
+        self._note_refused(stranger.where, why)
+
+    def _note_refused(self, where: str, why: str) -> None:
         self._num_refused += 1
         level = logging.WARNING if self._num_refused <= _MAX_WARNINGS else logging.DEBUG
-        _logger.log(level, "a connection to port %d from %s was given up: %s", self.port, stranger.where, why)
+        _logger.log(level, "a connection to port %d from %s was given up: %s", self.port, where, why)
 
     # --- agents ---
 
-    def _arrive(self, sock: socket.socket, introduction: Introduction) -> None:
+    def _arrive(self, connection: Connection) -> None:
         """Give an agent to who waits for it, or keep it."""
+        introduction = connection.introduction
         waiting = self._waiting.get(introduction.seat)
         if waiting is None and introduction.seat < 0:
             waiting = next((one for one in self._waiting.values() if one.takes_any), None)
         mismatch = find_mismatch(introduction)
         if mismatch is not None:
-            refuse(sock, mismatch.what, mismatch.fix or "")
+            connection.refuse(mismatch.what, mismatch.fix or "")
             if waiting is None:
                 _logger.warning("%s", mismatch)
             else:
@@ -264,12 +346,12 @@ class Listener:
                 waiting.refuse(mismatch)
         elif waiting is not None:
             self.forget(waiting)
-            waiting.welcome(sock, introduction)
+            waiting.welcome(connection)
         elif introduction.seat < 0 and len(self._spares) < _MAX_SPARES:
-            self._spares[sock.fileno()] = sock, introduction
-            self._epoll.register(sock, select.EPOLLIN)
+            self._spares[connection.sock.fileno()] = connection
+            self._epoll.register(connection.sock, select.EPOLLIN)
         else:
-            refuse(sock, "another worker has taken its place", "")
+            connection.refuse("another worker has taken its place", "")
 
 
 class SharedPort:
@@ -279,10 +361,11 @@ class SharedPort:
         host: See `Listener`, as the next two.
         port: The port.
         secret: Of the run.
+        tls: Its certificates.
     """
 
-    def __init__(self, host: str, port: int, secret: bytes) -> None:
-        self._options = host, port, secret
+    def __init__(self, host: str, port: int, secret: bytes, tls: Tls | None = None) -> None:
+        self._options = host, port, secret, tls
         self._listener: Listener | None = None
         self._num_users = 0
 
@@ -305,14 +388,7 @@ class SharedPort:
             listener.close()
 
 
-def refuse(sock: socket.socket, what: str, fix: str) -> None:
-    """Tell an agent that there is no use for it, and hang up."""
-    with contextlib.suppress(OSError):
-        sock.send(encode_frame(Refused(what, fix)))
-    sock.close()
-
-
-def _is_open(sock: socket.socket) -> bool:
+def _is_open(sock: socket.socket | TlsSocket) -> bool:
     try:
         return bool(sock.recv(1, socket.MSG_PEEK))
     except BlockingIOError:

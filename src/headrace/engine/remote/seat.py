@@ -7,7 +7,7 @@ the life before is reported; the end of a life is reported once. The memory that
 from __future__ import annotations
 
 import itertools
-import socket
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -15,11 +15,13 @@ import msgspec
 from headrace.errors import ConfigError
 
 from ..events import Beat, Done, Event, Exited, Failed, SetupFailed
-from ..process.messages import Begin
+from ..process.messages import Begin, Submit
 from ..user.failure import Failure
 from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
+from .listener import Connection
 from .memory import ReceiveMemory
+from .tls import Tls
 from .wire import (
     Alive,
     AskStack,
@@ -27,12 +29,12 @@ from .wire import (
     FromAgent,
     GiveUpWaiting,
     HasEnded,
-    Introduction,
     Restarted,
     RestartWorker,
     Stack,
     ToAgent,
     WaitsForMemory,
+    Welcome,
 )
 
 # A launcher has so long to tell how an agent ended whose connection was lost.
@@ -48,8 +50,8 @@ _FREED_PART = 8
 # Seats of executors that share a listener must not be mistaken for each other.
 _seats = itertools.count(1)
 
-WriteWelcome = Callable[[int, int], tuple[bytes, list[memoryview]]]
-"""Worker and credit in bytes -> the frame that an agent is welcomed with, and the values that follow it."""
+WriteWelcome = Callable[[int, int, bool], tuple[Welcome, list[memoryview]]]
+"""Worker, credit in bytes, is it on this machine -> what an agent is told, and the large arrays that follow."""
 
 
 class Seat:
@@ -64,6 +66,7 @@ class Seat:
     Attributes:
         link: The connection to its agent, if there is one.
         has_exited: Whether its end was reported, and nothing was started in its place.
+        vacant_since: Nobody has taken the place of the agent that it had, since this time on the clock of the system.
         starved_since: It waits for memory, since this time on the clock of waiting; `None`: it does not.
         stack: The last stack that its agent has sent, not taken yet.
     """
@@ -75,6 +78,7 @@ class Seat:
         self.memory = memory
         self.link: AgentLink | None = None
         self.has_exited = False
+        self.vacant_since: float | None = None
         self.starved_since: float | None = None
         self.stack: str | None = None
         self.seat = -1
@@ -96,19 +100,22 @@ class Seat:
 
     # --- the agent ---
 
-    def launch(self, launcher: Launcher, addresses: tuple[str, ...], secret: bytes) -> None:
+    def launch(self, launcher: Launcher, addresses: tuple[str, ...], secret: bytes, tls: Tls | None) -> None:
         """Have an agent started, which is to be expected next."""
         self.seat, self.takes_any = next(_seats), not launcher.starts
         self.has_exited, self._lost, self._refused = False, None, None
-        self._launched = launcher.launch(Invitation(self.worker_idx, self.seat, addresses, secret))
+        self._launched = launcher.launch(Invitation(self.worker_idx, self.seat, addresses, secret, tls))
 
-    def welcome(self, sock: socket.socket, introduction: Introduction) -> None:
+    def welcome(self, connection: Connection) -> None:
         """Take an agent, and give it the job."""
-        self.link = link = AgentLink(sock, introduction, self.memory)
-        self._host = introduction.host
+        self.link = link = AgentLink(connection, self.memory)
+        self._host = link.host
+        self.vacant_since = None
         self.memory.drain()
-        frame, values = self._write_welcome(self.worker_idx, self.memory.max_bytes - self.memory.held_bytes)
-        link.put_frame(frame, values)
+        credit_bytes = self.memory.max_bytes - self.memory.held_bytes
+        welcome, buffers = self._write_welcome(self.worker_idx, credit_bytes, link.is_local)
+        link.put_frame(welcome, buffers)
+        link.expect_values(with_checksums=welcome.checks_values)
         self._freed_before, self._told_bytes, self._num_restarts = self.memory.freed_bytes, 0, 0
         self.starved_since, self._is_new, self._heard_at = None, True, 0.0
         queue, self._queue = self._queue, []
@@ -127,8 +134,20 @@ class Seat:
             self.link.put(RestartWorker(first_item))
             return
         self.end(0.0)
+        self.vacant_since = time.monotonic()
         self._queue = [] if begin is None else [msgspec.structs.replace(begin, first_item=first_item)]
         relaunch()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether tickets wait for an agent."""
+        return any(isinstance(message, Submit) for message in self._queue)
+
+    def lend(self, other: int) -> Exited:
+        """Have its agent go, so that it can be that of another worker, and come back."""
+        self.hang_up()
+        self.has_exited = True
+        return Exited(self.worker_idx, f"on {self._host} takes the place of worker {other} first", is_orderly=True)
 
     @property
     def where(self) -> str:
@@ -149,6 +168,11 @@ class Seat:
         launched, self._launched = self._launched, None
         if launched is not None:
             launched.end(seconds)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no agent any more."""
+        return self._launched is None or self._launched.ending() is not None
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close descriptors, and leave the agent alone."""
@@ -223,8 +247,9 @@ class Seat:
         if link is None:
             return []
         events: list[Event] = []
+        num_received = link.num_received
         messages = link.receive()
-        if messages or link.lost is None:
+        if link.num_received != num_received:
             self._heard_at = now
         self._is_new = self._is_new and not messages
         for message in messages:
@@ -258,11 +283,13 @@ class Seat:
                 if num_bytes == self._told_bytes:  # else more was freed meanwhile
                     self.starved_since, self._starved_at = waited, num_bytes
                 return None
-            case HasEnded(cause, item, advice):
+            case HasEnded(cause, item, advice, is_orderly):
+                if is_orderly:
+                    self.hang_up()
                 if self.has_exited:
                     return None
                 self.has_exited = True
-                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice)
+                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice, is_orderly=is_orderly)
         return message
 
     def _on_host(self, failure: Failure) -> Failure:
