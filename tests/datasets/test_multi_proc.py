@@ -17,8 +17,10 @@ from headrace.datasets import (
     StaticDataset,
     init_dataset,
 )
+from headrace.datasets.reading.reader import ReadRequest
 from headrace.engine import EngineOptions, Raising, Skipping
-from headrace.errors import CacheError, ConfigError, HeadraceError, WorkerDiedError
+from headrace.errors import CacheError, ConfigError, HeadraceError, SourceError, WorkerDiedError
+from headrace.order import RangeOrder
 from headrace.sources import MemorySource
 
 EXECUTORS = ["inline", "thread", "process"]
@@ -411,6 +413,64 @@ def test_with_sequences_left_out_places_count_what_is_left_wherever_reading_begi
     dataset.init_seq_order(epoch=1)
     dataset.load_seqs(10, 11)
     assert dataset.get_tag(10) == "seq-11"
+
+
+COMPOSED = {
+    "combined": lambda part: {
+        "class": "CombinedDataset",
+        "datasets": {"a": part},
+        "data_map": {("a", key): key for key in ("data", "classes")},
+    },
+    "meta": lambda part: {
+        "class": "MetaDataset",
+        "datasets": {"a": part},
+        "data_map": {key: ("a", key) for key in ("data", "classes")},
+        "seq_order_control_dataset": "a",
+    },
+    "multi_epoch": lambda part: {"class": "MultiEpochDataset", "dataset": part, "multi_epoch": 2},
+}
+
+
+@pytest.mark.parametrize("compose", COMPOSED.values(), ids=COMPOSED)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sequence_left_out_inside_of_another_dataset_is_an_error_and_no_other_one(compose, num_workers):
+    part = {
+        "class": "MultiProcDataset",
+        "num_workers": num_workers,
+        "buffer_size": 6,
+        "dataset": {**WORDS, "transform": fail_at_7},
+        "engine_options": EngineOptions(on_error=Skipping()),
+    }
+    with init_dataset(compose(part)) as dataset:
+        seqs = dataset.epoch(1)
+        assert [(seq.tag, int(seq["data"][0, 0])) for _, seq in zip(range(7), seqs, strict=False)] == [
+            (f"seq-{number}", number) for number in range(7)
+        ]
+        with pytest.raises(SourceError, match=r"workers have left out .* 'seq-7'"):
+            next(seqs)
+        dataset.init_seq_order(epoch=1)
+        dataset.load_seqs(8, 9)
+        assert (dataset.get_tag(8), dataset.get_data(8, "data")[0, 0]) == ("seq-8", 8)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_reader_reads_any_sequences_in_any_order_while_an_epoch_is_read(open_dataset, num_workers):
+    dataset = open_dataset({**WORDS, "seq_ordering": "random", "transform": add_noise}, num_workers, 5)
+    plain = init_dataset({**WORDS, "seq_ordering": "random", "transform": add_noise})
+    of_epoch = {epoch: {seq.tag: seq["data"].tobytes() for seq in plain.epoch(epoch)} for epoch in (1, 2)}
+    readers = dataset.make_reader(), dataset.make_reader()
+    wanted = [ReadRequest.of(2, np.array([5, 22, 0, 5, 7, 8, 9, 10])), ReadRequest(2, RangeOrder(range(20)))]
+    tags = [f"seq-{i}" for i in (3, 1)]
+    for reader, request in zip(readers, wanted, strict=True):
+        reader.start(request)
+    for seq, number in zip(dataset.epoch(1), (7, 0, 3, 3, 1, 2, 6), strict=False):
+        assert seq["data"].tobytes() == of_epoch[1][seq.tag]
+        for reader in readers:
+            read = reader.read(number)
+            assert read.seq_tag == reader.tags()[number]
+            assert read.features["data"].tobytes() == of_epoch[2][read.seq_tag]
+    readers[0].start(ReadRequest(1, RangeOrder(range(2)), tags=tags))
+    assert [readers[0].array(number, "data").tobytes() for number in range(2)] == [of_epoch[1][tag] for tag in tags]
 
 
 class Renamed(StaticDataset):

@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+import xxhash
 
 from headrace import DataLoader, FixedCount
 from headrace.engine import Engine, EngineOptions, Job, Raising
@@ -25,15 +26,18 @@ from headrace.engine.events import Done
 from headrace.engine.process.proc_tree import descendants_of
 from headrace.engine.remote import ConnectedWorkers, LocalLauncher, RemoteExecutor
 from headrace.engine.remote import listener as listener_module
+from headrace.engine.remote import seal as seal_module
 from headrace.engine.remote.handshake import (
     GREETING_BYTES,
     MAX_INTRODUCTION_BYTES,
     PROOF_BYTES,
     SECRET_VARIABLE,
+    derive_keys,
     introduce,
     respond,
 )
-from headrace.engine.remote.wire import HEAD, RemoteResult, encode_frame
+from headrace.engine.remote.seal import HEAD_BYTES, Seal
+from headrace.engine.remote.wire import Alive, RemoteResult
 from headrace.errors import ConfigError, StalledError, WorkerDiedError
 
 SECRET = "the secret of these tests"
@@ -257,29 +261,45 @@ def hang_up(sock: socket.socket) -> None:
     sock.shutdown(socket.SHUT_RDWR)
 
 
-def enter(sock: socket.socket) -> None:
-    sock.sendall(respond(SECRET.encode(), sock.recv(GREETING_BYTES, socket.MSG_WAITALL)))
+def enter(sock: socket.socket) -> Seal:
+    greeting = sock.recv(GREETING_BYTES, socket.MSG_WAITALL)
+    response = respond(SECRET.encode(), greeting)
+    sock.sendall(response)
     sock.recv(PROOF_BYTES, socket.MSG_WAITALL)
+    return Seal(derive_keys(SECRET.encode(), greeting, response).of_agent)
+
+
+def forge(seal: Seal, packet: bytes = b"", *, num_bytes: int | None = None, num_part_bytes: int = 0) -> bytes:
+    """Return a frame that says anything, as only who knows the secret can make one."""
+    checksum = xxhash.xxh3_64_intdigest(packet, seal._seed)
+    head = seal_module._HEAD.pack(len(packet) if num_bytes is None else num_bytes, num_part_bytes, checksum)
+    return head + seal._sign(head) + packet
 
 
 def announce_too_much(sock: socket.socket) -> None:
-    enter(sock)
-    sock.sendall(HEAD.pack(MAX_INTRODUCTION_BYTES + 1, 0))
+    sock.sendall(forge(enter(sock), num_bytes=MAX_INTRODUCTION_BYTES + 1))
 
 
 def announce_values(sock: socket.socket) -> None:
-    enter(sock)
-    sock.sendall(HEAD.pack(10, 1 << 40))
+    sock.sendall(forge(enter(sock), b"0123456789", num_part_bytes=1 << 40))
 
 
 def introduce_as_nonsense(sock: socket.socket) -> None:
-    enter(sock)
-    sock.sendall(HEAD.pack(5, 0) + b"\xc1abcd")
+    sock.sendall(forge(enter(sock), b"\xc1abcd"))
+
+
+def introduce_without_a_seal(sock: socket.socket) -> None:
+    frame = bytearray(enter(sock).frame(introduce(-1)))
+    frame[HEAD_BYTES - 1] ^= 1
+    sock.sendall(frame)
+
+
+def introduce_as_somebody_else(sock: socket.socket) -> None:
+    sock.sendall(enter(sock).frame(introduce(-1))[:-1] + b"x")
 
 
 def introduce_only(sock: socket.socket) -> None:
-    enter(sock)
-    sock.sendall(encode_frame(introduce(-1))[:-3])
+    sock.sendall(enter(sock).frame(introduce(-1))[:-3])
 
 
 STRANGERS = [
@@ -290,6 +310,8 @@ STRANGERS = [
     announce_too_much,
     announce_values,
     introduce_as_nonsense,
+    introduce_without_a_seal,
+    introduce_as_somebody_else,
     introduce_only,
 ]
 
@@ -363,21 +385,29 @@ def test_many_strangers_at_once_are_bounded_and_workers_still_come_in(monkeypatc
 @pytest.mark.parametrize(
     ("lie", "words"),
     [
-        (HEAD.pack(1 << 31, 0), "2147483648 bytes was announced"),
-        (HEAD.pack(3, 0) + b"\xc1ab", "cannot be read"),
-        (encode_frame([Done(0, 0, 1, RemoteResult(b"", 5000))], 4999), "length of its values"),
-        (encode_frame([Done(0, 0, 1, RemoteResult(b"", 2 << 20))], 2 << 20), "more than the credit"),
+        (lambda seal: forge(seal, num_bytes=1 << 31), "2147483648 bytes was announced"),
+        (lambda seal: forge(seal, b"\xc1ab"), "cannot be read"),
+        (lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", 5000))], 1, 4999), "length of its values"),
+        (lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", 2 << 20))], 1, 2 << 20), "more than the credit"),
+        (lambda seal: seal.frame([Alive(True)])[:-1] + b"x", "messages have a wrong checksum"),
+        (lambda seal: bytes(100), "a frame has a wrong seal"),
+        (lambda seal: (seal.frame([Alive(True)]), seal.frame([Alive(False)]))[1], "a frame has a wrong seal"),
+        (lambda seal: 2 * seal.frame([Alive(True)]), "a frame has a wrong seal"),
+        (
+            lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", 8))], 1, 8) + bytes(16),
+            "a value has a wrong checksum",
+        ),
     ],
 )
-def test_an_agent_that_lies_is_given_up(lie: bytes, words: str) -> None:
+def test_an_agent_that_lies_is_given_up(lie: Callable[[Seal], bytes], words: str) -> None:
     """It knows the secret, so it may send pickles; but memory is taken for what it has credit for alone."""
 
     def be_agent(port: int) -> None:
         with socket.create_connection(("localhost", port)) as sock:
-            enter(sock)
-            sock.sendall(encode_frame(introduce(-1)))
-            assert sock.recv(HEAD.size)  # the job
-            sock.sendall(lie)
+            seal = enter(sock)
+            sock.sendall(seal.frame(introduce(-1)))
+            assert sock.recv(HEAD_BYTES)  # the job
+            sock.sendall(lie(seal))
             with contextlib.suppress(OSError):
                 while sock.recv(4096):
                     pass

@@ -1,4 +1,4 @@
-"""A TCP proxy on this machine that delays, resets, truncates, stalls, or sends on slowly."""
+"""A TCP proxy on this machine that delays, drips, resets, truncates, stalls, half-closes, or changes bits."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-Kind = Literal["reset", "truncate", "stall", "slow"]
+Kind = Literal["reset", "truncate", "stall", "slow", "drip", "delay", "half-close", "flip"]
 _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: unsent bytes are dropped, and the other side gets a reset
 _STEP_BYTES = 1 << 16
 _SLOW_BYTES, _SLOW_SECONDS = 8192, 0.002
+_NUM_DRIPS = 3000
+_DELAY_SECONDS = 0.2
 
 
 @dataclass
@@ -24,13 +26,16 @@ class Trouble:
 
     Attributes:
         kind: "reset" or "truncate": the connection ends so; "stall": nothing goes through any more; "slow": in small
-            pieces with pauses.
-        after_bytes: Of those that clients have sent.
+            pieces with pauses; "drip": some thousand bytes one by one; "delay": a pause, once; "half-close": the
+            receiver hears that no more comes, and may go on talking; "flip": one bit of the next byte is another.
+        after_bytes: Of those that were sent.
+        of: Who sends them: the client, or what is behind the proxy.
         happened: Set when it has begun.
     """
 
     kind: Kind
     after_bytes: int = 0
+    of: Literal["client", "server"] = "client"
     happened: threading.Event = field(default_factory=threading.Event)
 
 
@@ -65,9 +70,12 @@ class TcpProxy:
 
     def _pass_on(self, client: socket.socket, trouble: Trouble | None) -> None:
         with client, contextlib.suppress(OSError), socket.create_connection(self._target) as server:
+            for sock in (client, server):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             num_bytes = 0
-            while True:
-                ready = select.select([client, server, self._stop], [], [])[0]
+            talking = [client, server]
+            while talking:
+                ready = select.select([*talking, self._stop], [], [])[0]
                 if self._stop in ready:
                     return
                 for one in ready:
@@ -75,22 +83,54 @@ class TcpProxy:
                     data = one.recv(_STEP_BYTES)
                     if not data:
                         return
-                    if one is client and trouble is not None and num_bytes + len(data) > trouble.after_bytes:
+                    if trouble is None or one is not (client if trouble.of == "client" else server):
+                        other.sendall(data)
+                        continue
+                    rest = trouble.after_bytes - num_bytes
+                    num_bytes += len(data)
+                    if rest < 0 and trouble.kind not in ("slow", "drip"):  # it was once
+                        other.sendall(data)
+                    elif rest < len(data):
                         trouble.happened.set()
-                        if trouble.kind == "slow":
-                            self._send_slowly(other, data)
-                            continue
-                        other.sendall(data[: trouble.after_bytes - num_bytes])
-                        if trouble.kind == "stall":
-                            select.select([self._stop], [], [])
+                        before = max(rest, 0)
+                        other.sendall(data[:before])
+                        if not self._make_trouble(trouble, (client, server), one, data[before:], num_bytes):
                             return
-                        if trouble.kind == "reset":
-                            for sock in (client, server):
-                                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                        return
-                    if one is client:
-                        num_bytes += len(data)
-                    other.sendall(data)
+                        if trouble.kind == "half-close":
+                            talking.remove(one)
+                    else:
+                        other.sendall(data)
+
+    def _make_trouble(
+        self, trouble: Trouble, pair: tuple[socket.socket, socket.socket], one: socket.socket, data: bytes, end: int
+    ) -> bool:
+        """Do to the next bytes of one what is to be done; tell whether the connection goes on."""
+        other = pair[1] if one is pair[0] else pair[0]
+        match trouble.kind:
+            case "slow":
+                self._send_slowly(other, data)
+            case "drip":
+                num_drips = max(trouble.after_bytes + _NUM_DRIPS - (end - len(data)), 0)
+                for at in range(min(num_drips, len(data))):
+                    other.sendall(data[at : at + 1])
+                other.sendall(data[num_drips:])
+            case "delay":
+                select.select([self._stop], [], [], _DELAY_SECONDS)
+                other.sendall(data)
+            case "flip":
+                other.sendall(bytes([data[0] ^ 1 << trouble.after_bytes % 8]) + data[1:])
+            case "half-close":
+                other.shutdown(socket.SHUT_WR)
+            case "stall":
+                select.select([self._stop], [], [])
+                return False
+            case "reset":
+                for sock in pair:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                return False
+            case "truncate":
+                return False
+        return True
 
     @staticmethod
     def _send_slowly(other: socket.socket, data: bytes) -> None:

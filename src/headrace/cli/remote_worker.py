@@ -28,11 +28,17 @@ def worker(
     return_wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.0, help="The same after a connection to it has ended.")
     ] = 10.0,
+    grace: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.0, help="How long to finish what was begun when told to end (SIGTERM)."),
+    ] = 20.0,
 ) -> None:
     """Do the work of a loader that runs on another machine.
 
     The trainer has a RemoteExecutor(ConnectedWorkers(), port=...), which needs as many of these as it has workers. Both
     sides have to know the same secret.
     """
-    num_sessions = serve(connect, take_secret(secret_file), wait_seconds=wait, return_seconds=return_wait)
+    num_sessions = serve(
+        connect, take_secret(secret_file), wait_seconds=wait, return_seconds=return_wait, grace_seconds=grace
+    )
     open_messages().print(f"the trainer is not there any more, after {num_sessions} connections")

@@ -204,6 +204,21 @@ class DataLoader:
         """
         self._runs.start()
 
+    def resize(self, num_workers: int) -> None:
+        """Have more workers, or fewer, from now on, also in the middle of an epoch; batches and state stay the same.
+
+        New ones begin at once; those that are let go do what they have been given, and end then. Each has the share of
+        `max_bytes` that one had at first, so the limit for all goes with their number.
+
+        Args:
+            num_workers: At least 1.
+
+        Raises:
+            ConfigError: This thread makes the batches itself (`num_workers=0`), the executor cannot do it, or it is a
+                stream, of which one worker reads and the others have fixed parts.
+        """
+        self._runs.resize(num_workers)
+
     @property
     def ranks(self) -> Ranks:
         """Which rank this is, of how many: as it is known now, and for good once a batch was asked for.

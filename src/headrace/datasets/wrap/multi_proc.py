@@ -11,6 +11,7 @@ import copy
 import dataclasses
 import inspect
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,10 +28,11 @@ from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
-from ..reading.reader import CountedOrder, GivenOrder, ReadRequest
+from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
-from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
+from .pooled import Blocks, PooledReader
+from .runs import DedicatedWork, MadeElsewhere, OrderedWork, RunLimits, RunOfSeqs
 
 SHARDING_METHODS = ("seq_order", "dedicated")
 _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take
@@ -118,6 +120,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._inner: Dataset | None = None
         self._engine: Engine | None = None
         self._run: Run | None = None
+        self._is_lent = False  # whether the run is that of a reader
         self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
         self._occurrences: NDArray[np.int64] | None = None
@@ -175,7 +178,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             type(self).__name__,
             self.num_workers,
             self.inner,
-            self._config,
+            self._made_elsewhere(),
             is_same_without=self._is_ordered,
             num_shards=1 if self._is_ordered else max(self.num_workers, 1),
             executor=self._executor if self.num_workers else None,
@@ -220,17 +223,19 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._limits = RunLimits.of(self.inner, self.buffer_size, self.max_bytes)
         return self._limits
 
+    def _made_elsewhere(self) -> MadeElsewhere:
+        """Return what makes the inner dataset in a worker, as it is now."""
+        config = self._config if isinstance(self._config, Dataset) else {**self._config}
+        return MadeElsewhere(config, self.inner.indexed_files())
+
     def _open_engine(self) -> Engine:
         if self._engine is None:
-            config, limits = self._config, self._run_limits
-            if not isinstance(config, Dataset):
-                config = {**config}
+            inner, limits = self.inner, self._run_limits
+            made = self._made_elsewhere()
             if self.sharding_method == "seq_order":
-                setup: Any = OrderedWork(config)
+                setup: Any = OrderedWork(made)
             else:
-                setup = DedicatedWork(
-                    config, self.inner.num_shards, self.inner.shard_index, self.buffer_size, self.max_bytes
-                )
+                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, self.buffer_size, self.max_bytes)
             ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
             options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
             executor: str | Executor = self._executor
@@ -239,6 +244,27 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             job = Job(setup, self._worker_init)
             self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
         return self._engine
+
+    def resize(self, num_workers: int) -> None:
+        """Have more workers, or fewer, from now on, also in the middle of an epoch: the sequences stay the same.
+
+        Args:
+            num_workers: At least 1.
+
+        Raises:
+            ConfigError: There are no workers (`num_workers=0`), or each has a share of its own ("dedicated").
+        """
+        num_workers = check_count("resize: num_workers", num_workers, minimum=1)
+        if self.sharding_method == "dedicated" or self.num_workers == 0:
+            why = "this process does their work" if self.num_workers == 0 else "each worker has a share of its own"
+            raise ConfigError(
+                f"resize({num_workers}): {why}",
+                where=f"dataset {self.name!r}",
+                fix='use sharding_method="seq_order" and num_workers=1 or more',
+            )
+        if self._engine is not None:
+            self._engine.resize(num_workers)
+        self.num_workers = num_workers
 
     def close_workers(self) -> None:
         """End the workers; they come back when they are needed."""
@@ -275,7 +301,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return True
 
     def start_part(self, wanted: ReadRequest) -> int:
-        """Start the epoch of a request with its sequences. Their positions count from 0."""
+        """Start the epoch of a request with its sequences, for a class of the user's own. Positions count from 0."""
         position = super().start_part(wanted)
         if wanted.occurrences is not None and self._occurrences is not None:
             self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
@@ -291,12 +317,35 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 fix='use sharding_method="dedicated"',
             ) from error
 
-    def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
-        """Yield the runs of the current order from a position on."""
-        occurrences = self._occurrences
-        for start, indices in self._run_limits.cut(self._order, first, max(self.num_workers, 1)):
-            part = None if occurrences is None else _as_bytes(occurrences[start : start + len(indices)])
-            yield epoch, start, _as_bytes(indices), part
+    def _cut(self, wanted: ReadRequest, first: int) -> Iterator[tuple[int, NDArray[np.int64], RunOfSeqs]]:
+        """Yield the runs of a request from a number on: the number of the first sequence, corpus indices, the run."""
+        counted, start_of = wanted.occurrences, wanted.first
+        for number, indices in self._run_limits.cut(wanted.order, first, max(self.num_workers, 1)):
+            part = None if counted is None else _as_bytes(counted[number : number + len(indices)])
+            position = None if start_of is None else start_of + number
+            yield number, indices, (wanted.epoch or 0, position, _as_bytes(indices), part)
+
+    def read_blocks(self, wanted: ReadRequest, first: int) -> Blocks:
+        """Let the workers read what is wanted, from a number on, instead of what they are at; see `PooledReader`."""
+        self._stop_run()
+        sent: deque[tuple[int, int, NDArray[np.int64]]] = deque()
+
+        def runs() -> Iterator[RunOfSeqs]:
+            cut = self._cut(wanted, first - first % self._run_limits.group)
+            for ticket, (number, indices, run_of_seqs) in enumerate(cut):
+                sent.append((ticket, number, indices))
+                yield run_of_seqs
+
+        run = self._run = self._open_engine().run(runs())
+        self._is_lent = True
+        return self._blocks_of(run, sent)
+
+    def _blocks_of(self, run: Run, sent: deque[tuple[int, int, NDArray[np.int64]]]) -> Blocks:
+        while self._run is run and (delivered := next(run, None)) is not None:
+            while sent[0][0] != delivered.ticket:  # skipped as a whole
+                sent.popleft()
+            _, number, indices = sent.popleft()
+            yield number, indices, SeqBlock(*delivered.value)
 
     def _start_run(self, position: int) -> None:
         """Let the workers begin at a position; their current work is cancelled."""
@@ -305,7 +354,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         epoch = int(self.epoch)
         if self.sharding_method == "seq_order":
             self._upcoming = position - position % self._run_limits.group
-            self._run = engine.run(self._runs_from(self._upcoming, epoch))
+            wanted = ReadRequest(epoch, self._order, self._occurrences, 0)
+            self._run = engine.run(run_of_seqs for *_, run_of_seqs in self._cut(wanted, self._upcoming))
             return
         self._upcoming = 0
         run = engine.run_stream(epoch)
@@ -316,7 +366,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _stop_run(self) -> None:
         run, self._run = self._run, None
-        self._complete_frac = 0.0
+        self._complete_frac, self._is_lent = 0.0, False
         if run is not None:
             run.close()  # what is under way is cancelled, the workers stay
 
@@ -326,8 +376,11 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     # --- reading ---
 
+    def _new_reader(self) -> Reader:
+        return PooledReader(self) if self._is_ordered else super()._new_reader()
+
     def _next_block(self, seq_idx: int) -> SeqBlock | None:
-        if self._run is None or self._is_far(seq_idx):
+        if self._run is None or self._is_lent or self._is_far(seq_idx):
             self._start_run(0 if self._skips() else seq_idx)  # nobody knows how many before it are left out
         assert self._run is not None
         delivered = next(self._run, None)
@@ -343,9 +396,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def _is_far(self, seq_idx: int) -> bool:
         """Whether a position is so far ahead that the sequences in between should not be loaded."""
         ahead = seq_idx - self._upcoming
-        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self._look_ahead()
+        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self.look_ahead()
 
-    def _look_ahead(self) -> int:
+    def look_ahead(self) -> int:
         """Return how many sequences all workers together may be ahead."""
         return max(self.num_workers, 1) * max(self.buffer_size, self._run_limits.num_seqs)
 

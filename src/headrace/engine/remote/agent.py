@@ -3,7 +3,9 @@
 The worker is one of the executor of worker processes (`../process/executor.py`), with all that belongs to it: shared
 memory, causes of deaths, an end whatever happens. Invariants: no user code runs in this process, and nothing is
 unpickled here, so whatever it does, the agent answers; it ends its worker when the connection ends; results are sent
-from the worker's shared memory, and not before there is credit for them, in the order in which they came.
+from the worker's shared memory, and not before there is credit for them, in the order in which they came. An agent that
+is told to leave (SIGTERM) lets its worker finish the ticket that it has begun, sends what is done, and says that it
+leaves; the trainer has the other tickets done elsewhere.
 """
 
 from __future__ import annotations
@@ -31,10 +33,11 @@ from ..process.results import SlotResult
 from ..process.worker_config import Shipment
 from ..user.failure import Failure
 from ..user.ship import Parcel
-from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, introduce, respond, take_secret
+from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, derive_keys, introduce, respond, take_secret
 from .listener import set_up_socket, split_address
+from .notice import LeaveNotice
+from .seal import HEAD_BYTES, PIECE_BYTES, Head, Seal
 from .wire import (
-    HEAD,
     Alive,
     AskStack,
     Freed,
@@ -52,8 +55,6 @@ from .wire import (
     charge,
     decode_answer,
     decode_for_agent,
-    encode_frame,
-    split_head,
 )
 
 # How long one attempt to connect takes at most, and how long to wait before the next.
@@ -62,8 +63,14 @@ _RETRY_SECONDS = 0.5
 _READ_BYTES = 256 << 10
 # Values that are sent in one frame at most: the trainer takes each as soon as it is there.
 _MAX_VALUES = 64
+# Of one system call.
+_MAX_BUFFERS = 128
 _SLOT_BYTES = 1 << 20
 _EXIT_USAGE = 2
+# After SIGTERM, an agent of `serve_one` has so long: some seconds less than what most systems grant.
+_GRACE_SECONDS = 20.0
+# How often to look whether it has come.
+_NOTICE_SECONDS = 0.5
 
 
 class _TrainerGone(Exception):
@@ -72,10 +79,12 @@ class _TrainerGone(Exception):
 
 def serve_one(addresses: Sequence[str], seat: int) -> None:
     """Be the agent of one worker, until its connection ends: what `LocalLauncher` starts."""
+    notice = LeaveNotice(_GRACE_SECONDS)
+    notice.listen()
     try:
         secret = take_secret()
         sock = _connect(addresses, time.monotonic())
-        _serve(sock, secret, seat)
+        _serve(sock, secret, seat, notice)
     except HeadraceError as error:
         sys.stderr.write(f"headrace worker: {error}\n")
         raise SystemExit(_EXIT_USAGE) from None
@@ -83,7 +92,14 @@ def serve_one(addresses: Sequence[str], seat: int) -> None:
         raise SystemExit(130) from None
 
 
-def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, return_seconds: float) -> int:
+def serve(
+    addresses: Sequence[str],
+    secret: bytes,
+    *,
+    wait_seconds: float,
+    return_seconds: float,
+    grace_seconds: float = _GRACE_SECONDS,
+) -> int:
     """Be an agent for whichever worker the trainer needs, again and again, until it is not reached any more.
 
     Args:
@@ -91,6 +107,7 @@ def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, retur
         secret: Of the run.
         wait_seconds: How long to try to reach the trainer first.
         return_seconds: The same after a connection has ended: the trainer may have begun anew.
+        grace_seconds: How long to finish what was begun after SIGTERM, the notice to leave.
 
     Returns:
         How many connections there were.
@@ -99,6 +116,8 @@ def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, retur
         ConfigError: An address is wrong, the trainer was not reached at all, or it has no use for this worker.
         WireError: It does not know the secret.
     """
+    notice = LeaveNotice(grace_seconds)
+    notice.listen()
     num_sessions, deadline = 0, time.monotonic() + wait_seconds
     while True:
         try:
@@ -107,8 +126,10 @@ def serve(addresses: Sequence[str], secret: bytes, *, wait_seconds: float, retur
             if num_sessions:
                 return num_sessions
             raise
-        if _serve(sock, secret, -1):
+        if _serve(sock, secret, -1, notice):
             num_sessions, deadline = num_sessions + 1, time.monotonic() + return_seconds
+        if notice.deadline is not None:
+            return num_sessions
         time.sleep(_RETRY_SECONDS)
 
 
@@ -135,27 +156,38 @@ def _connect(addresses: Sequence[str], deadline: float) -> socket.socket:
         time.sleep(_RETRY_SECONDS)
 
 
-def _serve(sock: socket.socket, secret: bytes, seat: int) -> bool:
+def _serve(sock: socket.socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
     """Be a worker until the connection ends; return whether it was one to a trainer at all."""
     is_known = False
     with sock:
         try:
-            _shake_hands(sock, secret)
+            incoming, outgoing = _shake_hands(sock, secret)
             is_known = True
-            welcome, buffers = _wait_for_job(sock, seat)
-            session = _Session(sock, welcome, buffers)
+            welcome, buffers = _wait_for_job(sock, seat, incoming, outgoing)
+            session = _Session(sock, incoming, outgoing, welcome, buffers, notice)
             del buffers
             try:
+                notice.on_notice = session.note_begun
                 session.run()
             finally:
                 session.close()
         except _TrainerGone:
             pass
+        except WireError as error:
+            if not is_known:
+                raise
+            sys.stderr.write(f"headrace worker: the connection was given up: {error}\n")
+        finally:
+            notice.on_notice = None
     return is_known
 
 
-def _shake_hands(sock: socket.socket, secret: bytes) -> None:
-    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes."""
+def _shake_hands(sock: socket.socket, secret: bytes) -> tuple[Seal, Seal]:
+    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes.
+
+    Returns:
+        The seals of what comes from the trainer and of what goes to it.
+    """
     greeting = bytes(_read(sock, GREETING_BYTES))
     response = respond(secret, greeting)
     _write(sock, [memoryview(response)])
@@ -167,18 +199,28 @@ def _shake_hands(sock: socket.socket, secret: bytes) -> None:
             fix="give the worker and the trainer the same secret; if they have it, the trainer has just ended",
         ) from None
     check_trainer(secret, greeting, response, proof)
+    keys = derive_keys(secret, greeting, response)
+    return Seal(keys.of_trainer), Seal(keys.of_agent)
 
 
-def _wait_for_job(sock: socket.socket, seat: int) -> tuple[Welcome, list[memoryview]]:
+def _wait_for_job(sock: socket.socket, seat: int, incoming: Seal, outgoing: Seal) -> tuple[Welcome, list[memoryview]]:
     """Introduce this agent, and wait until it is needed."""
-    _write(sock, [memoryview(encode_frame(introduce(seat)))])
-    num_bytes, num_value_bytes = split_head(_read(sock, HEAD.size))
-    answer = decode_answer(_read(sock, num_bytes))
+    _write(sock, [memoryview(outgoing.frame(introduce(seat)))])
+    head = incoming.open_head(_read(sock, HEAD_BYTES))
+    packet = _read(sock, head.num_bytes)
+    incoming.check_packet(head, packet)
+    answer = decode_answer(packet)
     if isinstance(answer, Refused):
         raise ConfigError(answer.what, where=socket.gethostname(), fix=answer.fix or None)
-    if sum(answer.buffer_bytes) != num_value_bytes:
+    if sum(num_bytes + incoming.checksum_bytes for num_bytes in answer.buffer_bytes) != head.num_part_bytes:
         raise WireError("the job does not have the length of its parts")
-    return answer, [_read(sock, size) for size in answer.buffer_bytes]
+    buffers = []
+    for num_bytes in answer.buffer_bytes:
+        buffers.append(buffer := _read(sock, num_bytes))
+        computed = incoming.begin_value()
+        computed.update(buffer)
+        incoming.check_value(computed, _read(sock, incoming.checksum_bytes))
+    return answer, buffers
 
 
 @contextlib.contextmanager
@@ -226,8 +268,22 @@ def _bytes_in_slot(result: SlotResult) -> memoryview:
 class _Session:
     """One worker, as long as its connection lasts."""
 
-    def __init__(self, sock: socket.socket, welcome: Welcome, buffers: Sequence[memoryview]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        incoming: Seal,
+        outgoing: Seal,
+        welcome: Welcome,
+        buffers: Sequence[memoryview],
+        notice: LeaveNotice,
+    ) -> None:
         self._sock = sock
+        self._notice = notice
+        self._num_submitted = self._num_answered = 0  # tickets, but for those that were given up before
+        self._leaves_after = 0  # so many answers, once it was told to leave
+        self._seal_in, self._seal_out = incoming, outgoing
+        outgoing.checks_values = welcome.checks_values
+        self._head: Head | None = None  # of a frame whose messages are not there yet
         self._worker_idx = welcome.worker_idx
         self._max_bytes = welcome.max_bytes
         self._credit_bytes = welcome.credit_bytes
@@ -263,13 +319,26 @@ class _Session:
         self._send((Alive(False),))
         while True:
             left = self._sent_at + self._alive_seconds - time.monotonic()
-            events = self._executor.wait(max(left, 0.0))
+            events = self._executor.wait(min(max(left, 0.0), _NOTICE_SECONDS))
             self._held += [event for event in events if type(event) is not Beat]
+            self._num_answered += sum(type(event) in (Done, Failed) for event in events)
             self._pass_on()
+            if self._notice.deadline is not None and self._may_leave(self._notice.deadline):
+                self._send((HasEnded("was told to leave (SIGTERM)", None, "", True),))
+                return
             has_progress = any(type(event) is Beat for event in events)
             if has_progress or time.monotonic() - self._sent_at >= self._alive_seconds:
                 self._send((Alive(has_progress),))
             self._hear()
+
+    def note_begun(self) -> None:
+        """Take note of which ticket is being worked on: called in the handler of the signal."""
+        self._leaves_after = min(self._num_answered + 1, self._num_submitted)
+
+    def _may_leave(self, deadline: float) -> bool:
+        """Tell whether what was begun before the notice has been finished and sent, or the grace is over."""
+        is_done = self._num_answered >= self._leaves_after and not self._held
+        return is_done or time.monotonic() >= deadline
 
     def close(self) -> None:
         """End the worker."""
@@ -296,7 +365,8 @@ class _Session:
                     event = msgspec.structs.replace(event, result=RemoteResult(result.header, result.num_bytes))
                     values.append(_bytes_in_slot(result))
                 elif type(event) is Exited:
-                    event = HasEnded(event.cause, event.item, event.advice)  # type: ignore[assignment]
+                    is_orderly = self._notice.deadline is not None  # whoever told this process told the worker, too
+                    event = HasEnded(event.cause, event.item, event.advice, is_orderly)  # type: ignore[assignment]
                 messages.append(event)
                 self._held.popleft()
             if is_short and self._said_waiting_at != self._freed_bytes:
@@ -309,8 +379,15 @@ class _Session:
 
     def _send(self, messages: Sequence[Any], values: Sequence[memoryview] = ()) -> None:
         """Send a frame."""
-        frame = encode_frame(messages, sum(value.nbytes for value in values))
-        _write(self._sock, [memoryview(frame), *values])
+        parts = [memoryview(self._seal_out.frame(messages, len(values), sum(value.nbytes for value in values)))]
+        num_bytes = 0
+        for part in self._seal_out.parts(values):
+            parts.append(part)
+            num_bytes += part.nbytes
+            if num_bytes >= PIECE_BYTES or len(parts) >= _MAX_BUFFERS:
+                _write(self._sock, parts)  # which takes them
+                num_bytes = 0
+        _write(self._sock, parts)
         self._sent_at = time.monotonic()
 
     # --- from the trainer ---
@@ -326,22 +403,32 @@ class _Session:
             if not data:
                 raise _TrainerGone
             self._incoming += data
-            while len(self._incoming) >= HEAD.size:
-                num_bytes, _ = split_head(bytes(self._incoming[: HEAD.size]))
-                end = HEAD.size + num_bytes
-                if len(self._incoming) < end:
-                    break
-                messages = decode_for_agent(bytes(self._incoming[HEAD.size : end]))
-                del self._incoming[:end]
-                for message in messages:
+            while (packet := self._next_packet()) is not None:
+                for message in decode_for_agent(packet):
                     self._obey(message)
             if len(data) < _READ_BYTES:
                 return
+
+    def _next_packet(self) -> bytes | None:
+        """Return the messages of the next frame, if they are there."""
+        if self._head is None:
+            if len(self._incoming) < HEAD_BYTES:
+                return None
+            self._head = self._seal_in.open_head(bytes(self._incoming[:HEAD_BYTES]))
+            del self._incoming[:HEAD_BYTES]
+        if len(self._incoming) < self._head.num_bytes:
+            return None
+        packet = bytes(self._incoming[: self._head.num_bytes])
+        del self._incoming[: self._head.num_bytes]
+        self._seal_in.check_packet(self._head, packet)
+        self._head = None
+        return packet
 
     def _obey(self, message: ToAgent) -> None:
         executor = self._executor
         match message:
             case Submit(run_id, tickets, payloads):
+                self._num_submitted += len(tickets)
                 executor.submit_burst(self._worker_idx, run_id, tickets, payloads)
             case Freed(num_bytes):
                 self._freed_bytes = num_bytes
@@ -354,6 +441,7 @@ class _Session:
                 self._keep_run(-1)
             case RestartWorker(first_item):
                 self._keep(lambda _: False)  # of the worker that is replaced
+                self._num_submitted = self._num_answered
                 executor.restart(self._worker_idx, first_item)
                 self._send((Restarted(),))
             case AskStack():
@@ -374,6 +462,7 @@ class _Session:
 
     def _keep_run(self, run_id: int) -> None:
         """Keep what is of a run. The end of a worker is of no run, and kept."""
+        self._num_submitted = self._num_answered
         self._keep(lambda event: getattr(event, "run_id", run_id) == run_id)
 
     def _fail_waiting(self, kept_bytes: int) -> None:

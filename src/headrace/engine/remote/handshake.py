@@ -7,7 +7,8 @@
 A proof is an HMAC with the secret over the role and both challenges, so one cannot be used for the other role, nor
 again, and who listens learns nothing that helps. Invariants: each step has a fixed length, so a stranger can send no
 more than that; nothing else is looked at, let alone unpickled, before the proof is; proofs are compared in constant
-time. What is *not* promised: what follows is not encrypted, see docs/remote-workers.md.
+time. From the secret and both challenges follow the keys of this connection, see `seal.py`. What is *not* promised:
+what follows is not encrypted, see docs/remote-workers.md.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import socket
 import stat
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,7 +34,7 @@ from .wire import Introduction, WireError
 SECRET_VARIABLE = "HEADRACE_WORKER_SECRET"  # noqa: S105 - the name of the variable
 """The environment variable that has the secret."""
 
-_MAGIC = b"headrace-worker-1\n"
+_MAGIC = b"headrace-worker-2\n"
 _NONCE_BYTES = 32
 _PROOF_BYTES = hashlib.sha256().digest_size
 _MIN_SECRET_CHARS = 16
@@ -87,6 +89,24 @@ def check_trainer(secret: bytes, greeting: bytes, response: bytes, proof: bytes)
     """
     if not hmac.compare_digest(proof, _proof(secret, b"trainer", _nonce(greeting), _nonce(response))):
         raise WireError("what listens there does not know the secret of this run")
+
+
+class Keys(NamedTuple):
+    """What the two directions of a connection are sealed with.
+
+    Attributes:
+        of_agent: For what the agent says.
+        of_trainer: For what the trainer says.
+    """
+
+    of_agent: bytes
+    of_trainer: bytes
+
+
+def derive_keys(secret: bytes, greeting: bytes, response: bytes) -> Keys:
+    """Return the keys of a connection: others for each, since both sides have drawn a challenge."""
+    nonces = _nonce(greeting), _nonce(response)
+    return Keys(_proof(secret, b"key of the agent", *nonces), _proof(secret, b"key of the trainer", *nonces))
 
 
 def _proof(secret: bytes, role: bytes, nonce_of_trainer: bytes, nonce_of_agent: bytes) -> bytes:

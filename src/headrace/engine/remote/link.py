@@ -1,8 +1,8 @@
 """The trainer's side of one connection to an agent: frames in, frames out, nothing that blocks.
 
 The bytes of values are received straight into the memory that they stay in, but for those that came with the messages
-before them. Invariants: messages come out in the order in which they were sent, each when its value is complete; what
-an agent announces is checked against its credit before memory is taken for it.
+before them. Invariants: messages come out in the order in which they were sent, each when its value is complete and has
+the right checksum; what an agent announces is checked against its credit before memory is taken for it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..events import Done
+from .listener import Connection
 from .memory import ReceiveMemory
-from .wire import (
-    HEAD,
-    FromAgent,
-    Introduction,
-    RemoteResult,
-    ToAgent,
-    WireError,
-    charge,
-    decode_from_agent,
-    encode_frame,
-    split_head,
-)
+from .seal import HEAD_BYTES, PIECE_BYTES, Head
+from .wire import FromAgent, RemoteResult, ToAgent, WireError, charge, decode_from_agent
 
 # Bytes that are read at once where messages are expected: enough for many small results, and little to be copied where
 # the bytes of a large one come with its message.
@@ -42,31 +33,37 @@ class AgentLink:
     """A connection to an agent that has introduced itself.
 
     Args:
-        sock: Of the listener; owned from now on.
-        introduction: Of the agent.
+        connection: Of the listener; owned from now on.
         memory: Where the values of its worker are received.
 
     Attributes:
         host: The name of its machine.
+        is_local: Whether that is this machine, so that no network is between.
         lost: Why the connection is of no use any more, as words; `None`: it is.
         is_blocked: Whether the socket takes no more now.
         num_sent: Bytes that it has taken in all.
+        num_received: Bytes that were read from it in all.
     """
 
-    def __init__(self, sock: socket.socket, introduction: Introduction, memory: ReceiveMemory) -> None:
-        self.host, self.pid = introduction.host, introduction.pid
+    def __init__(self, connection: Connection, memory: ReceiveMemory) -> None:
+        self.host, self.pid = connection.introduction.host, connection.introduction.pid
+        self.is_local = connection.is_local
         self.lost: str | None = None
         self.is_blocked = False
-        self.num_sent = 0
-        self._sock = sock
+        self.num_sent = self.num_received = 0
+        self._sock = connection.sock
+        self._incoming, self._outgoing_seal = connection.incoming, connection.outgoing
         self._memory = memory
         self._outgoing: deque[memoryview] = deque()
         self._messages: list[ToAgent] = []
         self._buffer = memoryview(bytearray(_BUFFER_BYTES))
         self._start = self._end = 0  # of what is in the buffer and was not looked at
+        self._head: Head | None = None  # of a frame whose messages are not there yet
         self._decoded: deque[FromAgent] = deque()  # of a frame whose values are being received
         self._filled: Done[Any] | None = None  # whose value is being received
         self._rest = _NOTHING  # what of it is missing
+        self._computed = self._incoming.begin_value()  # the checksum of what of it is there
+        self._low_water_bytes = 1  # so many have to be there before `fileno` is readable
 
     def fileno(self) -> int:
         """Return the descriptor, to wait on."""
@@ -78,15 +75,17 @@ class AgentLink:
         """Send a message with the next `flush`."""
         self._messages.append(message)
 
-    def put_frame(self, frame: bytes, values: Sequence[memoryview] = ()) -> None:
+    def put_frame(self, messages: Any, values: Sequence[memoryview] = ()) -> None:
         """Send a frame with the next `flush`, before all messages that are put from now on."""
+        seal = self._outgoing_seal
+        frame = seal.frame(messages, len(values), sum(value.nbytes for value in values))
         self._outgoing.append(memoryview(frame))
-        self._outgoing += [value for value in values if value.nbytes]
+        self._outgoing += seal.parts(values)
 
     def flush(self) -> None:
         """Send what the socket takes."""
         if self._messages:
-            self.put_frame(encode_frame(self._messages))
+            self.put_frame(self._messages)
             self._messages = []
         outgoing = self._outgoing
         while outgoing and self.lost is None:
@@ -112,6 +111,10 @@ class AgentLink:
 
     # --- in ---
 
+    def expect_values(self, *, with_checksums: bool) -> None:
+        """Say whether values that come in have checksums, as the agent was told."""
+        self._incoming.checks_values = with_checksums
+
     def receive(self) -> list[FromAgent]:
         """Return the messages that are complete; none if nothing new is."""
         messages: list[FromAgent] = []
@@ -119,9 +122,24 @@ class AgentLink:
             for _ in range(_MAX_READS):
                 if not self._read(messages):
                     break
+            self._set_low_water()
         except WireError as error:
             self.lost = error.what
         return messages
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether bytes may have come although `fileno` is not readable: to be read now and then nevertheless."""
+        return self._low_water_bytes > 1
+
+    def _set_low_water(self) -> None:
+        """Have the system wake nobody for a small part of a large value: that costs as much as a copy of 100 KiB."""
+        rest_bytes = self._rest.nbytes
+        num_bytes = min(rest_bytes - _BUFFER_BYTES // 2, PIECE_BYTES) if rest_bytes > _BUFFER_BYTES else 1
+        if num_bytes != self._low_water_bytes:
+            with contextlib.suppress(OSError):  # one that is lost, as is heard next
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, num_bytes)
+            self._low_water_bytes = num_bytes
 
     def _read(self, messages: list[FromAgent]) -> bool:
         """Read once; tell whether there may be more."""
@@ -137,8 +155,11 @@ class AgentLink:
         if num_bytes == 0:
             self.lost = "it was closed"
             return False
+        self.num_received += num_bytes
         is_full = num_bytes == target.nbytes
         if is_value:
+            if self._incoming.checks_values:
+                self._computed.update(target[:num_bytes])
             self._rest = target[num_bytes:]
         else:
             self._end += num_bytes
@@ -150,7 +171,7 @@ class AgentLink:
         while True:
             if self._filled is not None:
                 self._fill_from_buffer()
-                if self._rest.nbytes:
+                if self._rest.nbytes or not self._has_checksum():
                     return
                 messages.append(self._filled)
                 self._filled, self._rest = None, _NOTHING  # even an empty view of the value would hold its memory
@@ -167,8 +188,22 @@ class AgentLink:
         num_bytes = min(self._end - self._start, self._rest.nbytes)
         if num_bytes:
             self._rest[:num_bytes] = self._buffer[self._start : self._start + num_bytes]
+            if self._incoming.checks_values:
+                self._computed.update(self._rest[:num_bytes])
             self._rest = self._rest[num_bytes:]
             self._start += num_bytes
+
+    def _has_checksum(self) -> bool:
+        """Tell whether the checksum of a value is there, too, and see that it is right."""
+        if not self._incoming.checks_values:
+            return True
+        num_bytes = self._incoming.checksum_bytes
+        if self._end - self._start < num_bytes:
+            self._make_room(num_bytes)
+            return False
+        start, self._start = self._start, self._start + num_bytes
+        self._incoming.check_value(self._computed, self._buffer[start : self._start])
+        return True
 
     def _begin_value(self, done: Done[Any], result: RemoteResult) -> None:
         memory = self._memory
@@ -176,39 +211,47 @@ class AgentLink:
         if charge(result.num_bytes) + memory.held_bytes > memory.max_bytes:
             raise WireError(f"a result of {result.num_bytes} bytes is more than the credit that the worker had")
         result.data = memory.reserve(result.num_bytes)
-        self._filled, self._rest = done, memoryview(result.data)
+        self._filled, self._rest, self._computed = done, memoryview(result.data), self._incoming.begin_value()
 
     def _decode_frame(self) -> bool:
         """Decode the messages of the next frame, if they are there."""
-        start, num_bytes = self._start, self._end - self._start
-        needed = HEAD.size
-        if num_bytes >= needed:
-            num_message_bytes, num_value_bytes = split_head(self._buffer[start : start + needed])
-            needed += num_message_bytes
-            if num_bytes >= needed:
-                self._start += needed
-                self._decode(self._buffer[start + HEAD.size : start + needed], num_value_bytes)
-                if self._start == self._end:
-                    self._start = self._end = 0
-                    if self._buffer.nbytes > _BUFFER_BYTES:
-                        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-                return True
-        if start:
-            self._buffer[:num_bytes] = bytes(self._buffer[start : self._end])
-            self._start, self._end = 0, num_bytes
-        if needed > self._buffer.nbytes:
-            larger = memoryview(bytearray(needed))
-            larger[:num_bytes] = self._buffer[:num_bytes]
-            self._buffer = larger
-        return False
+        if self._head is None:
+            if self._end - self._start < HEAD_BYTES:
+                self._make_room(HEAD_BYTES)
+                return False
+            start, self._start = self._start, self._start + HEAD_BYTES
+            self._head = self._incoming.open_head(self._buffer[start : self._start])
+        head = self._head
+        if self._end - self._start < head.num_bytes:
+            self._make_room(head.num_bytes)
+            return False
+        start, self._start, self._head = self._start, self._start + head.num_bytes, None
+        self._decode(self._buffer[start : self._start], head)
+        if self._start == self._end and self._buffer.nbytes > _BUFFER_BYTES:
+            self._buffer, self._start, self._end = memoryview(bytearray(_BUFFER_BYTES)), 0, 0
+        return True
 
-    def _decode(self, packet: memoryview, num_value_bytes: int) -> None:
+    def _make_room(self, num_bytes: int) -> None:
+        """Have the buffer take so many bytes from `start` on."""
+        start, num_there = self._start, self._end - self._start
+        if start:
+            self._buffer[:num_there] = bytes(self._buffer[start : self._end])
+            self._start, self._end = 0, num_there
+        if num_bytes > self._buffer.nbytes:
+            larger = memoryview(bytearray(num_bytes))
+            larger[:num_there] = self._buffer[:num_there]
+            self._buffer = larger
+
+    def _decode(self, packet: memoryview, head: Head) -> None:
+        self._incoming.check_packet(head, packet)
         try:
             messages = decode_from_agent(packet)
         except Exception as error:  # msgspec's, and those of a failure that is no failure
             raise WireError(f"a message cannot be read: {error}") from error
-        values = [message.result for message in messages if type(message) is Done]
-        if sum(value.num_bytes for value in values if type(value) is RemoteResult) != num_value_bytes:
+        results = [message.result for message in messages if type(message) is Done]
+        checksum_bytes = self._incoming.checksum_bytes
+        num_part_bytes = sum(result.num_bytes + checksum_bytes for result in results if type(result) is RemoteResult)
+        if num_part_bytes != head.num_part_bytes:
             raise WireError("a frame does not have the length of its values")
         self._decoded += messages
 

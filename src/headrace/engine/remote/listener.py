@@ -23,10 +23,12 @@ from .handshake import (
     MAX_INTRODUCTION_BYTES,
     RESPONSE_BYTES,
     answer,
+    derive_keys,
     find_mismatch,
     make_greeting,
 )
-from .wire import HEAD, Introduction, Refused, WireError, decode_introduction, encode_frame, split_head
+from .seal import HEAD_BYTES, Head, Seal
+from .wire import Introduction, Refused, WireError, decode_introduction
 
 _logger = logging.getLogger("headrace.engine")
 
@@ -54,6 +56,37 @@ def set_up_socket(sock: socket.socket) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
+@dataclass
+class Connection:
+    """A connection to an agent that knows the secret.
+
+    Attributes:
+        sock: It does not block.
+        introduction: Of the agent.
+        incoming: Of what the agent says.
+        outgoing: Of what the trainer says.
+    """
+
+    sock: socket.socket
+    introduction: Introduction
+    incoming: Seal
+    outgoing: Seal
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the other end is on this machine, as far as can be told here."""
+        try:
+            return bool(self.sock.getsockname()[0] == self.sock.getpeername()[0])
+        except OSError:  # it is gone, of which will be heard
+            return False
+
+    def refuse(self, what: str, fix: str) -> None:
+        """Tell the agent that there is no use for it, and hang up."""
+        with contextlib.suppress(OSError):
+            self.sock.send(self.outgoing.frame(Refused(what, fix)))
+        self.sock.close()
+
+
 class Waiting(Protocol):
     """Who waits for an agent.
 
@@ -65,8 +98,8 @@ class Waiting(Protocol):
     seat: int
     takes_any: bool
 
-    def welcome(self, sock: socket.socket, introduction: Introduction) -> None:
-        """Take an agent, and own its socket."""
+    def welcome(self, connection: Connection) -> None:
+        """Take an agent, and own its connection."""
 
     def refuse(self, error: ConfigError) -> None:
         """Take note that its agent cannot be used."""
@@ -82,8 +115,8 @@ class _Stranger:
     greeting: bytes = field(default_factory=make_greeting)
     num_needed: int = RESPONSE_BYTES
     received: bytearray = field(default_factory=bytearray)
-    is_proven: bool = False
-    is_headed: bool = False
+    seals: tuple[Seal, Seal] | None = None  # of what it says and of what it is told, once it is proven
+    head: Head | None = None  # of its introduction
 
 
 class Listener:
@@ -111,7 +144,7 @@ class Listener:
             self._by_fd[sock.fileno()] = sock
             self._epoll.register(sock, select.EPOLLIN)
         self._strangers: dict[int, _Stranger] = {}  # by descriptor, the oldest first
-        self._spares: dict[int, tuple[socket.socket, Introduction]] = {}
+        self._spares: dict[int, Connection] = {}
         self._waiting: dict[int, Waiting] = {}
         self._num_refused = 0
 
@@ -128,16 +161,21 @@ class Listener:
         names = [host] if host else [sock.getsockname()[0] for sock in self._sockets]
         return tuple(join_address(name, self.port) for name in names)
 
+    @property
+    def num_spares(self) -> int:
+        """How many agents wait for a worker that is missing, whoever started them."""
+        return len(self._spares)
+
     def expect(self, waiting: Waiting) -> None:
         """Have an agent taken when it comes; at once, if one is spare that will do."""
         while waiting.takes_any and self._spares:
-            fd, (sock, introduction) = next(iter(self._spares.items()))
+            fd, connection = next(iter(self._spares.items()))
             del self._spares[fd]
             self._epoll.unregister(fd)
-            if _is_open(sock):
-                waiting.welcome(sock, introduction)
+            if _is_open(connection.sock):
+                waiting.welcome(connection)
                 return
-            sock.close()
+            connection.sock.close()
         self._waiting[waiting.seat] = waiting
 
     def forget(self, waiting: Waiting) -> None:
@@ -157,7 +195,7 @@ class Listener:
                 self._hear(self._strangers[fd])
             elif fd in self._spares:  # which have nothing to say: it has ended
                 self._epoll.unregister(fd)
-                self._spares.pop(fd)[0].close()
+                self._spares.pop(fd).sock.close()
         if self._strangers:
             now = time.monotonic()
             for stranger in [stranger for stranger in self._strangers.values() if stranger.deadline <= now]:
@@ -167,8 +205,8 @@ class Listener:
         """Close the port, and all connections of agents that nobody has taken; in a forked process, too."""
         for sock in (*self._sockets, *(stranger.sock for stranger in self._strangers.values())):
             sock.close()
-        for sock, _ in self._spares.values():
-            sock.close()
+        for connection in self._spares.values():
+            connection.sock.close()
         self._epoll.close()
         self._strangers.clear()
         self._spares.clear()
@@ -218,22 +256,24 @@ class Listener:
         stranger.received.clear()
         # From now on: the consumer may have been away, and not the stranger.
         stranger.deadline = time.monotonic() + _HANDSHAKE_SECONDS
-        if not stranger.is_proven:
+        if stranger.seals is None:
             self._say(stranger, answer(self._secret, stranger.greeting, step))
-            stranger.is_proven, stranger.num_needed = True, HEAD.size
-        elif not stranger.is_headed:
-            stranger.num_needed, num_value_bytes = split_head(step, MAX_INTRODUCTION_BYTES)
-            if num_value_bytes or not stranger.num_needed:
+            keys = derive_keys(self._secret, stranger.greeting, step)
+            stranger.seals, stranger.num_needed = (Seal(keys.of_agent), Seal(keys.of_trainer)), HEAD_BYTES
+        elif stranger.head is None:
+            stranger.head = head = stranger.seals[0].open_head(step, MAX_INTRODUCTION_BYTES)
+            if head.num_part_bytes or not head.num_bytes:
                 raise WireError("its introduction has a wrong length")
-            stranger.is_headed = True
+            stranger.num_needed = head.num_bytes
         else:
+            stranger.seals[0].check_packet(stranger.head, step)
             try:
                 introduction = decode_introduction(step)
             except Exception as error:
                 raise WireError(f"its introduction cannot be read: {error}") from error
             del self._strangers[stranger.sock.fileno()]
             self._epoll.unregister(stranger.sock)
-            self._arrive(stranger.sock, introduction)
+            self._arrive(Connection(stranger.sock, introduction, *stranger.seals))
 
     def _say(self, stranger: _Stranger, data: bytes) -> None:
         with contextlib.suppress(OSError):  # of so few bytes all fit; if it is gone, that is heard next
@@ -249,14 +289,15 @@ class Listener:
 
     # --- agents ---
 
-    def _arrive(self, sock: socket.socket, introduction: Introduction) -> None:
+    def _arrive(self, connection: Connection) -> None:
         """Give an agent to who waits for it, or keep it."""
+        introduction = connection.introduction
         waiting = self._waiting.get(introduction.seat)
         if waiting is None and introduction.seat < 0:
             waiting = next((one for one in self._waiting.values() if one.takes_any), None)
         mismatch = find_mismatch(introduction)
         if mismatch is not None:
-            refuse(sock, mismatch.what, mismatch.fix or "")
+            connection.refuse(mismatch.what, mismatch.fix or "")
             if waiting is None:
                 _logger.warning("%s", mismatch)
             else:
@@ -264,12 +305,12 @@ class Listener:
                 waiting.refuse(mismatch)
         elif waiting is not None:
             self.forget(waiting)
-            waiting.welcome(sock, introduction)
+            waiting.welcome(connection)
         elif introduction.seat < 0 and len(self._spares) < _MAX_SPARES:
-            self._spares[sock.fileno()] = sock, introduction
-            self._epoll.register(sock, select.EPOLLIN)
+            self._spares[connection.sock.fileno()] = connection
+            self._epoll.register(connection.sock, select.EPOLLIN)
         else:
-            refuse(sock, "another worker has taken its place", "")
+            connection.refuse("another worker has taken its place", "")
 
 
 class SharedPort:
@@ -303,13 +344,6 @@ class SharedPort:
         if self._num_users <= 0 and self._listener is not None:
             listener, self._listener = self._listener, None
             listener.close()
-
-
-def refuse(sock: socket.socket, what: str, fix: str) -> None:
-    """Tell an agent that there is no use for it, and hang up."""
-    with contextlib.suppress(OSError):
-        sock.send(encode_frame(Refused(what, fix)))
-    sock.close()
 
 
 def _is_open(sock: socket.socket) -> bool:

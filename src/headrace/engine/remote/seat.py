@@ -7,7 +7,6 @@ the life before is reported; the end of a life is reported once. The memory that
 from __future__ import annotations
 
 import itertools
-import socket
 from collections.abc import Callable
 
 import msgspec
@@ -19,6 +18,7 @@ from ..process.messages import Begin
 from ..user.failure import Failure
 from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
+from .listener import Connection
 from .memory import ReceiveMemory
 from .wire import (
     Alive,
@@ -27,12 +27,12 @@ from .wire import (
     FromAgent,
     GiveUpWaiting,
     HasEnded,
-    Introduction,
     Restarted,
     RestartWorker,
     Stack,
     ToAgent,
     WaitsForMemory,
+    Welcome,
 )
 
 # A launcher has so long to tell how an agent ended whose connection was lost.
@@ -48,8 +48,8 @@ _FREED_PART = 8
 # Seats of executors that share a listener must not be mistaken for each other.
 _seats = itertools.count(1)
 
-WriteWelcome = Callable[[int, int], tuple[bytes, list[memoryview]]]
-"""Worker and credit in bytes -> the frame that an agent is welcomed with, and the values that follow it."""
+WriteWelcome = Callable[[int, int, bool], tuple[Welcome, list[memoryview]]]
+"""Worker, credit in bytes, is it on this machine -> what an agent is told, and the large arrays that follow."""
 
 
 class Seat:
@@ -102,13 +102,15 @@ class Seat:
         self.has_exited, self._lost, self._refused = False, None, None
         self._launched = launcher.launch(Invitation(self.worker_idx, self.seat, addresses, secret))
 
-    def welcome(self, sock: socket.socket, introduction: Introduction) -> None:
+    def welcome(self, connection: Connection) -> None:
         """Take an agent, and give it the job."""
-        self.link = link = AgentLink(sock, introduction, self.memory)
-        self._host = introduction.host
+        self.link = link = AgentLink(connection, self.memory)
+        self._host = link.host
         self.memory.drain()
-        frame, values = self._write_welcome(self.worker_idx, self.memory.max_bytes - self.memory.held_bytes)
-        link.put_frame(frame, values)
+        credit_bytes = self.memory.max_bytes - self.memory.held_bytes
+        welcome, buffers = self._write_welcome(self.worker_idx, credit_bytes, link.is_local)
+        link.put_frame(welcome, buffers)
+        link.expect_values(with_checksums=welcome.checks_values)
         self._freed_before, self._told_bytes, self._num_restarts = self.memory.freed_bytes, 0, 0
         self.starved_since, self._is_new, self._heard_at = None, True, 0.0
         queue, self._queue = self._queue, []
@@ -149,6 +151,11 @@ class Seat:
         launched, self._launched = self._launched, None
         if launched is not None:
             launched.end(seconds)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no agent any more."""
+        return self._launched is None or self._launched.ending() is not None
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close descriptors, and leave the agent alone."""
@@ -223,8 +230,9 @@ class Seat:
         if link is None:
             return []
         events: list[Event] = []
+        num_received = link.num_received
         messages = link.receive()
-        if messages or link.lost is None:
+        if link.num_received != num_received:
             self._heard_at = now
         self._is_new = self._is_new and not messages
         for message in messages:
@@ -258,11 +266,13 @@ class Seat:
                 if num_bytes == self._told_bytes:  # else more was freed meanwhile
                     self.starved_since, self._starved_at = waited, num_bytes
                 return None
-            case HasEnded(cause, item, advice):
+            case HasEnded(cause, item, advice, is_orderly):
+                if is_orderly:
+                    self.hang_up()
                 if self.has_exited:
                     return None
                 self.has_exited = True
-                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice)
+                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice, is_orderly=is_orderly)
         return message
 
     def _on_host(self, failure: Failure) -> Failure:

@@ -1,14 +1,13 @@
 """What a trainer and the agents of its workers say to each other, once each knows who the other is.
 
-A frame is a head, a packet of messages, and the bytes of the values that these tell of, one after the other: they are
-received straight to where they stay. Invariants: what an agent says comes in the order in which it happened; lengths
-are checked before memory is taken for them; values and failures are opaque to the agent, and nothing is unpickled
-there. Messages that a worker process knows as well are those of `../process/messages.py`.
+A frame (`seal.py`) has messages, and after them the bytes of the values that these tell of, one after the other: they
+are received straight to where they stay. Invariants: what an agent says comes in the order in which it happened;
+lengths are checked before memory is taken for them; values and failures are opaque to the agent, and nothing is
+unpickled there. Messages that a worker process knows as well are those of `../process/messages.py`.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,12 +19,9 @@ from headrace.errors import HeadraceError
 
 from ..codec.codec import decode
 from ..events import Done, Failed, Ready, SetupFailed, StreamEnded
-from ..process.messages import Begin, Cancel, Message, Submit, decode_failure, encode_packet
+from ..process.messages import Begin, Cancel, Message, Submit, decode_failure
 from ..process.results import InlineArray, InlineResult
 from ..user.worker_info import CurrentItem
-
-HEAD = struct.Struct("<IQ")
-"""Bytes of the messages of a frame, and of the values that follow them."""
 
 MAX_MESSAGE_BYTES = 1 << 30
 """Bytes of the messages of one frame: one that says more is not one of ours."""
@@ -121,6 +117,7 @@ class Welcome(Message, frozen=True, tag=1):
         num_threads: For numerical libraries in the worker.
         credit_bytes: How much may be sent, see `charge`, before the trainer says that some of it is free again.
         alive_seconds: How often to say something.
+        checks_values: Whether values have checksums from now on, see `Seal`.
     """
 
     worker_idx: int
@@ -138,6 +135,7 @@ class Welcome(Message, frozen=True, tag=1):
     num_threads: int
     credit_bytes: int
     alive_seconds: float
+    checks_values: bool
 
 
 # --- from the trainer: besides what a worker process is told ---
@@ -185,11 +183,12 @@ class Alive(Message, frozen=True, tag=10):
 
 
 class HasEnded(Message, frozen=True, tag=11):
-    """The worker is gone, see `Exited`."""
+    """The worker is gone, see `Exited`; if in order, its agent ends, too."""
 
     cause: str
     item: CurrentItem | None
     advice: str
+    is_orderly: bool = False
 
 
 class Restarted(Message, frozen=True, tag=12):
@@ -225,21 +224,3 @@ decode_introduction: Callable[[bytes | memoryview], Introduction] = msgspec.msgp
 
 decode_answer: Callable[[bytes | memoryview], Refused | Welcome] = msgspec.msgpack.Decoder(Refused | Welcome).decode
 """Decode what a trainer answers to it."""
-
-
-def encode_frame(messages: Any, num_value_bytes: int = 0) -> bytes:
-    """Return a frame but for the bytes of its values."""
-    packet = encode_packet(messages)
-    return HEAD.pack(len(packet), num_value_bytes) + packet
-
-
-def split_head(data: bytes | memoryview, max_message_bytes: int = MAX_MESSAGE_BYTES) -> tuple[int, int]:
-    """Return how many bytes of messages, and of values, follow a head.
-
-    Raises:
-        WireError: They are more than may be.
-    """
-    num_bytes, num_value_bytes = HEAD.unpack(data)
-    if num_bytes > max_message_bytes:
-        raise WireError(f"a message of {num_bytes} bytes was announced, more than the limit of {max_message_bytes}")
-    return num_bytes, num_value_bytes

@@ -23,6 +23,7 @@ class WorkerInfo:
     Attributes:
         worker_idx: 0 .. num_workers - 1.
         num_workers: How many workers share the work; 1 where the consumer's own thread does it (`num_workers=0`).
+            Where they come and go, how many there were at the start, or `worker_idx + 1`, if that is more.
         executor: `"inline"`, `"thread"`, `"process"`, or the name of another executor.
         seed: A seed of this worker's own, for foreign code that wants one: data that depend on it depend on the number
             of workers. A worker that is started again has the same seed.
