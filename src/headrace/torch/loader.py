@@ -211,6 +211,10 @@ class _Progress:
 class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
     """Iterates over a loader: torch's base class draws the seed and asks the sampler, the engine makes the batches."""
 
+    _sampler_iter: Iterator[Any]
+    _base_seed: int
+    _shared_seed: int | None
+
     def __init__(self, loader: DataLoader) -> None:
         resumed, generators = loader._take_resumed(), Generators(loader)
         saved = generators.save()
