@@ -469,6 +469,12 @@ def test_a_reader_reads_any_sequences_in_any_order_while_an_epoch_is_read(open_d
             read = reader.read(number)
             assert read.seq_tag == reader.tags()[number]
             assert read.features["data"].tobytes() == of_epoch[2][read.seq_tag]
+    for reader in readers:
+        reader.start(wanted[1])
+    for number in range(20):  # each takes the workers from the other
+        for reader in readers:
+            read = reader.read(number)
+            assert (read.seq_tag, read.features["data"].tobytes()) == (f"seq-{number}", of_epoch[2][f"seq-{number}"])
     readers[0].start(ReadRequest(1, RangeOrder(range(2)), tags=tags))
     assert [readers[0].array(number, "data").tobytes() for number in range(2)] == [of_epoch[1][tag] for tag in tags]
 

@@ -86,7 +86,7 @@ TROUBLES = st.builds(
 
 
 def test_the_stream_is_the_same_whatever_happens_to_connections(behind: Callable[..., BehindProxies]) -> None:
-    @settings(deadline=None, max_examples=8)
+    @settings(deadline=None, max_examples=6)
     @given(st.lists(TROUBLES, min_size=1, max_size=3))
     def law(troubles: list[Trouble]) -> None:
         fresh = [Trouble(trouble.kind, trouble.after_bytes, trouble.of) for trouble in troubles]

@@ -18,7 +18,7 @@ from headrace.engine import Engine, EngineOptions, Job, Restarting
 from headrace.engine.local.thread import ThreadExecutor
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.remote import LocalLauncher, RemoteExecutor
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 
 # After so many results: so many workers, or one more death.
 CHANGES = st.lists(st.tuples(st.integers(0, 90), st.integers(1, 5)), max_size=6)
@@ -180,6 +180,8 @@ def test_where_nobody_can_come_or_go_resize_says_so() -> None:
         loader.resize(2)
     with open_loader(2) as loader, pytest.raises(ConfigError, match="num_workers"):
         loader.resize(0)
+    with pytest.raises(HeadraceError, match="closed"):
+        loader.resize(2)
     stream = Stream()
     with (
         hr.DataLoader(stream, batch_size=2, num_workers=2, transform=noisy) as loader,

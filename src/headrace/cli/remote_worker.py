@@ -9,6 +9,7 @@ import typer
 
 from headrace.engine.remote.agent import serve
 from headrace.engine.remote.handshake import SECRET_VARIABLE, take_secret
+from headrace.engine.remote.tls import Tls
 
 from .console import open_messages
 
@@ -32,13 +33,32 @@ def worker(
         float,
         typer.Option(metavar="SECONDS", min=0.0, help="How long to finish what was begun when told to end (SIGTERM)."),
     ] = 20.0,
+    tls_ca: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Certificates that the trainer's has to come from: the connection has TLS."),
+    ] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Certificate of this worker, if the trainer asks for one.")
+    ] = None,
+    tls_key: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Its private key, if it is in another file.")
+    ] = None,
+    tls_name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name in the trainer's certificate, if it is not HOST.")
+    ] = None,
 ) -> None:
     """Do the work of a loader that runs on another machine.
 
     The trainer has a RemoteExecutor(ConnectedWorkers(), port=...), which needs as many of these as it has workers. Both
     sides have to know the same secret.
     """
+    uses_tls = any(option is not None for option in (tls_ca, tls_cert, tls_key, tls_name))
     num_sessions = serve(
-        connect, take_secret(secret_file), wait_seconds=wait, return_seconds=return_wait, grace_seconds=grace
+        connect,
+        take_secret(secret_file),
+        wait_seconds=wait,
+        return_seconds=return_wait,
+        grace_seconds=grace,
+        tls=Tls(ca=tls_ca, cert=tls_cert, key=tls_key, name=tls_name) if uses_tls else None,
     )
     open_messages().print(f"the trainer is not there any more, after {num_sessions} connections")

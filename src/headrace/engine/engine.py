@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.errors import ConfigError, check_count
+from headrace.errors import ConfigError, HeadraceError, check_count
 
 from .executor import Executor, make_executor
 from .memory.lease import MemoryWatcher
@@ -90,8 +90,11 @@ class Engine:
         Raises:
             ConfigError: The consumer does the work itself; the executor cannot do it; or the run is one of streams, or
                 one `in_turns`: what it gives depends on the number.
+            HeadraceError: After `close`.
         """
         workers = self._workers
+        if workers.is_closed:
+            raise HeadraceError("this engine is closed", fix="make a new one")
         if workers.executor.runs_in == "caller":
             raise ConfigError(
                 f"resize({num_workers}): the consumer's own thread does the work here, and there are no workers",

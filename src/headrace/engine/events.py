@@ -146,10 +146,20 @@ class Offered:
     num_more: int
 
 
+@dataclass(frozen=True, slots=True)
+class Vacant:
+    """Nobody is there to be a worker that was restarted, nor is expected: it is to have no more tickets than it has.
+
+    Who does those that it has is up to the executor. It may be ignored: then it comes again.
+    """
+
+    worker_idx: int
+
+
 Answer = Done[Any] | Failed
 """What a worker says to a ticket."""
 
-Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Offered
+Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Offered | Vacant
 
 
 def events_of_others(events: Iterable[Event], worker_idx: int) -> list[Event]:

@@ -189,9 +189,10 @@ class Executor(ABC):
 _CLASS_OF = {
     "inline": ("local.inline", "InlineExecutor"),
     "process": ("process.executor", "ProcessExecutor"),
+    "ray": ("remote.ray", "RayExecutor"),
     "thread": ("local.thread", "ThreadExecutor"),
 }
-_RUNS_IN: dict[str, RunsIn] = {"inline": "caller", "process": "process", "thread": "thread"}
+_RUNS_IN: dict[str, RunsIn] = {"inline": "caller", "process": "process", "ray": "process", "thread": "thread"}
 
 
 def where_runs(executor: str | Executor) -> RunsIn:

@@ -365,9 +365,10 @@ class Run(Iterator[Delivered]):
                 case Add(worker_idx):
                     self._report.expect(worker_idx, is_remote=self._executor.is_remote(worker_idx))
                     self._workers.add(worker_idx)
-                    self._workers.num_workers = self._supervisor.num_workers  # some come by themselves
+                    self._workers.num_workers = self._supervisor.num_workers  # some come and go by themselves
                 case Remove(worker_idx):
                     self._workers.remove(worker_idx)
+                    self._workers.num_workers = self._supervisor.num_workers
                 case Warn(text, stack_of):
                     stack = self._stack_of(stack_of)
                     _logger.warning("%s", f"{text}\n{stack}" if stack else text)

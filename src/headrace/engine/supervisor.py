@@ -42,6 +42,7 @@ from .events import (
     SetupFailed,
     Silent,
     StreamEnded,
+    Vacant,
     Warn,
 )
 from .options import EngineOptions, ErrorPolicy, Raising, Restarting
@@ -356,6 +357,13 @@ class Supervisor:
     def _on_offered(self, event: Offered) -> list[Action]:
         return self._on_resized(Resized(self.num_workers + event.num_more))
 
+    def _on_vacant(self, event: Vacant) -> list[Action]:
+        if self.why_not_resizable is not None:
+            return []
+        self._force.let_go(event.worker_idx)
+        self.look_further(self.tickets_per_worker)
+        return self._dismiss()
+
     def _dismiss(self) -> list[Action]:
         return [Remove(worker_idx) for worker_idx in self._force.dismiss()]
 
@@ -474,4 +482,5 @@ _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
     PayloadsEnded: Supervisor._on_payloads_ended,
     Resized: Supervisor._on_resized,
     Offered: Supervisor._on_offered,
+    Vacant: Supervisor._on_vacant,
 }

@@ -151,12 +151,17 @@ class Workforce:
         for worker_idx in reversed(range(len(self.states))):
             if self.num_staying <= num_workers:
                 break
-            if not self.states[worker_idx].is_leaving:
-                self.states[worker_idx].is_leaving = True
-                self.leaving.add(worker_idx)
-                self.num_staying -= 1
+            self.let_go(worker_idx)
         self._planned.clear()
         return new
+
+    def let_go(self, worker_idx: int) -> None:
+        """Have a worker get no more tickets, if another one stays."""
+        if self.num_staying > 1 and not self.states[worker_idx].is_leaving:
+            self.states[worker_idx].is_leaving = True
+            self.leaving.add(worker_idx)
+            self.num_staying -= 1
+            self._planned.clear()
 
     def dismiss(self) -> list[int]:
         """Return the numbers of workers that were let go and have nothing left to do; they are gone."""

@@ -74,13 +74,13 @@ class Batch(Mapping[str, Any]):
     chunk_starts: NDArray[np.int64] | None = None
     packing: Packing | None = None
     data_key: str | None = None
-    _joined_tags: str = field(default="", init=False, repr=False)  # what `tags` is made of
+    _joined_tags: str | None = field(default="", init=False, repr=False)  # what `tags` is made of, see `Made`
 
     __eq__ = object.__eq__  # a mapping would compare arrays, which have no one truth
     __hash__ = object.__hash__
 
-    def take_tags(self, tags: str | list[str]) -> None:
-        """Take the tags as they come from a worker; joined ones are split when they are first looked at."""
+    def take_tags(self, tags: str | list[str] | None) -> None:
+        """Take the tags as they come from a worker, see `Made`; the list is made when it is first looked at."""
         if isinstance(tags, list):
             self.tags = tags
         else:
@@ -92,7 +92,12 @@ class Batch(Mapping[str, Any]):
         def __getattr__(self, name: str) -> list[str]:
             if name != "tags":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            self.tags = tags = self._joined_tags.split(_SEPARATOR)  # the text stays: another thread may be here, too
+            joined = self._joined_tags  # it stays: another thread may be here, too
+            self.tags = tags = (
+                [ITEM_TAG.format(corpus_idx) for corpus_idx in self.corpus_idx.tolist()]
+                if joined is None
+                else joined.split(_SEPARATOR)
+            )
             return tags
 
     def __getitem__(self, key: str) -> Any:
@@ -173,34 +178,38 @@ class _NoKeyError(SourceError, KeyError):
 # --- on its way from a worker: plain containers, which take half the time of a class of their own ---
 
 _MARK, _SEPARATOR = "headrace batch", "\0"
+ITEM_TAG = "seq-{}"  # of what has no tag of its own, by its corpus index
 
 Made: TypeAlias = tuple[
     str,
-    str | list[str],
+    str | list[str] | None,
     NDArray[np.int64] | None,
     dict[str, Any],
     dict[str, NDArray[np.int32]],
     tuple[NDArray[np.int32], ...] | None,
 ]
-"""A mark; the tags of the members that were read, joined; which members of the task these are, `int64[k]`, None: all;
-data key -> array; data key -> `int32[k]`; `segment_ids`, `positions`, `rows`, `starts`, if rows are shared."""
+"""A mark; the tags of the members that were read, joined, or None: `ITEM_TAG`; which members of the task these are,
+`int64[k]`, None: all; data key -> array; data key -> `int32[k]`; `segment_ids`, `positions`, `rows`, `starts`, if rows
+are shared."""
 
 
 def pack_made(
-    tags: list[str],
+    tags: list[str] | None,
     kept: NDArray[np.int64] | None,
     arrays: dict[str, Any],
     lengths: dict[str, NDArray[np.int32]],
     packing: tuple[NDArray[np.int32], ...] | None = None,
 ) -> Made:
     """Return what a worker sends, see `Made`."""
+    return _MARK, None if tags is None else _joined(tags), kept, arrays, lengths, packing
+
+
+def _joined(tags: list[str]) -> str | list[str]:
     try:
-        text: str | list[str] = _SEPARATOR.join(tags)
-        if text.count(_SEPARATOR) != len(tags) - 1:
-            text = tags
+        text = _SEPARATOR.join(tags)
     except TypeError:  # a class of the user's has tags that are no texts
-        text = tags
-    return _MARK, text, kept, arrays, lengths, packing
+        return tags
+    return text if text.count(_SEPARATOR) == len(tags) - 1 else tags
 
 
 def is_made(value: Any) -> bool:

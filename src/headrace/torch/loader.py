@@ -45,7 +45,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
 
     Attributes:
         engine_options: What to do about errors, deaths and stalls, in place of what `prefetch_factor` and `timeout`
-            say; it counts from the next iteration on.
+            say, for the workers that start from then on.
 
     Raises:
         ValueError: As torch, for arguments that contradict each other.

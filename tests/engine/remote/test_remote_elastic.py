@@ -26,6 +26,7 @@ from headrace.engine.remote import (
     RemoteExecutor,
 )
 from headrace.errors import ConfigError
+from headrace.testing import check_executor
 
 PATIENT = 30.0  # seconds: a busy machine is not a dead one
 PATIENCE = 60.0
@@ -170,42 +171,82 @@ def test_a_loader_says_what_the_network_costs() -> None:
     assert "network" not in plain_text
 
 
-def test_workers_that_connect_while_a_run_is_under_way_join_up_to_a_maximum() -> None:
-    executor = RemoteExecutor(ConnectedWorkers(), host="localhost", secret=SECRET, dead_seconds=PATIENT, max_workers=3)
-    command = [sys.executable, "-m", "headrace", "worker", "--return-wait", "0", "--connect", executor.listen()]
-    environment = {**os.environ, "HEADRACE_WORKER_SECRET": SECRET}
-    agents: list[subprocess.Popen[bytes]] = []
+class Connected:
+    """Workers that are started by somebody else."""
 
-    def connect() -> None:
-        agents.append(subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL))
+    def __init__(self, num_workers: int, max_workers: int) -> None:
+        self.executor = RemoteExecutor(
+            ConnectedWorkers(), host="localhost", secret=SECRET, dead_seconds=PATIENT, max_workers=max_workers
+        )
+        address = self.executor.listen()
+        self.command = [sys.executable, "-m", "headrace", "worker", "--return-wait", "9", "--connect", address]
+        self.agents: list[subprocess.Popen[bytes]] = []
+        for _ in range(num_workers):
+            self.connect()
 
-    try:
-        with Engine(Job(square), num_workers=1, executor=executor) as engine:
-            connect()
-            run = engine.run(itertools.count())
-            deadline = time.monotonic() + PATIENCE
-            for delivered in run:
-                assert delivered.value == delivered.ticket**2
-                assert time.monotonic() < deadline
-                if len(agents) == 1 and delivered.ticket > 50:
-                    assert engine.num_workers == 1
-                    for _ in range(3):  # one more than may join
-                        connect()
-                workers = engine.report.workers
-                if len(workers) == 3 and all(worker.num_tickets for worker in workers):
-                    break
-            assert engine.num_workers == 3
-            engine.resize(2)  # and none joins any more
-            for delivered in itertools.islice(run, 200):
-                assert delivered.value == delivered.ticket**2
-            assert engine.num_workers == 2
-    finally:
-        for agent in agents:
-            agent.terminate()
-        for agent in agents:
+    def connect(self) -> None:
+        environment = {**os.environ, "HEADRACE_WORKER_SECRET": SECRET}
+        self.agents.append(subprocess.Popen(self.command, env=environment, stdout=subprocess.DEVNULL))
+
+    def __enter__(self) -> Connected:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        for agent in self.agents:
+            agent.kill()
+        for agent in self.agents:
             agent.wait()
+
+
+def test_workers_that_connect_while_a_run_is_under_way_join_up_to_a_maximum() -> None:
+    with Connected(1, 3) as workers, Engine(Job(square), num_workers=1, executor=workers.executor) as engine:
+        run = engine.run(itertools.count())
+        deadline = time.monotonic() + PATIENCE
+        for delivered in run:
+            assert delivered.value == delivered.ticket**2
+            assert time.monotonic() < deadline
+            if len(workers.agents) == 1 and delivered.ticket > 50:
+                assert engine.num_workers == 1
+                for _ in range(3):  # one more than may join
+                    workers.connect()
+            reports = engine.report.workers
+            if len(reports) == 3 and all(worker.num_tickets for worker in reports):
+                break
+        assert engine.num_workers == 3
+        engine.resize(2)  # and none joins any more
+        for delivered in itertools.islice(run, 200):
+            assert delivered.value == delivered.ticket**2
+        assert engine.num_workers == 2
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_what_a_worker_has_left_is_done_by_the_others_if_nobody_takes_its_place(
+    how: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.engine.remote.executor._VACANT_SECONDS", 0.5)
+    with Connected(2, 2) as workers, Engine(Job(large), num_workers=2, executor=workers.executor) as engine:
+        gone_at = None
+        deadline = time.monotonic() + PATIENCE
+        for num_taken, delivered in enumerate(engine.run(itertools.count())):
+            assert (delivered.value == delivered.ticket).all()
+            assert delivered.ticket == num_taken
+            assert time.monotonic() < deadline
+            if gone_at is None and all(worker.num_tickets for worker in engine.report.workers):
+                workers.agents[0].send_signal(how)
+                assert workers.agents[0].wait() == (0 if how == signal.SIGTERM else -signal.SIGKILL)
+                gone_at = num_taken
+            if gone_at is not None and engine.num_workers == 1 and num_taken > gone_at + 200:
+                break
+        assert engine.report.num_restarts == (how == signal.SIGKILL)
+        assert len(list(engine.run(range(20)))) == 20
 
 
 def test_a_maximum_is_for_workers_that_come_by_themselves() -> None:
     with pytest.raises(ConfigError, match="LocalLauncher starts workers itself"):
         RemoteExecutor(LocalLauncher(), max_workers=3)
+
+
+def test_executors_that_are_mixed_keep_the_contract() -> None:
+    check_executor(
+        lambda: MixedExecutor(RemoteExecutor(LocalLauncher(), dead_seconds=PATIENT), num_local=1), num_workers=2
+    )

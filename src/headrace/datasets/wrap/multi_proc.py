@@ -178,7 +178,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             type(self).__name__,
             self.num_workers,
             self.inner,
-            self._made_elsewhere(),
+            MadeElsewhere.of(self._config, self.inner),
             is_same_without=self._is_ordered,
             num_shards=1 if self._is_ordered else max(self.num_workers, 1),
             executor=self._executor if self.num_workers else None,
@@ -223,15 +223,10 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._limits = RunLimits.of(self.inner, self.buffer_size, self.max_bytes)
         return self._limits
 
-    def _made_elsewhere(self) -> MadeElsewhere:
-        """Return what makes the inner dataset in a worker, as it is now."""
-        config = self._config if isinstance(self._config, Dataset) else {**self._config}
-        return MadeElsewhere(config, self.inner.indexed_files())
-
     def _open_engine(self) -> Engine:
         if self._engine is None:
             inner, limits = self.inner, self._run_limits
-            made = self._made_elsewhere()
+            made = MadeElsewhere.of(self._config, inner)
             if self.sharding_method == "seq_order":
                 setup: Any = OrderedWork(made)
             else:

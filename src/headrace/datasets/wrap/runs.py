@@ -278,29 +278,38 @@ class PartsReader:
 
 @dataclass(frozen=True)
 class MadeElsewhere:
-    """Makes a dataset of a config in another process, of the same files.
+    """Makes the inner dataset in a worker, of the same files.
 
     Attributes:
-        config: Its config, or a dataset, which is copied.
+        config: Its config, or a dataset that is copied.
         files: What they held when it was made here.
     """
 
     config: Mapping[str, Any] | Dataset
     files: Sequence[IndexedFiles]
 
-    def __call__(self, shard: tuple[int, int] | None = None) -> Dataset:
-        """Make it, or one shard of it: of how many, and which.
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | Dataset, inner: Dataset) -> MadeElsewhere:
+        """Return what makes a dataset as `inner`, which was made here of the same config."""
+        return cls(config if isinstance(config, Dataset) else {**config}, inner.indexed_files())
+
+    def __call__(self, shard: tuple[int, int] | None = None, *, in_thread: bool = False) -> Dataset:
+        """Make it.
+
+        Args:
+            shard: The number of shards, and which of them it is; `None`: as it says itself.
+            in_thread: Whether it is for one of several threads.
 
         Raises:
             SourceError: Files were changed since.
         """
         if isinstance(self.config, Dataset):
-            dataset = open_apart(self.config)
+            dataset = open_apart(self.config, in_thread=in_thread)
             if shard is not None:
                 dataset.set_sharding(*shard)
         else:
-            of_shard = None if shard is None else {"_num_shards": shard[0], "_shard_index": shard[1]}
-            dataset = init_dataset(self.config, of_shard)
+            options = {} if shard is None else {"_num_shards": shard[0], "_shard_index": shard[1]}
+            dataset = init_dataset(self.config, options)
         check_files(dataset.indexed_files(), self.files)
         return dataset
 
@@ -316,9 +325,8 @@ class OrderedWork:
     inner: MadeElsewhere
 
     def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], Parts]:
-        """Build the dataset in a worker."""
-        del info  # any worker does any ticket
-        reader = PartsReader(self.inner().make_reader())
+        """Build the dataset in a worker: any does any ticket."""
+        reader = PartsReader(self.inner(in_thread=info.runs_in == "thread").make_reader())
 
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
@@ -352,7 +360,8 @@ class DedicatedWork:
     def __call__(self, info: WorkerInfo) -> Callable[[int], Iterator[int | Parts | None]]:
         """Build this worker's shard."""
         num_shards = self.num_shards * info.num_workers
-        dataset = self.inner((num_shards, self.shard_index * info.num_workers + info.worker_idx))
+        shard = num_shards, self.shard_index * info.num_workers + info.worker_idx
+        dataset = self.inner(shard, in_thread=info.runs_in == "thread")
         limits = RunLimits.of(dataset, self.buffer_size, self.max_bytes)
 
         def read_epoch(epoch: int) -> Iterator[int | Parts | None]:

@@ -14,8 +14,21 @@ if TYPE_CHECKING:
     from .executor import RemoteExecutor
     from .launcher import ConnectedWorkers, Invitation, Launched, Launcher, LocalLauncher
     from .mixed import MixedExecutor
+    from .ray import RayExecutor, RayLauncher
+    from .tls import Tls
 
-__all__ = ["ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher", "MixedExecutor", "RemoteExecutor"]
+__all__ = [
+    "ConnectedWorkers",
+    "Invitation",
+    "Launched",
+    "Launcher",
+    "LocalLauncher",
+    "MixedExecutor",
+    "RayExecutor",
+    "RayLauncher",
+    "RemoteExecutor",
+    "Tls",
+]
 
 __getattr__, __dir__ = export_lazily(
     __name__,
@@ -23,5 +36,7 @@ __getattr__, __dir__ = export_lazily(
         "executor": ("RemoteExecutor",),
         "launcher": ("ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher"),
         "mixed": ("MixedExecutor",),
+        "ray": ("RayExecutor", "RayLauncher"),
+        "tls": ("Tls",),
     },
 )

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import ssl
 import sys
 import time
 from collections import deque
@@ -37,6 +38,7 @@ from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, derive_keys, 
 from .listener import set_up_socket, split_address
 from .notice import LeaveNotice
 from .seal import HEAD_BYTES, PIECE_BYTES, Head, Seal
+from .tls import Tls, TlsSocket, bind_secret, connect_tls, take_tls
 from .wire import (
     Alive,
     AskStack,
@@ -73,6 +75,9 @@ _GRACE_SECONDS = 20.0
 _NOTICE_SECONDS = 0.5
 
 
+_Socket = socket.socket | TlsSocket
+
+
 class _TrainerGone(Exception):
     """The connection has ended."""
 
@@ -82,14 +87,22 @@ def serve_one(addresses: Sequence[str], seat: int) -> None:
     notice = LeaveNotice(_GRACE_SECONDS)
     notice.listen()
     try:
-        secret = take_secret()
-        sock = _connect(addresses, time.monotonic())
-        _serve(sock, secret, seat, notice)
+        serve_seat(addresses, seat, take_secret(), take_tls(), notice)
     except HeadraceError as error:
         sys.stderr.write(f"headrace worker: {error}\n")
         raise SystemExit(_EXIT_USAGE) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def serve_seat(addresses: Sequence[str], seat: int, secret: bytes, tls: Tls | None, notice: LeaveNotice) -> None:
+    """Be the agent of one worker, until its connection ends; for its arguments see `Invitation`.
+
+    Raises:
+        ConfigError: The trainer is not reached, or has no use for this worker.
+        WireError: It does not know the secret, or its certificate is refused.
+    """
+    _serve(_connect(addresses, time.monotonic(), tls), secret, seat, notice)
 
 
 def serve(
@@ -99,6 +112,7 @@ def serve(
     wait_seconds: float,
     return_seconds: float,
     grace_seconds: float = _GRACE_SECONDS,
+    tls: Tls | None = None,
 ) -> int:
     """Be an agent for whichever worker the trainer needs, again and again, until it is not reached any more.
 
@@ -108,45 +122,57 @@ def serve(
         wait_seconds: How long to try to reach the trainer first.
         return_seconds: The same after a connection has ended: the trainer may have begun anew.
         grace_seconds: How long to finish what was begun after SIGTERM, the notice to leave.
+        tls: Certificates, if connections are to be encrypted.
 
     Returns:
         How many connections there were.
 
     Raises:
-        ConfigError: An address is wrong, the trainer was not reached at all, or it has no use for this worker.
-        WireError: It does not know the secret.
+        ConfigError: An address or a certificate is wrong, the trainer was not reached at all, or it has no use for
+            this worker.
+        WireError: It does not know the secret, or its certificate is refused.
     """
     notice = LeaveNotice(grace_seconds)
     notice.listen()
     num_sessions, deadline = 0, time.monotonic() + wait_seconds
     while True:
         try:
-            sock = _connect(addresses, deadline)
+            sock = _connect(addresses, deadline, tls)
         except ConfigError:
             if num_sessions:
                 return num_sessions
             raise
-        if _serve(sock, secret, -1, notice):
-            num_sessions, deadline = num_sessions + 1, time.monotonic() + return_seconds
+        is_known = _serve(sock, secret, -1, notice)
+        num_sessions += is_known
         if notice.deadline is not None:
             return num_sessions
+        if is_known:
+            deadline = time.monotonic() + return_seconds
+        elif time.monotonic() >= deadline:
+            if num_sessions:
+                return num_sessions
+            raise ConfigError(
+                "what listens there hangs up before it has said anything",
+                where=", ".join(addresses),
+                fix="give --tls-ca if the trainer has tls=...; if it has not, the port is somebody else's",
+            )
         time.sleep(_RETRY_SECONDS)
 
 
-def _connect(addresses: Sequence[str], deadline: float) -> socket.socket:
+def _connect(addresses: Sequence[str], deadline: float, tls: Tls | None) -> _Socket:
     """Return a connection to the first address that takes one."""
     targets = [split_address(address) for address in addresses]
+    context = None if tls is None else tls.context_of_worker()
     while True:
         errors: list[str] = []
         for address, target in zip(addresses, targets, strict=True):
             try:
                 sock = socket.create_connection(target, _CONNECT_SECONDS)
-            except OSError as error:
-                errors.append(f"{address}: {error.strerror or error}")
-            else:
                 sock.settimeout(None)
                 set_up_socket(sock)
-                return sock
+                return sock if tls is None or context is None else connect_tls(sock, context, tls.name or target[0])
+            except OSError as error:
+                errors.append(f"{address}: {error.strerror or error}")
         if time.monotonic() >= deadline:
             raise ConfigError(
                 f"a worker cannot reach its trainer: {'; '.join(errors)}",
@@ -156,7 +182,7 @@ def _connect(addresses: Sequence[str], deadline: float) -> socket.socket:
         time.sleep(_RETRY_SECONDS)
 
 
-def _serve(sock: socket.socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
+def _serve(sock: _Socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
     """Be a worker until the connection ends; return whether it was one to a trainer at all."""
     is_known = False
     with sock:
@@ -182,12 +208,14 @@ def _serve(sock: socket.socket, secret: bytes, seat: int, notice: LeaveNotice) -
     return is_known
 
 
-def _shake_hands(sock: socket.socket, secret: bytes) -> tuple[Seal, Seal]:
+def _shake_hands(sock: _Socket, secret: bytes) -> tuple[Seal, Seal]:
     """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes.
 
     Returns:
         The seals of what comes from the trainer and of what goes to it.
     """
+    if isinstance(sock, TlsSocket):
+        secret = bind_secret(secret, sock.certificate)
     greeting = bytes(_read(sock, GREETING_BYTES))
     response = respond(secret, greeting)
     _write(sock, [memoryview(response)])
@@ -203,7 +231,7 @@ def _shake_hands(sock: socket.socket, secret: bytes) -> tuple[Seal, Seal]:
     return Seal(keys.of_trainer), Seal(keys.of_agent)
 
 
-def _wait_for_job(sock: socket.socket, seat: int, incoming: Seal, outgoing: Seal) -> tuple[Welcome, list[memoryview]]:
+def _wait_for_job(sock: _Socket, seat: int, incoming: Seal, outgoing: Seal) -> tuple[Welcome, list[memoryview]]:
     """Introduce this agent, and wait until it is needed."""
     _write(sock, [memoryview(outgoing.frame(introduce(seat)))])
     head = incoming.open_head(_read(sock, HEAD_BYTES))
@@ -230,11 +258,13 @@ def _connection() -> Iterator[None]:
         yield
     except BlockingIOError:
         raise
+    except ssl.SSLError as error:
+        raise WireError(f"TLS has failed: {error.reason or error}") from error
     except OSError as error:
         raise _TrainerGone from error
 
 
-def _read(sock: socket.socket, num_bytes: int) -> memoryview:
+def _read(sock: _Socket, num_bytes: int) -> memoryview:
     """Return exactly so many bytes."""
     data = memoryview(bytearray(num_bytes))
     rest = data
@@ -247,7 +277,7 @@ def _read(sock: socket.socket, num_bytes: int) -> memoryview:
     return data
 
 
-def _write(sock: socket.socket, parts: list[memoryview]) -> None:
+def _write(sock: _Socket, parts: list[memoryview]) -> None:
     """Send all bytes; waits as long as the trainer does not read."""
     while parts:
         with _connection():
@@ -270,7 +300,7 @@ class _Session:
 
     def __init__(
         self,
-        sock: socket.socket,
+        sock: _Socket,
         incoming: Seal,
         outgoing: Seal,
         welcome: Welcome,

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, check_count
 
-from ..events import Event, Offered, events_of_others
+from ..events import Event, Offered, Vacant, events_of_others
 from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
@@ -35,7 +34,8 @@ from .launcher import Launcher
 from .link import AgentLink
 from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
-from .seat import Seat
+from .seat import LossesByHost, Seat
+from .tls import Tls
 from .wire import Welcome
 
 # While a worker waits for memory: how often to look whether the consumer's other threads have dropped a view.
@@ -47,6 +47,8 @@ _SIGNS = 4
 _STACK_SECONDS = 1.0
 # Agents end their workers within this time after their connection was closed; those that do not are ended.
 _END_SECONDS = 1.7
+# Where workers come and go by themselves: how long one that has left may be replaced, before others do its work.
+_VACANT_SECONDS = 3.0
 
 
 class RemoteExecutor(Executor):
@@ -66,6 +68,7 @@ class RemoteExecutor(Executor):
             in all, until the consumer asks for fewer. `None`: they wait until one is missing.
         checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
             network is between.
+        tls: Certificates, with which connections are encrypted; `None`: they are not.
 
     Raises:
         ConfigError: A wrong option.
@@ -87,13 +90,17 @@ class RemoteExecutor(Executor):
         dead_seconds: float = 2.0,
         max_workers: int | None = None,
         checks_values: bool | None = None,
+        tls: Tls | None = None,
     ) -> None:
         if not dead_seconds > 0:
             raise ConfigError(f"dead_seconds is {dead_seconds}", fix="give seconds, more than 0")
         self._launcher = launcher
         self._host = launcher.host if host is None else host
         self._secret = choose_secret(secret, is_shared=not launcher.starts)
-        self._port = SharedPort(self._host, check_count("port", port, maximum=(1 << 16) - 1), self._secret)
+        if tls is not None:
+            tls.context_of_trainer()  # what is wrong is said now
+        self._tls = tls
+        self._port = SharedPort(self._host, check_count("port", port, maximum=(1 << 16) - 1), self._secret, tls)
         self._max_bytes = check_count("max_bytes", max_bytes, minimum=1, maximum=1 << 48)
         self._num_threads = check_count("threads_per_worker", threads_per_worker, minimum=1)
         self._dead_seconds = dead_seconds
@@ -102,11 +109,13 @@ class RemoteExecutor(Executor):
                 f"max_workers={max_workers}: {type(launcher).__name__} starts workers itself, and none join",
                 fix="call resize(n) of the loader for more of them, or use ConnectedWorkers()",
             )
-        self._max_workers = 0 if max_workers is None else check_count("max_workers", max_workers, minimum=1)
+        self._is_elastic = max_workers is not None
+        self._max_workers = 0 if max_workers is None else check_count("max_workers", max_workers)
         self._checks_values = checks_values
         self._listener: Listener | None = None
         self._epoll: select.epoll | None = None
         self._watcher: MemoryWatcher | None = None
+        self._losses = LossesByHost()
         self._shipment: Shipment | None = None
         self._begin: Begin | None = None
         self._seats: dict[int, Seat] = {}  # by number of the worker
@@ -121,15 +130,18 @@ class RemoteExecutor(Executor):
 
     def another(self) -> RemoteExecutor:
         """Return one of the same options, whose workers connect to the same port."""
-        other = RemoteExecutor(
+        other = RemoteExecutor.__new__(type(self))  # constructors of sub-classes make launchers of their own
+        RemoteExecutor.__init__(
+            other,
             self._launcher,
             host=self._host,
             secret=self._secret,
             max_bytes=self._max_bytes,
             threads_per_worker=self._num_threads,
             dead_seconds=self._dead_seconds,
-            max_workers=self._max_workers or None,
+            max_workers=self._max_workers if self._is_elastic else None,
             checks_values=self._checks_values,
+            tls=self._tls,
         )
         other._port = self._port
         return other
@@ -185,7 +197,7 @@ class RemoteExecutor(Executor):
 
     def _add_seat(self, worker_idx: int) -> Seat:
         write_welcome = partial(self._write_welcome, max(self._num_workers, worker_idx + 1))
-        seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, write_welcome)
+        seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, self._losses, write_welcome)
         self._seats[worker_idx] = seat
         seat.memory.watch(self._watcher)
         self._launch(seat)
@@ -195,11 +207,11 @@ class RemoteExecutor(Executor):
         """Have an agent started for a worker, and expect it."""
         listener = self._open_listener()
         listener.forget(seat)
-        seat.launch(self._launcher, listener.addresses(self._public_host()), self._secret)
+        seat.launch(self._launcher, listener.addresses(self._public_host()), self._secret, self._tls)
         listener.expect(seat)
 
     def _public_host(self) -> str:
-        return self._host or socket.gethostname()
+        return self._host or self._launcher.public_host()
 
     def _write_welcome(
         self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool
@@ -225,7 +237,7 @@ class RemoteExecutor(Executor):
             num_threads=self._num_threads,
             credit_bytes=credit_bytes,
             alive_seconds=self._dead_seconds / _SIGNS,
-            checks_values=not is_local if self._checks_values is None else self._checks_values,
+            checks_values=not is_local and self._tls is None if self._checks_values is None else self._checks_values,
         )
         return welcome, buffers
 
@@ -449,12 +461,27 @@ class RemoteExecutor(Executor):
                 event = seat.look_after(now, was_heard=seat.worker_idx in heard)
                 if event is not None:
                     self._events.append(event)
-            num_more = min(self._listener.num_spares, self._max_workers - len(self._seats))
-            if num_more > 0 and self._begin is not None and not self._begin.is_stream:
-                self._events.append(Offered(num_more))
+            if self._is_elastic and self._begin is not None and not self._begin.is_stream:
+                self._fit_to_agents(self._listener, now)
             ending, self._ending = self._ending, []
             for deadline, seat in ending:
                 if seat.has_ended or now > deadline:
                     seat.end(0.0)
                 else:
                     self._ending.append((deadline, seat))
+
+    def _fit_to_agents(self, listener: Listener, now: float) -> None:
+        """Offer agents that nobody needs; and have others do what is left of workers that have none any more."""
+        num_more = min(listener.num_spares, self._max_workers - len(self._seats))
+        if num_more > 0:
+            self._events.append(Offered(num_more))
+        for seat in self._seats.values():
+            if seat.vacant_since is None or now - seat.vacant_since < _VACANT_SECONDS:
+                continue
+            lenders = [other for other in self._seats.values() if other.link is not None and not other.has_exited]
+            if lenders:
+                seat.vacant_since = now
+                self._events.append(Vacant(seat.worker_idx))
+                if seat.has_work:
+                    listener.expect_first(seat)
+                    self._events.append(lenders[-1].lend(seat.worker_idx))

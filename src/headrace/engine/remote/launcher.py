@@ -6,15 +6,19 @@ not be quick: an agent that has connected is heard through its connection.
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import msgspec
+
 from ..process.exit_cause import describe_exit
 from ..process.proc_tree import kill_tree
 from ..process.start import environment_of_warden, python_command
 from .handshake import SECRET_VARIABLE
+from .tls import TLS_VARIABLE, Tls
 
 
 @dataclass(frozen=True)
@@ -26,12 +30,20 @@ class Invitation:
         seat: The number that it has to say; never the same for two.
         addresses: Of the trainer, "host:port": to be tried in turn.
         secret: Of the run: to be passed on in a way that others cannot see, never in a command line.
+        tls: Where its certificates are, if the connection is to be encrypted.
     """
 
     worker_idx: int
     seat: int
     addresses: tuple[str, ...]
     secret: bytes = field(repr=False)
+    tls: Tls | None = None
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The variables that an agent has to find in its environment: the secret among them."""
+        tls = {} if self.tls is None else {TLS_VARIABLE: msgspec.json.encode(self.tls).decode()}
+        return {SECRET_VARIABLE: self.secret.decode(), **tls}
 
 
 class Launched(ABC):
@@ -71,6 +83,10 @@ class Launcher(ABC):
 
     host: ClassVar[str] = ""
     starts: ClassVar[bool] = True
+
+    def public_host(self) -> str:
+        """Return the name or address of this machine for what it starts, where the trainer listens on all of them."""
+        return socket.gethostname()
 
     @abstractmethod
     def launch(self, invitation: Invitation) -> Launched:
@@ -123,7 +139,7 @@ class LocalLauncher(Launcher):
         arguments = f"{list(invitation.addresses)!r}, {invitation.seat}"
         return _LocalProcess(
             python_command("headrace.engine.remote.agent", "serve_one", arguments),
-            {**environment_of_warden(), **self._environment, SECRET_VARIABLE: invitation.secret.decode()},
+            {**environment_of_warden(), **self._environment, **invitation.environment},
         )
 
 

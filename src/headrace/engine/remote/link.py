@@ -17,6 +17,7 @@ from ..events import Done
 from .listener import Connection
 from .memory import ReceiveMemory
 from .seal import HEAD_BYTES, PIECE_BYTES, Head
+from .tls import TlsSocket
 from .wire import FromAgent, RemoteResult, ToAgent, WireError, charge, decode_from_agent
 
 # Bytes that are read at once where messages are expected: enough for many small results, and little to be copied where
@@ -119,9 +120,10 @@ class AgentLink:
         """Return the messages that are complete; none if nothing new is."""
         messages: list[FromAgent] = []
         try:
-            for _ in range(_MAX_READS):
-                if not self._read(messages):
-                    break
+            num_reads = 0
+            # What TLS has taken from the system already makes nothing readable.
+            while self._read(messages) and (num_reads < _MAX_READS or self._is_pending()):
+                num_reads += 1
             self._set_low_water()
         except WireError as error:
             self.lost = error.what
@@ -131,6 +133,9 @@ class AgentLink:
     def is_patient(self) -> bool:
         """Whether bytes may have come although `fileno` is not readable: to be read now and then nevertheless."""
         return self._low_water_bytes > 1
+
+    def _is_pending(self) -> bool:
+        return isinstance(self._sock, TlsSocket) and self._sock.pending() > 0
 
     def _set_low_water(self) -> None:
         """Have the system wake nobody for a small part of a large value: that costs as much as a copy of 100 KiB."""

@@ -12,6 +12,7 @@ import errno
 import logging
 import select
 import socket
+import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -28,6 +29,7 @@ from .handshake import (
     make_greeting,
 )
 from .seal import HEAD_BYTES, Head, Seal
+from .tls import Tls, TlsSocket
 from .wire import Introduction, Refused, WireError, decode_introduction
 
 _logger = logging.getLogger("headrace.engine")
@@ -67,7 +69,7 @@ class Connection:
         outgoing: Of what the trainer says.
     """
 
-    sock: socket.socket
+    sock: socket.socket | TlsSocket
     introduction: Introduction
     incoming: Seal
     outgoing: Seal
@@ -109,10 +111,11 @@ class Waiting(Protocol):
 class _Stranger:
     """A connection whose other end is not known yet."""
 
-    sock: socket.socket
+    sock: socket.socket | TlsSocket
     where: str
     deadline: float
     greeting: bytes = field(default_factory=make_greeting)
+    is_secured: bool = False  # by TLS, if there is to be any
     num_needed: int = RESPONSE_BYTES
     received: bytearray = field(default_factory=bytearray)
     seals: tuple[Seal, Seal] | None = None  # of what it says and of what it is told, once it is proven
@@ -126,16 +129,20 @@ class Listener:
         host: Name or address to listen on; `""`: all addresses of this machine.
         port: 0: any that is free.
         secret: Of the run.
+        tls: Its certificates; `None`: connections are not encrypted.
 
     Raises:
-        ConfigError: Nobody can listen there.
+        ConfigError: Nobody can listen there, or the certificates cannot be used.
 
     Attributes:
         port: The port.
     """
 
-    def __init__(self, host: str, port: int, secret: bytes) -> None:
+    def __init__(self, host: str, port: int, secret: bytes, tls: Tls | None = None) -> None:
+        self._context: ssl.SSLContext | None = None
         self._secret = secret
+        if tls is not None:
+            self._context, self._secret = tls.context_of_trainer(), tls.bind_secret(secret)
         self._sockets = _listen(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._epoll = select.epoll()
@@ -177,6 +184,10 @@ class Listener:
                 return
             connection.sock.close()
         self._waiting[waiting.seat] = waiting
+
+    def expect_first(self, waiting: Waiting) -> None:
+        """Have the next agent that will do taken, before all that are expected."""
+        self._waiting = {waiting.seat: waiting, **self._waiting}
 
     def forget(self, waiting: Waiting) -> None:
         """Expect it no more."""
@@ -224,16 +235,43 @@ class Listener:
                 return
             sock.setblocking(False)
             set_up_socket(sock)
+            where = join_address(address[0], address[1])
+            try:
+                wrapped = self._wrap(sock)
+            except OSError as error:  # it has gone already
+                sock.close()
+                self._note_refused(where, str(error.strerror or error))
+                continue
             if len(self._strangers) >= _MAX_STRANGERS:
                 self._drop(next(iter(self._strangers.values())), "too many others have connected since")
-            where = join_address(address[0], address[1])
-            stranger = _Stranger(sock, where, time.monotonic() + _HANDSHAKE_SECONDS)
-            self._strangers[sock.fileno()] = stranger
-            self._epoll.register(sock, select.EPOLLIN)
-            self._say(stranger, stranger.greeting)
+            stranger = _Stranger(wrapped, where, time.monotonic() + _HANDSHAKE_SECONDS)
+            self._strangers[stranger.sock.fileno()] = stranger
+            self._epoll.register(stranger.sock, select.EPOLLIN)
+            self._secure(stranger)
+
+    def _wrap(self, sock: socket.socket) -> socket.socket | TlsSocket:
+        if self._context is None:
+            return sock
+        return TlsSocket(self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
+
+    def _secure(self, stranger: _Stranger) -> None:
+        """Go on with TLS, if there is to be any, and greet when that is done."""
+        try:
+            stranger.is_secured = not isinstance(stranger.sock, TlsSocket) or stranger.sock.shake_hands()
+        except WireError as error:
+            self._drop(stranger, error.what)
+        except OSError as error:
+            self._drop(stranger, str(error.strerror or error))
+        else:
+            if stranger.is_secured:
+                self._say(stranger, stranger.greeting)
 
     def _hear(self, stranger: _Stranger) -> None:
         """Take in what a stranger says: of each step as many bytes as it has."""
+        if not stranger.is_secured:
+            self._secure(stranger)
+            if not stranger.is_secured:
+                return
         while stranger.sock.fileno() in self._strangers:
             try:
                 data = stranger.sock.recv(stranger.num_needed - len(stranger.received))
@@ -283,9 +321,12 @@ class Listener:
         del self._strangers[stranger.sock.fileno()]
         self._epoll.unregister(stranger.sock)
         stranger.sock.close()
+        self._note_refused(stranger.where, why)
+
+    def _note_refused(self, where: str, why: str) -> None:
         self._num_refused += 1
         level = logging.WARNING if self._num_refused <= _MAX_WARNINGS else logging.DEBUG
-        _logger.log(level, "a connection to port %d from %s was given up: %s", self.port, stranger.where, why)
+        _logger.log(level, "a connection to port %d from %s was given up: %s", self.port, where, why)
 
     # --- agents ---
 
@@ -320,10 +361,11 @@ class SharedPort:
         host: See `Listener`, as the next two.
         port: The port.
         secret: Of the run.
+        tls: Its certificates.
     """
 
-    def __init__(self, host: str, port: int, secret: bytes) -> None:
-        self._options = host, port, secret
+    def __init__(self, host: str, port: int, secret: bytes, tls: Tls | None = None) -> None:
+        self._options = host, port, secret, tls
         self._listener: Listener | None = None
         self._num_users = 0
 
@@ -346,7 +388,7 @@ class SharedPort:
             listener.close()
 
 
-def _is_open(sock: socket.socket) -> bool:
+def _is_open(sock: socket.socket | TlsSocket) -> bool:
     try:
         return bool(sock.recv(1, socket.MSG_PEEK))
     except BlockingIOError:
