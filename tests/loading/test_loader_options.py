@@ -151,3 +151,11 @@ def test_batch_size_none_says_nothing_where_something_else_says_what_a_batch_is(
     for options in ({"batching": FixedCount(4)}, {"batch_sampler": [range(4)]}):
         with DataLoader(StaticDataset(seqs), batch_size=None, **options) as loader:
             assert next(iter(loader)).num_seqs == 4
+
+
+def test_an_epoch_that_is_counted_from_zero_is_refused_with_what_to_give(seqs):
+    with (
+        DataLoader(StaticDataset(seqs), batch_size=10) as loader,
+        pytest.raises(ConfigError, match=r"numbered from 1, got 0\n  fix: give epoch \+ 1"),
+    ):
+        loader.set_epoch(0)

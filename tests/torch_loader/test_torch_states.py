@@ -204,8 +204,9 @@ def test_what_is_no_state_or_does_not_fit_is_refused():
         DataLoader([]),
     ):
         other.load_state_dict(state)
-        with pytest.raises(ResumeError, match="does not give the 1 batches"):
-            next(iter(other))
+        for _ in range(2):  # it does not begin at the start instead
+            with pytest.raises(ResumeError, match="does not give the 1 batches"):
+                next(iter(other))
     lacking = DataLoader(range(8), batch_size=2, shuffle=True, generator=torch.Generator())
     lacking.load_state_dict(state)
     with pytest.raises(ResumeError, match="0 generators"):

@@ -205,6 +205,32 @@ def test_options_of_the_engine_may_be_given_and_a_loader_can_be_pickled():
     assert cases.plain(again) == [[1], [2], [3]]
 
 
+CHILDREN = """
+import os
+from headrace.torch import DataLoader
+
+def children():
+    tasks = f"/proc/self/task/{os.getpid()}/children"
+    return len(open(tasks).read().split())
+
+loader = DataLoader(range(100), num_workers=2)
+kept = [next(iter(loader)), next(iter(loader))]
+iterator = iter(loader)
+next(iterator)
+assert children()
+del iterator
+stays = DataLoader(range(4), num_workers=1, persistent_workers=True)
+next(iter(stays))
+del loader, stays
+print(children(), [int(batch) for batch in kept])
+"""
+
+
+def test_nothing_is_left_when_loaders_and_iterators_are_dropped():
+    done = subprocess.run([sys.executable, "-c", CHILDREN], capture_output=True, text=True, timeout=250, check=False)
+    assert (done.stdout, done.stderr) == ("0 [0, 0]\n", "")
+
+
 # --- a script, run as a file ---
 
 SCRIPT = """

@@ -265,10 +265,15 @@ class DataLoader:
             epoch += 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is.
+        """Say which epoch the next iteration is: 1, 2, ...
 
         A loaded position stays if it is of this epoch; else it is given up, with a warning.
+
+        Raises:
+            ConfigError: It is not a number of at least 1.
         """
+        if type(epoch) is int and epoch == 0:
+            raise ConfigError("set_epoch: epochs are numbered from 1, got 0", fix="give epoch + 1, if yours begin at 0")
         self._epoch = check_count("set_epoch: epoch", epoch, minimum=1)
         if self._resumed is not None and self._resumed.epoch != epoch:
             _logger.warning(

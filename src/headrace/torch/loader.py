@@ -45,7 +45,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
 
     Attributes:
         engine_options: What to do about errors, deaths and stalls, in place of what `prefetch_factor` and `timeout`
-            say; it counts from the next iteration on.
+            say, for the workers that start from then on.
 
     Raises:
         ValueError: As torch, for arguments that contradict each other.
@@ -81,8 +81,8 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer is: after the last batch that it got, whatever was prefetched.
 
-        Plain JSON data: some hundred bytes; 7 KB more for each `torch.Generator`, and 14 KB where a sampler draws its
-        order from the global generators.
+        It is that of the iteration that began last. Plain JSON data: some hundred bytes; 7 KB more for each
+        `torch.Generator`, and 14 KB where a sampler draws its order from the global generators.
         """
         if self._resumed is not None:
             return self._resumed.to_dict()
@@ -113,10 +113,6 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
         if loaded.batches is None:
             Generators(self).restore_own(loaded.generators)
             self._resumed = None
-
-    def _take_resumed(self) -> TorchState | None:
-        resumed, self._resumed = self._resumed, None
-        return resumed
 
     # --- what happens, and the end ---
 
@@ -211,8 +207,12 @@ class _Progress:
 class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
     """Iterates over a loader: torch's base class draws the seed and asks the sampler, the engine makes the batches."""
 
+    _sampler_iter: Iterator[Any]
+    _base_seed: int
+    _shared_seed: int | None
+
     def __init__(self, loader: DataLoader) -> None:
-        resumed, generators = loader._take_resumed(), Generators(loader)
+        resumed, generators = loader._resumed, Generators(loader)
         saved = generators.save()
         with nullcontext() if resumed is None else kept_globals():
             super().__init__(loader)
@@ -221,7 +221,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         self._begin(loader, generators, saved, resumed)
 
     def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
-        resumed, generators = loader._take_resumed(), Generators(loader)
+        resumed, generators = loader._resumed, Generators(loader)
         saved = generators.save()
         with nullcontext() if resumed is None else kept_globals():
             super()._reset(loader, first_iter)
@@ -249,7 +249,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         else:
             tasks = _tasks_of(self._sampler_iter, draws, progress.batches, progress.asked)
             self._run = self._engine.run(tasks)
-        loader._progress = progress
+        loader._progress, loader._resumed = progress, None  # a state that was refused stays, and is refused again
 
     def _redraw(self, generator: Any) -> None:
         """Draw what torch's base class draws when an iteration begins, and ask the sampler, in the same order."""

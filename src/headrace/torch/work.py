@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import _utils, default_collate
+from torch.utils.data import Subset, TensorDataset, _utils, default_collate
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
 from torch.utils.data.graph_settings import apply_random_seed
@@ -102,6 +102,7 @@ class TorchWork:
         """Get ready in a worker: torch's `get_worker_info` answers from here on."""
         dataset, collate_fn = self.dataset, self.collate_fn
         in_process = info.runs_in == "process"
+        draws = collate_fn is not default_collate or bool(self.collate_fns) or not _draws_nothing(dataset)
         if in_process:
             self._seed_worker(info.worker_idx)
             self._tell_torch(info, dataset)
@@ -110,9 +111,10 @@ class TorchWork:
             default_collate_fn_map.update(self.collate_fns)
             if collate_fn is default_collate:
                 collate_fn = _collate_in_place
-        keep = nullcontext if in_process else kept_globals
+        keep = nullcontext if in_process or not draws else kept_globals
         if not self.is_iterable:
-            return partial(_fetch, _items_of(dataset, is_batched=self.is_batched), collate_fn, keep)
+            items_of = _items_of(dataset, is_batched=self.is_batched)
+            return partial(_fetch, items_of, collate_fn, keep) if draws else lambda task: collate_fn(items_of(task))
         size = self.batch_size if self.is_batched else None
         return partial(_Stream, dataset, size, self.drop_last, collate_fn, keep, (info.worker_idx, info.num_workers))
 
@@ -128,6 +130,13 @@ class TorchWork:
         torch_worker._worker_info = torch_worker.WorkerInfo(  # what torch's own worker sets
             id=info.worker_idx, num_workers=info.num_workers, seed=self.base_seed + info.worker_idx, dataset=dataset
         )
+
+
+def _draws_nothing(dataset: Any) -> bool:
+    """Tell whether no code of the user's reads the items, which might draw from the generators."""
+    while type(dataset) is Subset:
+        dataset = dataset.dataset
+    return type(dataset) in (TensorDataset, list, tuple, range, np.ndarray, torch.Tensor)
 
 
 def _items_of(dataset: Any, *, is_batched: bool) -> Callable[[MapTask], Any]:
