@@ -52,7 +52,7 @@ imports: $(VENV)/.installed-dev
 
 examples: $(VENV)/.installed-dev
 	@echo "== examples in README.md, docs/ and docstrings"
-	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules --doctest-ignore-import-errors --ignore=src/headrace/adapters README.md docs/*.md src
+	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules --doctest-ignore-import-errors --ignore=src/headrace/adapters --ignore=src/headrace/torch README.md docs/*.md src
 
 docs: $(VENV)/.installed-dev
 	@echo "== docs"
@@ -100,7 +100,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-test
 $(STAMP_ALL): pyproject.toml
 	$(call make_venv,$(VENV_ALL))
 	@echo "== installing Headrace, $(TORCH) and the peers into $(VENV_ALL) (minutes, for a large torch)"
-	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores,report,jax,graphs,arrow,hf,text]' '$(TORCH)'
+	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores,report,jax,graphs,arrow,hf,text,ray]' '$(TORCH)'
 	@touch $@
 
 $(VENV_ALL)/.installed-bench: $(STAMP_ALL)

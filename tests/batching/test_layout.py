@@ -82,6 +82,35 @@ def test_what_has_no_time_axis_is_stacked():
     assert batch.lengths == {}
 
 
+NUMBERS = st.sampled_from(
+    [3, -1, 2**40, 2**63, 2**70, 2.5, True, 1j, np.float32(3), np.int8(-2), np.uint64(2**63), np.bool_(1), np.int64(7)]
+)
+
+
+@given(st.lists(NUMBERS, min_size=1, max_size=4) | NUMBERS.flatmap(lambda one: st.lists(st.just(one), min_size=2)))
+def test_numbers_are_a_column_of_the_dtype_that_each_of_them_has(numbers):
+    arrays = [np.asarray(number) for number in numbers]
+    if len({array.dtype for array in arrays}) > 1:
+        with pytest.raises(SourceError, match="another dtype"):
+            pad_batch([{"data": number} for number in numbers])
+        return
+    batch = pad_batch([{"data": number} for number in numbers])
+    if arrays[0].dtype.hasobject:  # an integer of more than 64 bits
+        assert batch.arrays["data"] == numbers
+    else:
+        np.testing.assert_array_equal(batch.arrays["data"], np.stack(arrays), strict=True)
+    assert batch.lengths == {}
+
+
+@given(sequences(), st.sampled_from("CF"), st.booleans())
+def test_arrays_of_one_shape_are_laid_out_as_those_of_several(arrays, order, has_time):
+    first = np.asarray(arrays[0], order=order)
+    options = LayoutOptions({"data": DataSpec(first.dtype.name, first.shape[has_time:], has_time=has_time)})
+    batch = pad_batch([{"data": first}, {"data": first[::-1][::-1]}, {"data": first.copy()}], options)
+    np.testing.assert_array_equal(batch.arrays["data"], np.stack([first] * 3), strict=True)
+    assert [*batch.lengths.get("data", [])] == [len(first)] * 3 * has_time
+
+
 @pytest.mark.parametrize("wrap", [str, np.str_, np.array, lambda text: np.array(text, object)])
 def test_texts_are_a_list(wrap):
     texts = ["a", "", "longer", "ü"]
@@ -110,6 +139,7 @@ def test_no_sequences_make_no_arrays():
         (np.zeros((4, 40), "f4"), np.zeros(3, "f4"), "another number of axes.*2 and 1"),
         (np.zeros((4, 40), "f4"), np.zeros((3, 40), "f8"), "another dtype.*float32 and float64"),
         (np.zeros(4, "f4"), np.float32(3), "another number of axes"),
+        (np.zeros(4, "f4"), np.array(3, "f4"), "another number of axes"),
         (np.zeros(4, "f4"), "text", "another dtype"),
         ([[1], [1, 2]], [[1]], "not an array"),
     ],

@@ -17,8 +17,10 @@ from headrace.datasets import (
     StaticDataset,
     init_dataset,
 )
+from headrace.datasets.reading.reader import ReadRequest
 from headrace.engine import EngineOptions, Raising, Skipping
-from headrace.errors import CacheError, ConfigError, HeadraceError, WorkerDiedError
+from headrace.errors import CacheError, ConfigError, HeadraceError, SourceError, WorkerDiedError
+from headrace.order import RangeOrder
 from headrace.sources import MemorySource
 
 EXECUTORS = ["inline", "thread", "process"]
@@ -413,6 +415,70 @@ def test_with_sequences_left_out_places_count_what_is_left_wherever_reading_begi
     assert dataset.get_tag(10) == "seq-11"
 
 
+COMPOSED = {
+    "combined": lambda part: {
+        "class": "CombinedDataset",
+        "datasets": {"a": part},
+        "data_map": {("a", key): key for key in ("data", "classes")},
+    },
+    "meta": lambda part: {
+        "class": "MetaDataset",
+        "datasets": {"a": part},
+        "data_map": {key: ("a", key) for key in ("data", "classes")},
+        "seq_order_control_dataset": "a",
+    },
+    "multi_epoch": lambda part: {"class": "MultiEpochDataset", "dataset": part, "multi_epoch": 2},
+}
+
+
+@pytest.mark.parametrize("compose", COMPOSED.values(), ids=COMPOSED)
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_sequence_left_out_inside_of_another_dataset_is_an_error_and_no_other_one(compose, num_workers):
+    part = {
+        "class": "MultiProcDataset",
+        "num_workers": num_workers,
+        "buffer_size": 6,
+        "dataset": {**WORDS, "transform": fail_at_7},
+        "engine_options": EngineOptions(on_error=Skipping()),
+    }
+    with init_dataset(compose(part)) as dataset:
+        seqs = dataset.epoch(1)
+        assert [(seq.tag, int(seq["data"][0, 0])) for _, seq in zip(range(7), seqs, strict=False)] == [
+            (f"seq-{number}", number) for number in range(7)
+        ]
+        with pytest.raises(SourceError, match=r"workers have left out .* 'seq-7'"):
+            next(seqs)
+        dataset.init_seq_order(epoch=1)
+        dataset.load_seqs(8, 9)
+        assert (dataset.get_tag(8), dataset.get_data(8, "data")[0, 0]) == ("seq-8", 8)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_reader_reads_any_sequences_in_any_order_while_an_epoch_is_read(open_dataset, num_workers):
+    dataset = open_dataset({**WORDS, "seq_ordering": "random", "transform": add_noise}, num_workers, 5)
+    plain = init_dataset({**WORDS, "seq_ordering": "random", "transform": add_noise})
+    of_epoch = {epoch: {seq.tag: seq["data"].tobytes() for seq in plain.epoch(epoch)} for epoch in (1, 2)}
+    readers = dataset.make_reader(), dataset.make_reader()
+    wanted = [ReadRequest.of(2, np.array([5, 22, 0, 5, 7, 8, 9, 10])), ReadRequest(2, RangeOrder(range(20)))]
+    tags = [f"seq-{i}" for i in (3, 1)]
+    for reader, request in zip(readers, wanted, strict=True):
+        reader.start(request)
+    for seq, number in zip(dataset.epoch(1), (7, 0, 3, 3, 1, 2, 6), strict=False):
+        assert seq["data"].tobytes() == of_epoch[1][seq.tag]
+        for reader in readers:
+            read = reader.read(number)
+            assert read.seq_tag == reader.tags()[number]
+            assert read.features["data"].tobytes() == of_epoch[2][read.seq_tag]
+    for reader in readers:
+        reader.start(wanted[1])
+    for number in range(20):  # each takes the workers from the other
+        for reader in readers:
+            read = reader.read(number)
+            assert (read.seq_tag, read.features["data"].tobytes()) == (f"seq-{number}", of_epoch[2][f"seq-{number}"])
+    readers[0].start(ReadRequest(1, RangeOrder(range(2)), tags=tags))
+    assert [readers[0].array(number, "data").tobytes() for number in range(2)] == [of_epoch[1][tag] for tag in tags]
+
+
 class Renamed(StaticDataset):
     """A data set of the user's own that changes what is read."""
 
@@ -582,3 +648,58 @@ def test_dedicated_tells_of_a_failure_that_is_alone_in_the_last_run(open_dataset
     dataset = open_dataset({"class": FailsAtItsEnd}, **options, engine_options=EngineOptions(on_error=Skipping()))
     assert [seq.tag for seq in dataset.epoch(1)] == ["s0", "s1", "s2", "s3"]
     assert dataset.engine_report.num_skipped == 1
+
+
+def tags_of_epoch(dataset):
+    found = []
+    while dataset.is_less_than_num_seqs(len(found)):
+        dataset.load_seqs(len(found), len(found) + 1)
+        found.append(dataset.get_tag(len(found)))
+    dataset.finish_epoch(free_resources=True)
+    return found
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_the_inner_dataset_may_be_an_instance_which_is_copied(executor, method):
+    seqs = [{"data": np.full((3, 1), i, np.float32)} for i in range(12)]
+    inner = StaticDataset(seqs, seq_ordering="random")
+    config = {"class": StaticDataset, "data": seqs, "seq_ordering": "random"}
+    expected = MultiProcDataset(config, 2, 4, method, executor=executor)
+    dataset = MultiProcDataset(inner, 2, 4, method, executor=executor)
+    made = [expected, dataset, copy.copy(dataset), pickle.loads(pickle.dumps(dataset))]
+    for one in made:
+        one.initialize()
+        one.init_seq_order(epoch=3)
+    inner.initialize()
+    inner.init_seq_order(epoch=1)
+    first, *others = map(tags_of_epoch, made)
+    assert len(first) == 12
+    assert others == [first] * 3
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+def test_an_inner_instance_takes_shards_and_options_that_are_set_later(executor, method):
+    inner = StaticDataset([{"data": np.full((3, 1), i, np.float32)} for i in range(12)])
+    dataset = MultiProcDataset(inner, 2, 4, method, executor=executor)
+    dataset.initialize()
+    dataset.set_sharding(3, 1)
+    dataset.seq_ordering = "reverse"
+    dataset.init_seq_order(epoch=1)
+    found = tags_of_epoch(dataset)
+    inner.initialize()
+    inner.set_sharding(3, 1)
+    inner.seq_ordering = "reverse"
+    inner.init_seq_order(epoch=1)
+    expected = tags_of_epoch(inner)
+    assert (found if method == "seq_order" else sorted(found)) == (
+        expected if method == "seq_order" else sorted(expected)
+    )
+
+
+def test_an_inner_instance_takes_no_options_from_outside():
+    with pytest.raises(ConfigError, match="which is made already"):
+        MultiProcDataset(StaticDataset([]), 2, 4, partition_epoch=2)
+    with pytest.raises(ConfigError, match="a dataset, or described by a dict, got list"):
+        MultiProcDataset([], 2, 4)

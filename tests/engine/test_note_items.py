@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine import CurrentItem, WorkerInfo, note_item, note_items
+from headrace.engine import CurrentItem, NumberedTags, WorkerInfo, note_item, note_items
 from headrace.engine.process.status_page import StatusPage, create_status_page
 from headrace.engine.user.worker_info import WorkerScope, worker_scope
 
@@ -151,3 +151,30 @@ def test_what_has_no_tag_is_named_as_it_is_told() -> None:
     assert str(CurrentItem("(laying out batch 3)", 2)) == "(laying out batch 3), epoch 2"
     assert str(CurrentItem(None, 2)) == "epoch 2"
     assert str(CurrentItem()) == ""
+
+
+@pytest.mark.parametrize("make_scope", [_published, _one_by_one, lambda page: WorkerScope(INFO)])
+@given(numbers=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=70), epoch=EPOCHS)
+def test_tags_that_are_numbers_are_known_to_the_letter_too(
+    make_scope: Callable[[StatusPage], WorkerScope], numbers: list[int], epoch: int | None
+) -> None:
+    worker, trainer = _two_sides()
+    scope, tags = make_scope(worker), NumberedTags("(ü {})", numbers)
+    texts = [f"(ü {number})" for number in numbers]
+    assert list(tags) == tags[:] == texts
+    with worker_scope(scope):
+        go_to = note_items(tags, epoch)
+        for number in (0, len(numbers) // 2, len(numbers) - 1):
+            go_to(number)
+            assert scope.item == CurrentItem(texts[number], epoch)
+            if scope.on_item is not None:
+                assert trainer.read_item() == scope.item
+
+
+def test_more_numbers_than_fit_are_told_place_by_place() -> None:
+    worker, trainer = _two_sides()
+    tags = NumberedTags("seq-{}", range(10_000))
+    assert worker.write_items(tags, 1) is None
+    with worker_scope(_published(worker)):
+        note_items(tags, 1)(9_999)
+        assert trainer.read_item() == CurrentItem("seq-9999", 1)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.events import (
+    Add,
     Assign,
     Beat,
     Deliver,
@@ -20,6 +21,8 @@ from headrace.engine.events import (
     Failed,
     PayloadsEnded,
     Raise,
+    Remove,
+    Resized,
     Restart,
     ResultRequested,
     SetupFailed,
@@ -64,6 +67,8 @@ class World:
         bad: frozenset[int],
         num_deaths: int,
         num_stalls: int = 0,
+        num_resizes: int = 0,
+        num_leaves: int = 0,
         chance: random.Random,
     ) -> None:
         self.mode, self.options, self.bad, self.chance = mode, options, bad, chance
@@ -71,7 +76,9 @@ class World:
         self.num_workers = len(lengths)
         self.num_tickets = lengths[0]
         self.deaths_left, self.stalls_left = num_deaths, num_stalls
-        self.workers = [SimWorker() for _ in lengths]
+        self.resizes_left, self.leaves_left = num_resizes, num_leaves
+        self.workers = dict(enumerate(SimWorker() for _ in lengths))
+        self.num_staying = self.most_staying = self.num_workers
         self.supervisor = Supervisor(self.num_workers, mode, options)
         self.payloads_ended = False
         self.now = 0.0
@@ -100,7 +107,15 @@ class World:
             case Skip(ticket, _, _):
                 self.stream.append(("skip", ticket))
             case Restart(worker_idx, first_item):
+                assert worker_idx in self.workers
                 self.workers[worker_idx] = SimWorker(next_item=first_item)
+            case Add(worker_idx):
+                assert worker_idx not in self.workers
+                self.workers[worker_idx] = SimWorker()
+            case Remove(worker_idx):
+                gone = self.workers.pop(worker_idx)
+                assert not gone.queue
+                assert not gone.untold
             case Raise() | End():
                 assert self.answer is None
                 self.answer = action
@@ -124,7 +139,8 @@ class World:
         assert len(worker.queue) <= self.supervisor.tickets_per_worker
         last = self.stream[-1][1] if self.stream else -1
         not_handed_over = [other for other in self.assigned if other > last]
-        look_ahead = self.options.look_ahead or self.num_workers * self.supervisor.tickets_per_worker
+        assert self.supervisor.num_workers == self.num_staying
+        look_ahead = self.options.look_ahead or self.most_staying * self.supervisor.tickets_per_worker
         assert len(not_handed_over) <= look_ahead or min(not_handed_over) == ticket  # what the consumer waits for
 
     def work(self, worker_idx: int) -> None:
@@ -145,20 +161,20 @@ class World:
             else Done(worker_idx, ticket)
         )
 
-    def die(self, worker_idx: int) -> None:
+    def die(self, worker_idx: int, *, is_orderly: bool = False) -> None:
         """What it had finished is told first."""
         worker = self.workers[worker_idx]
         while worker.untold:
             self.tell(worker.untold.popleft())
-        if not isinstance(self.answer, End | Raise):
-            self.num_died += 1
-            self.tell(Exited(worker_idx, "was killed by signal 9 (SIGKILL)"))
+        if not isinstance(self.answer, End | Raise) and worker_idx in self.workers:
+            self.num_died += not is_orderly
+            self.tell(Exited(worker_idx, "was killed by signal 9 (SIGKILL)", is_orderly=is_orderly))
 
     def step(self) -> None:
-        workers = range(self.num_workers)
+        workers = sorted(self.workers)
         choices = [(self.work, idx) for idx in workers if self.workers[idx].queue] * 3
         choices += [(self.tell_next, idx) for idx in workers if self.workers[idx].untold] * 3
-        if any(isinstance(worker.untold[0], Done | Failed) for worker in self.workers if worker.untold):
+        if any(isinstance(worker.untold[0], Done | Failed) for worker in self.workers.values() if worker.untold):
             choices += [(self.tell_together, 0)] * 3
         if self.options.tickets_per_worker is None:
             choices.append((self.look_further, 0))
@@ -166,6 +182,10 @@ class World:
             choices += [(self.kill, idx) for idx in workers]
         if self.stalls_left:
             choices.append((self.stall, 0))
+        if self.resizes_left:
+            choices.append((self.resize, 0))
+        if self.leaves_left:
+            choices += [(self.leave, idx) for idx in workers]
         assert choices, "the consumer waits, and nobody has anything to do"
         act, worker_idx = self.chance.choice(choices)
         act(worker_idx)
@@ -175,7 +195,7 @@ class World:
 
     def tell_together(self, _: int) -> None:
         answers: list[object] = []
-        for worker in self.workers:
+        for worker in self.workers.values():
             while worker.untold and isinstance(worker.untold[0], Done | Failed) and self.chance.random() < 0.7:
                 answers.append(worker.untold.popleft())
         for action in self.supervisor.handle_answers(answers):
@@ -187,6 +207,16 @@ class World:
     def kill(self, worker_idx: int) -> None:
         self.deaths_left -= 1
         self.die(worker_idx)
+
+    def resize(self, _: int) -> None:
+        self.resizes_left -= 1
+        self.num_staying = self.chance.randint(1, 6)
+        self.most_staying = max(self.num_staying, self.most_staying)
+        self.tell(Resized(self.num_staying))
+
+    def leave(self, worker_idx: int) -> None:
+        self.leaves_left -= 1
+        self.die(worker_idx, is_orderly=True)
 
     def stall(self, _: int) -> None:
         self.stalls_left -= 1
@@ -223,6 +253,8 @@ worlds = st.fixed_dictionaries(
         "bad": st.frozensets(st.integers(0, 45), max_size=6),
         "num_deaths": st.integers(0, 5),
         "num_stalls": st.integers(0, 3),
+        "num_resizes": st.integers(0, 6),
+        "num_leaves": st.integers(0, 4),
         "chance": st.randoms(use_true_random=False),
     }
 )
@@ -237,6 +269,8 @@ def build(world: dict, **policies) -> World:
         bad=world["bad"],
         num_deaths=world["num_deaths"],
         num_stalls=world["num_stalls"],
+        num_resizes=0 if world["mode"] is Mode.STREAM else world["num_resizes"],
+        num_leaves=world["num_leaves"],
         chance=world["chance"],
     )
 
@@ -308,6 +342,13 @@ def test_a_death_beyond_the_budget_is_raised_once_and_what_came_before_is_a_pref
     assert sim.supervisor.handle(ResultRequested()) == []
 
 
+@given(worlds)
+def test_workers_that_leave_in_order_or_are_let_go_count_as_no_deaths(world: dict) -> None:
+    sim = build({**world, "num_deaths": 0, "num_stalls": 0}, on_death=Raising(), on_error=Skipping(99))
+    assert isinstance(sim.run(), End)
+    assert len(sim.stream) == len(expected_tickets(world["mode"], world["lengths"]))
+
+
 # --- planning ---
 
 
@@ -376,6 +417,53 @@ def test_a_worker_that_is_free_takes_a_later_ticket() -> None:
     assert supervisor.handle(Done(1, 1)) == [Assign(1, 2)]
     assert supervisor.handle(Done(1, 2)) == [Assign(1, 3)]
     assert supervisor.handle(Done(0, 0)) == [Deliver(Done(0, 0))]
+
+
+def test_a_worker_that_is_let_go_does_what_it_has_and_is_removed_then() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=2)
+    assert supervisor.handle(ResultRequested()) == [Assign(0, 0), Assign(1, 1), Assign(0, 2), Assign(1, 3)]
+    assert supervisor.handle(Resized(1)) == []
+    assert supervisor.handle(Done(1, 1)) == []
+    assert supervisor.handle(Done(1, 3)) == [Remove(1)]
+    assert supervisor.handle(Exited(1, "ended with exit code 0")) == []
+    assert supervisor.handle(Done(0, 0)) == [Deliver(Done(0, 0))]
+    assert supervisor.num_workers == 1
+
+
+def test_a_worker_that_dies_after_it_was_let_go_is_missed_only_for_what_it_had() -> None:
+    supervisor = task_supervisor(3, tickets_per_worker=1, on_death=Restarting(1))
+    supervisor.handle(ResultRequested())
+    supervisor.handle(Resized(1))
+    assert supervisor.handle(Exited(1, "was killed"))[1:] == [Restart(1, 0), Assign(1, 1)]
+    assert supervisor.handle(Done(1, 1)) == [Remove(1)]
+    assert supervisor.handle(Done(2, 2)) == [Remove(2)]
+
+
+def test_workers_that_were_let_go_stay_or_come_back_before_there_are_new_ones() -> None:
+    supervisor = task_supervisor(3, tickets_per_worker=1, look_ahead=5)
+    supervisor.handle(ResultRequested())
+    supervisor.handle(Resized(1))
+    assert supervisor.handle(Done(1, 1)) == [Remove(1)]
+    assert supervisor.handle(Resized(4)) == [Add(1), Add(3), Assign(1, 3), Assign(3, 4)]
+    assert supervisor.handle(Done(2, 2)) == []  # which stays, and look_ahead is used up
+    supervisor.handle(Done(0, 0))
+    assert supervisor.handle(ResultRequested())[0] == Deliver(Done(1, 1))
+    assert Assign(2, 5) in supervisor.plan_assignments()
+
+
+def test_a_worker_that_leaves_in_order_is_replaced_though_no_death_is_allowed() -> None:
+    supervisor = task_supervisor(1, tickets_per_worker=2, on_death=Raising())
+    supervisor.handle(ResultRequested())
+    actions = supervisor.handle(Exited(0, "was told to leave", is_orderly=True))
+    assert actions[1:] == [Restart(0, 0, is_accident=False), Assign(0, 0), Assign(0, 1)]
+
+
+def test_streams_and_turns_keep_their_workers() -> None:
+    stream = Supervisor(2, Mode.STREAM, EngineOptions())
+    for supervisor in (stream, Supervisor(2, Mode.TASK, EngineOptions(), in_turns=True)):
+        assert supervisor.why_not_resizable
+        assert supervisor.handle(Resized(3)) == []
+        assert supervisor.num_workers == 2
 
 
 def test_nothing_is_delivered_unasked() -> None:

@@ -82,7 +82,7 @@ def copied(dataset, how):
     return getattr(copy, how)(dataset)
 
 
-POSITIONED = {"Alternating", "Indexed", "Streamed", "DistributeFilesDataset", "MultiProcDataset"}  # when it is read
+POSITIONED = {"Alternating", "Indexed", "Streamed", "DistributeFilesDataset"}  # when it is read
 
 
 def ask_and_read(dataset, stream_of, rng, *, reads):

@@ -3,6 +3,7 @@
 import pickle
 import random
 from collections import namedtuple
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -537,6 +538,56 @@ def test_an_item_that_is_a_batch_alone_comes_from_a_worker_process_as_it_is_made
     assert len(by_executor["inline"]) == 24
     assert by_executor["process"] == by_executor["inline"]
     assert by_executor["process"][-1][0] is KeyError
+
+
+class Kinds:
+    """Items of several kinds, by their indices; some cannot be read, and one is no row of its batch."""
+
+    def __init__(self, kind):
+        self.kind = kind
+
+    def __len__(self):
+        return 150
+
+    def __getitem__(self, i):
+        if i in (5, 80, 100, 101, 102, 103):
+            raise KeyError(f"no item {i}")
+        small, large = np.full((2, 3), i, np.float32), np.full((40, 120), i, np.int32)
+        return {
+            "dict": {"image": small, "label": i, "text": f"text {i}"},
+            "tuple": (small, i, large),
+            "array": large,
+            "text": f"text {i}",
+        }[self.kind]
+
+
+def written_out(value):
+    if isinstance(value, np.ndarray):
+        return value.dtype, value.shape, value.tobytes()
+    if isinstance(value, Mapping):
+        return {key: written_out(part) for key, part in value.items()}
+    return [written_out(part) for part in value] if isinstance(value, tuple | list) else value
+
+
+@pytest.mark.parametrize(
+    ("kind", "num_workers"), [("dict", 0), ("dict", 2), ("tuple", 0), ("array", 0), ("array", 2), ("text", 0)]
+)
+def test_items_come_out_as_they_do_when_something_is_done_to_each(kind, num_workers):
+    found = []
+    for transform in (None, lambda item: item):
+        options = EngineOptions(on_error=Skipping(10))
+        with DataLoader(
+            Kinds(kind),
+            batch_size=4,
+            shuffle=False,
+            num_workers=num_workers,
+            transform=transform,
+            engine_options=options,
+        ) as loader:
+            batches = [(type(batch), getattr(batch, "tags", None), written_out(batch)) for batch in loader]
+        found.append(batches)
+    assert len(found[0]) == 37  # of one batch, no item could be read
+    assert found[0] == found[1]
 
 
 def test_items_of_different_shapes_are_refused_with_what_to_do():

@@ -1,6 +1,7 @@
 """Options that are wrong, unknown, or contradict each other are refused when the loader is built."""
 
 import copy
+import inspect
 import pickle
 import re
 
@@ -123,3 +124,30 @@ def test_the_memory_of_workers_is_bounded_by_max_bytes(seqs):
     with DataLoader(StaticDataset(seqs), batching=FixedCount(4), **options) as loader:
         assert loader._runs.engine._workers.executor._max_bytes == 4 << 20
         assert len(list(loader)) == 10
+
+
+def test_each_word_of_torch_is_an_argument_that_help_shows():
+    words = inspect.signature(DataLoader).parameters
+    assert {"batch_size", "shuffle", "sampler", "batch_sampler", "collate_fn", "drop_last", "in_order"} <= words.keys()
+    assert "batch_size: Torch's word" in inspect.getdoc(DataLoader)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_batch_size_none_delivers_sequences_one_by_one_as_they_are(seqs, num_workers):
+    with DataLoader(StaticDataset(seqs), batch_size=None, num_workers=num_workers) as loader:
+        assert len(loader) == len(seqs)
+        for got, seq in zip(loader, seqs, strict=True):
+            assert got.keys() == seq.keys()
+            assert all(np.array_equal(got[key], seq[key]) for key in seq)
+    with DataLoader([(1, "a"), (2, "b")], batch_size=None, num_workers=num_workers) as loader:
+        assert list(loader) == [(1, "a"), (2, "b")]
+    with DataLoader([1, 2], batch_size=None, collate_fn=lambda item: item * 10, num_workers=num_workers) as loader:
+        assert list(loader) == [10, 20]
+    with DataLoader(range(3, 6), batch_size=None, sampler=[2, 0], num_workers=num_workers) as loader:
+        assert list(loader) == [5, 3]
+
+
+def test_batch_size_none_says_nothing_where_something_else_says_what_a_batch_is(seqs):
+    for options in ({"batching": FixedCount(4)}, {"batch_sampler": [range(4)]}):
+        with DataLoader(StaticDataset(seqs), batch_size=None, **options) as loader:
+            assert next(iter(loader)).num_seqs == 4

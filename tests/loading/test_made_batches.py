@@ -63,3 +63,13 @@ def test_tags_of_any_text_come_out_as_they_were(tags):
 )
 def test_what_a_collate_returns_is_not_taken_for_a_batch(value):
     assert not is_made(value)
+
+
+def test_tags_that_follow_from_the_corpus_indices_are_not_sent():
+    made = pack_made(None, np.array([1]), {}, {})
+    assert is_made(made)
+    assert made[1] is None
+    batch = Batch({}, {}, [], np.array([7]), np.array([40]), epoch=1, position=0, step=0)
+    batch.take_tags(made[1])
+    for carried in (pickle.loads(pickle.dumps(batch)), copy.copy(batch), batch, batch):
+        assert carried.tags == ["seq-40"]

@@ -96,6 +96,11 @@ def test_lists_and_numbers_take_the_dtype_of_the_specs_and_other_keys_are_left_o
     assert list(source.specs) == ["data", "classes"]
 
 
+def test_a_dict_of_columns_is_refused_with_what_to_give():
+    with pytest.raises(ConfigError, match=r"dict of columns.*\n.*MemorySource\n.*range"):
+        MemorySource({"data": [np.zeros((2, 3))]})
+
+
 def test_no_sequences_are_legal():
     assert len(MemorySource([])) == 0
     source = MemorySource([], specs={"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 7}})

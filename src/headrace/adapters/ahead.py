@@ -7,7 +7,6 @@ transfer is over. No framework is known here.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, check_count
-from headrace.loading import Batch, DataLoader, LoaderPosition, Packing
+from headrace.loading import Batch, DataLoader, LoaderPosition
 
 
 def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -29,15 +28,7 @@ def map_leaves(value: Any, function: Callable[[Any], Any]) -> Any:
         function: Gets each leaf, an array or anything else, and returns its replacement.
     """
     if isinstance(value, Batch):
-        packing = value.packing
-        if packing is not None:
-            packing = Packing(*(function(getattr(packing, field.name)) for field in dataclasses.fields(packing)))
-        return dataclasses.replace(
-            value,
-            arrays={key: function(array) for key, array in value.arrays.items()},
-            lengths={key: function(array) for key, array in value.lengths.items()},
-            packing=packing,
-        )
+        return value.map_arrays(function)
     if isinstance(value, Mapping):
         return {key: map_leaves(item, function) for key, item in value.items()}
     if isinstance(value, tuple) and hasattr(value, "_fields"):

@@ -10,6 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
+from operator import attrgetter, is_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -47,17 +49,21 @@ class Column(ABC):
     def stack(self, out: NDArray[Any]) -> None:
         """Write all values into one array, `dtype[n, ...]`; only if there is no time axis."""
 
+    def fill(self, out: NDArray[Any]) -> None:
+        """Write all values into one array, `dtype[n, T, ...]`; only if each has T frames."""
+        self.write(list(out))
+
 
 class ArrayColumn(Column):
     """Values that are in memory.
 
     Args:
         key: The data key.
-        arrays: The values, at least one; the caller ensures that they fit together.
+        arrays: The values, at least one, or numbers as one array; the caller ensures that they fit together.
         has_time: Whether the first axis is time.
     """
 
-    def __init__(self, key: str, arrays: Sequence[NDArray[Any]], *, has_time: bool) -> None:
+    def __init__(self, key: str, arrays: Sequence[NDArray[Any]] | NDArray[Any], *, has_time: bool) -> None:
         self.key, self.num_seqs = key, len(arrays)
         self.dtype, self.inner = arrays[0].dtype, arrays[0].shape[has_time:]
         self.lengths = np.fromiter(map(len, arrays), np.int32, len(arrays)) if has_time else None
@@ -70,8 +76,18 @@ class ArrayColumn(Column):
 
     def stack(self, out: NDArray[Any]) -> None:
         """Copy all values."""
-        for row, array in enumerate(self._arrays):
-            out[row] = array
+        arrays = self._arrays
+        if isinstance(arrays, np.ndarray):
+            out[...] = arrays
+        elif out.ndim > 1 and out.flags.c_contiguous:
+            np.concatenate(arrays, out=out.reshape(out.shape[0] * out.shape[1], *out.shape[2:]))
+        else:
+            for row, array in enumerate(arrays):
+                out[row] = array
+
+    def fill(self, out: NDArray[Any]) -> None:
+        """Copy all values."""
+        self.stack(out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +109,10 @@ class TextColumn:
 
 Seq: TypeAlias = Mapping[str, Any]
 Allocate: TypeAlias = Callable[[str, tuple[int, ...], np.dtype[Any]], NDArray[Any]]
+_TEXT_TYPES = frozenset((str, bytes))
+_NUMBER_TYPES = frozenset((bool, int, float, complex, *(np.dtype(char).type for char in "?bhilqBHILQefdFD")))
 _TEXT_KINDS = "USO"  # texts, and arrays of objects: not for a model as they are
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 _SMALL_ROW_BYTES = 4096  # on average: up to this, filling all with padding first is faster than only the gaps
 
 
@@ -182,6 +201,9 @@ def lay_out(column: Column | TextColumn, options: LayoutOptions, allocate: Alloc
     out = allocate(column.key, (column.num_seqs, frames, *column.inner), column.dtype)
     pad_value = pad_value_of(column, options) if options.pad_values else np.zeros((), column.dtype)[()]
     lengths = column.lengths.tolist()
+    if lengths.count(frames) == len(lengths):  # there is nothing to be padded
+        column.fill(out)
+        return out
     if out.nbytes <= column.num_seqs * _SMALL_ROW_BYTES:
         out[...] = pad_value
     else:
@@ -203,7 +225,8 @@ def gather_columns(
     if not seqs:
         return {}
     keys, keys_of_first = list(seqs[0]), seqs[0].keys()
-    for row, seq in enumerate(seqs):
+    are_dicts = set(map(type, seqs)) == {dict}
+    for row, seq in () if are_dicts and all(map(keys_of_first.__eq__, map(dict.keys, seqs))) else enumerate(seqs):
         if seq.keys() != keys_of_first:
             odd = sorted(seq.keys() ^ keys_of_first)
             raise SourceError(
@@ -219,14 +242,28 @@ def gather_columns(
 def _gather_column(
     key: str, values: list[Any], options: LayoutOptions, tags: Sequence[str] | None
 ) -> Column | TextColumn:
+    kinds = set(map(type, values))
+    kind = kinds.pop() if len(kinds) == 1 else None
+    if kind in _TEXT_TYPES:
+        return TextColumn(key, values)
+    if kind in _NUMBER_TYPES:
+        numbers = np.asarray(values)
+        if numbers.dtype == kind:  # no integer is too large for it
+            return ArrayColumn(key, numbers, has_time=False)
     try:
-        arrays = [value if type(value) is np.ndarray else np.asarray(value) for value in values]
+        arrays: list[NDArray[Any]] = values
+        if kind is not np.ndarray:
+            arrays = [value if type(value) is np.ndarray else np.asarray(value) for value in values]
     except ValueError as error:  # nested lists of unequal lengths
         raise SourceError(f"the data key {key!r} holds something that is not an array: {error}") from None
     first = arrays[0]
     if first.dtype.kind in _TEXT_KINDS and all(array.dtype.kind in _TEXT_KINDS for array in arrays):
         return TextColumn(key, values)
     has_time = first.ndim > 0 and options.has_time(key)
+    if all(map(is_, map(_dtype, arrays), repeat(first.dtype))):  # mostly they are alike, and have few shapes
+        inner = {(len(shape), shape[has_time:]) for shape in set(map(_shape, arrays))}
+        if len(inner) == 1:
+            return ArrayColumn(key, arrays, has_time=has_time)
     layouts = [(array.dtype, array.ndim, array.shape[has_time:]) for array in arrays]
     if layouts.count(layouts[0]) < len(layouts):
         row, layout = next((row, layout) for row, layout in enumerate(layouts) if layout != layouts[0])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from .layout import Allocate
 
 _MIN_ROW_BYTES = 1 << 14  # of an array that is copied when it comes; it costs 1 us, and small ones together cost less
 _NUMBERS = {int, float, complex, bool}
+_dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
 class _Rows:
@@ -103,7 +105,7 @@ def _stacked(items: list[Any], allocate: Allocate, rows: Any) -> Any:
         parts = [_stacked(list(column), allocate, rows and rows.get(number)) for number, column in columns]
         return type(first)(*parts) if hasattr(first, "_fields") else type(first)(parts)
     kinds = set(map(type, items))
-    if kinds == {np.ndarray} and first.ndim and len({(item.shape, item.dtype) for item in items}) == 1:
+    if kinds == {np.ndarray} and first.ndim and len(set(map(_shape, items))) == len(set(map(_dtype, items))) == 1:
         return _stacked_arrays(items, allocate)
     torch = sys.modules.get("torch")
     is_tensor = torch is not None and isinstance(first, torch.Tensor)
@@ -111,7 +113,7 @@ def _stacked(items: list[Any], allocate: Allocate, rows: Any) -> Any:
         return items
     if not kinds <= _NUMBERS:
         _check_shapes(items)
-    return _stacked_tensors(torch, items, allocate) if is_tensor else np.asarray(items)
+    return stack_tensors(torch, items, allocate) if is_tensor else np.asarray(items)
 
 
 def _stacked_arrays(arrays: list[NDArray[Any]], allocate: Allocate) -> NDArray[Any]:
@@ -127,7 +129,7 @@ def _stacked_arrays(arrays: list[NDArray[Any]], allocate: Allocate) -> NDArray[A
     return out
 
 
-def _stacked_tensors(torch: Any, tensors: list[Any], allocate: Allocate) -> Any:
+def stack_tensors(torch: Any, tensors: list[Any], allocate: Allocate) -> Any:
     """Stack tensors, in an array of ours if they are plain values of a dtype that NumPy has."""
     first = tensors[0]
     is_plain = (

@@ -29,6 +29,10 @@ def worker(
     return_wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.0, help="The same after a connection to it has ended.")
     ] = 10.0,
+    grace: Annotated[
+        float,
+        typer.Option(metavar="SECONDS", min=0.0, help="How long to finish what was begun when told to end (SIGTERM)."),
+    ] = 20.0,
     tls_ca: Annotated[
         str | None,
         typer.Option(metavar="FILE", help="Certificates that the trainer's has to come from: the connection has TLS."),
@@ -54,6 +58,7 @@ def worker(
         take_secret(secret_file),
         wait_seconds=wait,
         return_seconds=return_wait,
+        grace_seconds=grace,
         tls=Tls(ca=tls_ca, cert=tls_cert, key=tls_key, name=tls_name) if uses_tls else None,
     )
     open_messages().print(f"the trainer is not there any more, after {num_sessions} connections")

@@ -19,7 +19,7 @@ import numpy as np
 from headrace.errors import ConfigError
 from headrace.sources import Source
 
-from .corpus import Corpus, sum_left_out
+from .corpus import Corpus, IndexedFiles, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
@@ -194,6 +194,10 @@ class Dataset(ForeignAnswers):
         if state["by_tag"]:
             self.seed_by_tag()
         self._epoch = state["epoch"]
+
+    def indexed_files(self) -> list[IndexedFiles]:
+        """Return what the files held that this dataset and its parts were made of, when they were indexed."""
+        return [files for part in self.get_parts() for files in part.indexed_files()]
 
     # --- what is known without reading: asked by loaders, and by datasets made of others ---
 

@@ -9,7 +9,7 @@ How it is read is in `reading/source.py`.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from typing import Any, Self
 
@@ -21,11 +21,12 @@ from headrace.index import CorpusIndex
 from headrace.order import Order, OrderCorpus, OrderPlanner, RangeOrder, occurrences
 from headrace.rng import wants_rng
 from headrace.sources import SORT_LENGTHS, MapSource, Source
+from headrace.specs import DataSpec
 
 from . import index_workers as index_workers  # offers workers to the sources that are opened here
 from .base import is_of_headrace
 from .checks import check_count
-from .corpus import Corpus, LengthsOf, num_left_out
+from .corpus import Corpus, IndexedFiles, LengthsOf, check_files, num_left_out
 from .digests import digest_array
 from .ordered import OrderedDataset
 from .reading.loaded import SeqCache
@@ -127,6 +128,18 @@ class CachedDataset(OrderedDataset):
         made.__dict__.update(self.__dict__)
         made._begin_as_copy(source)
         return made
+
+    def indexed_files(self) -> list[IndexedFiles]:
+        """Return what its files held when they were indexed, see `Dataset.indexed_files`."""
+        found = None if self._source is None else IndexedFiles.of(self._source)
+        return [*([] if found is None else [found]), *super().indexed_files()]
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "indexed": self.indexed_files()}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        super()._restore(state)
+        check_files(self.indexed_files(), state["indexed"])
 
     def _source_of_copy(self) -> Source | None:
         """Return what a copy of this dataset reads from; `None` if its constructor has to say it."""
@@ -346,20 +359,6 @@ class CachedDataset(OrderedDataset):
                 f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self.source.specs)
             )
 
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
+    def _layout_of(self, key: str) -> DataSpec:
         self._check_key(key)
-        return self.source.specs[key].dtype
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        self._check_key(key)
-        return self.source.specs[key].sparse
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame, `None` for a free axis."""
-        self._check_key(key)
-        shape = list(self.source.specs[key].shape)
-        if key == "data" and self.window > 1 and shape and shape[-1] is not None:
-            shape[-1] *= self.window
-        return shape
+        return self.source.specs[key]

@@ -269,7 +269,7 @@ class CachedDataset2(Dataset):
         return DataSpec.of_array(self._first_seq().get_data(key))
 
     def _is_declared(self, key: str) -> bool:
-        return key in (self.num_outputs or {})
+        return key in (self.num_outputs or {}) or self._layout_of(key) is not None
 
     def get_data_dim(self, key: str) -> int:
         """Return the size of the last axis, or the number of classes of a sparse key."""
@@ -277,7 +277,7 @@ class CachedDataset2(Dataset):
 
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype name: of the loaded data if there are some, else by the declared layout."""
-        if self._is_loaded(self._load_start) or not self._is_declared(key):
+        if self._layout_of(key) is None and (self._is_loaded(self._load_start) or not self._is_declared(key)):
             return self._first_seq().get_data(key).dtype.name
         return super().get_data_dtype(key)
 

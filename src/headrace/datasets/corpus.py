@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from headrace.errors import InternalError, SourceError
 from headrace.files import read_seq_lens, read_tag_list
 from headrace.index import CorpusIndex
+from headrace.sources import MapSource, Source
 from headrace.specs import DataSpec
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[Any]]
@@ -34,6 +35,55 @@ def _no_lengths(key: str, may_cost: bool) -> LengthsOf | None:  # noqa: ARG001
 
 def _nothing() -> None:
     return None
+
+
+@dataclass(frozen=True)
+class IndexedFiles:
+    """What the files of a source held when they were indexed. Equal ones hold the same sequences.
+
+    Times do not count: the files of another machine are copies.
+
+    Attributes:
+        path: The first file.
+        num_bytes: Size of all files.
+        num_seqs: How many sequences they hold.
+        digest: Of tags and lengths.
+        specs: Layout by data key.
+    """
+
+    path: str = field(compare=False)
+    num_bytes: int
+    num_seqs: int
+    digest: str
+    specs: Mapping[str, DataSpec]
+
+    @classmethod
+    def of(cls, source: Source) -> IndexedFiles | None:
+        """Return what is known of the files of a source; `None` if it has none. O(N) once for an index in memory."""
+        if isinstance(source, MapSource) or not source.index.files:
+            return None
+        index, num_bytes = source.index, sum(stamp.size for stamp in source.index.files)
+        return cls(index.files[0].path, num_bytes, len(index), index.digest, dict(source.specs))
+
+
+def check_files(now: Sequence[IndexedFiles], before: Sequence[IndexedFiles]) -> None:
+    """Refuse files that were changed between two makings of a dataset.
+
+    Args:
+        now: What its files hold, see `Dataset.indexed_files`.
+        before: What they held.
+
+    Raises:
+        SourceError: They hold something else.
+    """
+    for found, known in zip(now, before, strict=False):
+        if found != known:
+            raise SourceError(
+                f"the files were changed since the dataset was made: {known.num_seqs} sequences in {known.num_bytes} "
+                f"bytes then, {found.num_seqs} in {found.num_bytes} bytes now, with other tags, lengths or layouts",
+                where=known.path,
+                fix="make the dataset again, and leave its files as they are while it is read",
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
-from headrace.order import Order, OrderReport, occurrences
+from headrace.order import Order, OrderReport
 
 from .base import Dataset
 from .checks import remark_once
@@ -260,18 +260,6 @@ class DelegatingDataset(InnerAnswers):
     def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
         """Return how much of the epoch is done after a sequence."""
         return self.inner.get_complete_frac(sorted_seq_idx, allow_only_lr_suitable=allow_only_lr_suitable)
-
-
-def counted_order(inner: Dataset, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
-    """Return the order of an inner dataset; with `counts`, also how often each sequence came before.
-
-    One of several shards is counted by the inner dataset, which knows the order of all of them: else two shards that
-    have the same sequence draw the same numbers for it. Without shards, repeats are counted in this order alone.
-    """
-    order, counted = inner.get_epoch_order(epoch, given, counts=counts and inner.num_shards > 1)
-    if counted is None and counts and order.may_repeat:
-        counted = occurrences(order)
-    return order, counted
 
 
 def outer_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:

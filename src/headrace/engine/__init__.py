@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .user.job import Job, Mode
     from .user.worker_info import (
         CurrentItem,
+        NumberedTags,
         WorkerInfo,
         get_worker_info,
         note_item,
@@ -43,6 +44,7 @@ __all__ = [
     "Failure",
     "Job",
     "Mode",
+    "NumberedTags",
     "Raising",
     "Ready",
     "Restarting",
@@ -78,6 +80,7 @@ __getattr__, __dir__ = export_lazily(
         "run": ("Delivered", "Run"),
         "user.worker_info": (
             "CurrentItem",
+            "NumberedTags",
             "WorkerInfo",
             "get_worker_info",
             "note_item",

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError, check_count
 
 from .executor import Executor, make_executor
 from .memory.lease import MemoryWatcher
@@ -59,7 +59,8 @@ class Engine:
         self._clock = clock
         self._quarantine = _open_quarantine(self._options)
         self._run: weakref.ref[Run] | None = None  # weak: an iterator that is dropped gives up its run
-        self.report = EngineReport(workers=[WorkerReport() for _ in range(self._workers.num_workers)])
+        remote = map(carrier.is_remote, range(self._workers.num_workers))
+        self.report = EngineReport(workers=[WorkerReport(is_remote=is_remote) for is_remote in remote])
 
     def prepare(self) -> None:
         """Begin in the background what starting the workers would wait for: imports that take long, see `Job.preload`.
@@ -71,6 +72,42 @@ class Engine:
     def start(self) -> None:
         """Start the workers now, so that the first run need not wait for them."""
         self._workers.start()
+
+    @property
+    def num_workers(self) -> int:
+        """How many workers there are to be now: as was said, or as have come by themselves."""
+        return self._workers.num_workers
+
+    def resize(self, num_workers: int) -> None:
+        """Have more workers, or fewer, from now on, also in the middle of a run; what comes out of it is the same.
+
+        New ones begin at once. Those that are let go, the last ones, do what they have, and end then; what they have
+        made stays valid. Between two runs, and before the first, it holds from the next one on.
+
+        Args:
+            num_workers: At least 1.
+
+        Raises:
+            ConfigError: The consumer does the work itself; the executor cannot do it; or the run is one of streams, or
+                one `in_turns`: what it gives depends on the number.
+            HeadraceError: After `close`.
+        """
+        workers = self._workers
+        if workers.is_closed:
+            raise HeadraceError("this engine is closed", fix="make a new one")
+        if workers.executor.runs_in == "caller":
+            raise ConfigError(
+                f"resize({num_workers}): the consumer's own thread does the work here, and there are no workers",
+                fix="give num_workers=1 or more, and an executor that has workers",
+            )
+        check_count("resize: num_workers", num_workers, minimum=1)
+        run = None if self._run is None else self._run()
+        if run is not None and run.is_current:
+            run.resize(num_workers)
+        else:
+            workers.resize(num_workers)
+        for worker_idx in range(num_workers):
+            self.report.expect(worker_idx, is_remote=workers.executor.is_remote(worker_idx))
 
     def run(self, payloads: Iterable[Any], *, in_turns: bool = False, max_open: Callable[[], int] | None = None) -> Run:
         """Map payloads to results, in the order of the payloads: task mode.

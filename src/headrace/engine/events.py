@@ -7,6 +7,7 @@ worker process sends it as it is, and its trainer decodes it to the same class.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -127,6 +128,7 @@ class Exited:
         advice: What to do about it, where that is known.
         accident: The same number for all workers that one thing has ended, such as the end of their warden: it counts
             once. None: it ended by itself.
+        is_orderly: It was told to leave, and has told all that it had done: no accident.
     """
 
     worker_idx: int
@@ -134,12 +136,35 @@ class Exited:
     item: CurrentItem | None = None
     advice: str = ""
     accident: int | None = None
+    is_orderly: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """More workers have come by themselves, and are there to be added. It may be ignored: then it comes again."""
+
+    num_more: int
+
+
+@dataclass(frozen=True, slots=True)
+class Vacant:
+    """Nobody is there to be a worker that was restarted, nor is expected: it is to have no more tickets than it has.
+
+    Who does those that it has is up to the executor. It may be ignored: then it comes again.
+    """
+
+    worker_idx: int
 
 
 Answer = Done[Any] | Failed
 """What a worker says to a ticket."""
 
-Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited
+Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Offered | Vacant
+
+
+def events_of_others(events: Iterable[Event], worker_idx: int) -> list[Event]:
+    """Return the events of all workers but one, and those that are of none."""
+    return [event for event in events if getattr(event, "worker_idx", None) != worker_idx]
 
 
 # --- from the consumer's side ---
@@ -166,6 +191,13 @@ class PayloadsEnded:
 
     num_tickets: int
     error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """The consumer wants so many workers from now on."""
+
+    num_workers: int
 
 
 # --- decided by the supervisor ---
@@ -200,10 +232,26 @@ class Restart:
 
     Attributes:
         first_item: Stream mode: the item at which its iterator has to go on.
+        is_accident: Whether it died or stalled; else it had left in order.
     """
 
     worker_idx: int
     first_item: int
+    is_accident: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Start one more worker, with this number, for the current run."""
+
+    worker_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """End a worker that was let go and has nothing left to do; what it has made stays valid."""
+
+    worker_idx: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,4 +280,4 @@ class End:
     """Every ticket has been delivered or skipped."""
 
 
-Action = Assign | Deliver | Skip | Restart | Warn | Raise | End
+Action = Assign | Deliver | Skip | Restart | Add | Remove | Warn | Raise | End

@@ -3,7 +3,8 @@
 It is small, so that there can be many executors. An executor decides how a ticket gets to a worker and an outcome back;
 which worker does what, and what happens after a death, is up to the supervisor. Calls come from one thread, the
 consumer's. None of them runs user code, except in the inline executor. Between `start` and `close` there are exactly
-`num_workers` workers, some of which may have ended. Promises to the engine:
+`num_workers` workers, and those that were added, without those that were removed; some may have ended. Promises to the
+engine:
 
 * each submitted ticket of the current run is answered by one `Done` or `Failed`, unless its worker exits first
   (`Exited` comes then, and nothing more of that worker until `restart`), cannot be set up (`SetupFailed`), or its
@@ -43,6 +44,7 @@ class Executor(ABC):
     Attributes:
         name: What `get_worker_info().executor` says.
         runs_in: Where its workers run: code that has to know what these share with the trainer asks this.
+        is_resizable: Whether workers can be added and removed after `start`.
         max_look_ahead: An upper bound of `EngineOptions.look_ahead`; with 1, work begins when a ticket is wanted and
             not before. `None`: no bound.
         used_by: The workers of the one engine that it carries: written by these.
@@ -51,6 +53,7 @@ class Executor(ABC):
 
     name: ClassVar[str]
     runs_in: ClassVar[RunsIn] = "thread"
+    is_resizable: ClassVar[bool] = False
     max_look_ahead: ClassVar[int | None] = None
     used_by: weakref.ref[Any] | None = None
     awaited_worker_idx: int | None = None
@@ -148,6 +151,26 @@ class Executor(ABC):
             first_item: In stream mode, how many items its new iterator passes over.
         """
 
+    def add_worker(self, worker_idx: int) -> None:
+        """Start one more worker, for the current run if there is one; need not wait until it is ready.
+
+        Args:
+            worker_idx: Its number: that of none that is there.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot add worker {worker_idx}")
+
+    def remove_worker(self, worker_idx: int) -> None:
+        """End a worker soon; must not wait for it. What it has made stays valid, and no event of it comes any more.
+
+        In a run, it has answered all that it was given, or has exited; between runs, it may be at work.
+        """
+        raise NotImplementedError(f"{type(self).__name__} cannot remove worker {worker_idx}")
+
+    def is_remote(self, worker_idx: int) -> bool:
+        """Tell whether the results of a worker come by a network."""
+        del worker_idx
+        return False
+
     @abstractmethod
     def stack_of(self, worker_idx: int) -> str | None:
         """Return the Python stack of a worker as text, if it can be had within a second."""
@@ -166,9 +189,10 @@ class Executor(ABC):
 _CLASS_OF = {
     "inline": ("local.inline", "InlineExecutor"),
     "process": ("process.executor", "ProcessExecutor"),
+    "ray": ("remote.ray", "RayExecutor"),
     "thread": ("local.thread", "ThreadExecutor"),
 }
-_RUNS_IN: dict[str, RunsIn] = {"inline": "caller", "process": "process", "thread": "thread"}
+_RUNS_IN: dict[str, RunsIn] = {"inline": "caller", "process": "process", "ray": "process", "thread": "thread"}
 
 
 def where_runs(executor: str | Executor) -> RunsIn:

@@ -1,6 +1,6 @@
 """What may be chosen about a run: how far to look ahead, and what to do when something goes wrong.
 
-Everything here is checked when it is built, before a worker starts.
+Everything here is checked when it is built, before a worker starts. `ErrorPolicy` applies what was chosen for errors.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from headrace.errors import ConfigError
+from headrace.errors import CacheError, ConfigError
 
+from .events import Raise, Skip
 from .group_size import GroupSize
 from .quarantine import check_quarantine
+from .user.failure import Failure
 
 # What a worker may have before it where the number of tickets is not given. Beyond 64 nothing is left to be shared, and
 # the results of so many fit into its ring of records.
@@ -110,6 +112,39 @@ class EngineOptions:
     def look_ahead_of(self, num_workers: int) -> int:
         """Return how many tickets may always be assigned and not yet handed over."""
         return num_workers * self.min_tickets if self.look_ahead is None else self.look_ahead
+
+
+class ErrorPolicy:
+    """What becomes of the errors of one run.
+
+    Args:
+        policy: What was chosen.
+    """
+
+    def __init__(self, policy: Raising | Skipping) -> None:
+        self._policy = policy
+        self._num_skipped = 0
+
+    def decide(self, ticket: int, worker_idx: int, failure: Failure) -> Skip | Raise:
+        """Skip the error of a ticket, or raise it, and say why it was not skipped where others would be."""
+        policy = self._policy
+        is_of_options = isinstance(failure.exception, ConfigError)
+        if isinstance(policy, Raising):
+            return Raise(failure.raisable(ticket, worker_idx))
+        if not (failure.ends_stream or is_of_options) and self._num_skipped < policy.budget:
+            self._num_skipped += 1
+            return Skip(ticket, worker_idx, failure)
+        error = failure.raisable(ticket, worker_idx)
+        if is_of_options:
+            why = "because an option is wrong, and not a sequence"
+        elif failure.ends_stream and isinstance(error, CacheError):
+            why = "because which sequences it hits depends on how many results the training keeps"
+        elif failure.ends_stream:
+            why = "because a generator cannot go on after it has raised"
+        else:
+            why = f"because the budget of {policy.budget} skips is used up"
+        error.add_note(f"headrace: not skipped, {why}")
+        return Raise(error)
 
 
 def _check_at_least(name: str, value: float, smallest: int) -> None:

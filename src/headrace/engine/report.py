@@ -12,14 +12,22 @@ class WorkerReport:
     Attributes:
         num_tickets: How many tickets it answered, also such as were given up later.
         num_restarts: How often it was restarted.
+        num_replaced: How often another one took its place, because it was told to leave.
         seconds_loaded: Time in user code.
         seconds_transport: Time to put values where the consumer sees them.
+        seconds_awaited: Time in which the consumer could not go on because it waited for this one.
+        num_bytes: Of results in memory between processes; of a remote worker, what came by the network.
+        is_remote: Whether its results come by a network.
     """
 
     num_tickets: int = 0
     num_restarts: int = 0
+    num_replaced: int = 0
     seconds_loaded: float = 0.0
     seconds_transport: float = 0.0
+    seconds_awaited: float = 0.0
+    num_bytes: int = 0
+    is_remote: bool = False
 
 
 @dataclass(slots=True)
@@ -33,7 +41,7 @@ class EngineReport:
         seconds_waited: Time in which the consumer could not go on for want of a value.
         seconds_taken: Time to turn what came into values, in the consumer's thread.
         seconds_consumer: Time the consumer spent on its own between two values.
-        workers: One entry for each worker.
+        workers: One entry for each worker, also for those that are gone.
     """
 
     num_delivered: int = 0
@@ -58,3 +66,14 @@ class EngineReport:
     def num_restarts(self) -> int:
         """How often a worker was restarted."""
         return sum(worker.num_restarts for worker in self.workers)
+
+    @property
+    def remote_workers(self) -> list[WorkerReport]:
+        """Those whose results come by a network."""
+        return [worker for worker in self.workers if worker.is_remote]
+
+    def expect(self, worker_idx: int, *, is_remote: bool) -> None:
+        """Have an entry for a worker, and for all before it."""
+        while len(self.workers) <= worker_idx:
+            self.workers.append(WorkerReport())
+        self.workers[worker_idx].is_remote = is_remote

@@ -14,10 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headrace.errors import HeadraceError, takes_note
+from headrace.errors import ConfigError, HeadraceError, takes_note
 
 from .events import (
     Action,
+    Add,
     Answer,
     Assign,
     Deliver,
@@ -27,6 +28,8 @@ from .events import (
     Failed,
     PayloadsEnded,
     Raise,
+    Remove,
+    Resized,
     Restart,
     ResultRequested,
     Silent,
@@ -113,6 +116,31 @@ class Run(Iterator[Delivered]):
         self._answer: Deliver | Raise | End | None = None
         self._is_over = False
         self._owner = os.getpid(), threading.get_ident()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it may use the workers."""
+        return not self._is_over and self._workers.current_run_id == self._run_id
+
+    def resize(self, num_workers: int) -> None:
+        """Have so many workers from now on; to be called on the current run only.
+
+        Raises:
+            ConfigError: The order of this run, or who does what in it, depends on their number.
+        """
+        supervisor = self._supervisor
+        why = supervisor.why_not_resizable
+        if why is not None and num_workers != supervisor.num_workers:
+            raise ConfigError(
+                f"there cannot be {num_workers} workers in place of {supervisor.num_workers} now: {why}",
+                fix="resize between two epochs, or before the first",
+            )
+        self._workers.resize(num_workers)
+        try:
+            self._act(supervisor.handle(Resized(num_workers)))
+        except BaseException:
+            self._abort()
+            raise
 
     def prefetch(self) -> None:
         """Begin before the first value is asked for."""
@@ -242,6 +270,8 @@ class Run(Iterator[Delivered]):
         seconds = self._clock() - start
         self._seconds_waited += seconds
         self._report.seconds_waited += seconds
+        if awaited is not None:
+            self._report.workers[awaited].seconds_awaited += seconds
         self._supervisor.now = self._seconds_waited
         self._tell(events)
 
@@ -278,6 +308,7 @@ class Run(Iterator[Delivered]):
                         are_measured = False
                     else:
                         num_bytes += result_bytes
+                        worker.num_bytes += result_bytes
                 else:
                     are_measured = False
                 answers.append(event)
@@ -326,9 +357,18 @@ class Run(Iterator[Delivered]):
                     self._report.num_skipped += 1
                     if self._quarantine is not None:
                         self._quarantine.append(ticket, failure)
-                case Restart(worker_idx, first_item):
-                    self._report.workers[worker_idx].num_restarts += 1
+                case Restart(worker_idx, first_item, is_accident):
+                    worker = self._report.workers[worker_idx]
+                    worker.num_restarts += is_accident
+                    worker.num_replaced += not is_accident
                     self._executor.restart(worker_idx, first_item)
+                case Add(worker_idx):
+                    self._report.expect(worker_idx, is_remote=self._executor.is_remote(worker_idx))
+                    self._workers.add(worker_idx)
+                    self._workers.num_workers = self._supervisor.num_workers  # some come and go by themselves
+                case Remove(worker_idx):
+                    self._workers.remove(worker_idx)
+                    self._workers.num_workers = self._supervisor.num_workers
                 case Warn(text, stack_of):
                     stack = self._stack_of(stack_of)
                     _logger.warning("%s", f"{text}\n{stack}" if stack else text)

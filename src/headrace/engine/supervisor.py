@@ -7,7 +7,8 @@ Invariants, whatever happens to workers:
 * a worker's unanswered tickets are in ascending order, are answered in that order, and stay its own over a restart;
 * the ticket the consumer waits for, if it exists, is the first unanswered one of some worker: a worker that blocks
   because its earlier results have not been taken is never the one that is waited for;
-* no more than `look_ahead` tickets are assigned and not yet handed over, but for those that were when it was more.
+* no more than `look_ahead` tickets are assigned and not yet handed over, but for those that were when it was more;
+* a worker that is let go does what it has, gets nothing more, and is removed then.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.errors import CacheError, ConfigError, InternalError, StalledError, TransformError, WorkerDiedError
+from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
 
 from .events import (
     Action,
+    Add,
     Answer,
     Assign,
     Beat,
@@ -29,26 +31,28 @@ from .events import (
     Event,
     Exited,
     Failed,
+    Offered,
     PayloadsEnded,
     Raise,
     Ready,
+    Remove,
+    Resized,
     Restart,
     ResultRequested,
     SetupFailed,
     Silent,
-    Skip,
     StreamEnded,
+    Vacant,
     Warn,
 )
-from .options import EngineOptions, Raising, Restarting, Skipping
-from .user.failure import Failure
+from .options import EngineOptions, ErrorPolicy, Raising, Restarting
 from .user.job import Mode
-from .worker_state import WorkerState, plan_items, plan_tasks
+from .worker_state import WorkerState, Workforce
 
 # A burst is this part of all tickets that may be under way: workers have enough left while it is on its way.
 _BURSTS = 4
 
-SupervisorEvent = Event | ResultRequested | Silent | PayloadsEnded
+SupervisorEvent = Event | ResultRequested | Silent | PayloadsEnded | Resized
 
 
 class Supervisor:
@@ -63,6 +67,7 @@ class Supervisor:
         max_open: Returns how many tickets may be open now, see `Engine.run`.
 
     Attributes:
+        num_workers: How many there are, but for those that were let go.
         workers_are_lost: Whether the run, when it ends, leaves workers that cannot serve another one.
         assigns_one: Whether one ticket at most is assigned at a time: payloads are slow to come, and a consumer that
             waits should not wait for those of later tickets.
@@ -89,7 +94,8 @@ class Supervisor:
         self._mode = mode
         self._options = options
         self._replayable, self._in_turns, self._max_open = replayable, in_turns, max_open
-        self._workers = [WorkerState() for _ in range(num_workers)]
+        self._force = Workforce(num_workers)
+        self._workers = self._force.states
         self.look_further(options.min_tickets)
         self.assigns_one = self.is_short = False
         self.ready: deque[Done[Any]] = deque()
@@ -104,13 +110,14 @@ class Supervisor:
         self._fatal: Raise | None = None  # decided, raised when the consumer has taken what is ready
         self.workers_are_lost = False
         self.now = 0.0
-        self._num_deaths = self._num_stalls = self._num_skipped = 0
+        self._errors = ErrorPolicy(options.on_error)
+        self._num_deaths = self._num_stalls = 0
         self._last_accident: int | None = None
         self._deaths_at: Counter[str] = Counter()
 
     def look_further(self, tickets_per_worker: int) -> None:
         """Let each worker have so many tickets before it from now on; one that has more keeps them."""
-        num_all = len(self._workers) * tickets_per_worker
+        num_all = self._force.num_staying * tickets_per_worker
         self.tickets_per_worker = tickets_per_worker
         self._look_ahead = num_all if self._options.look_ahead is None else self._options.look_ahead
         # Tickets go to workers in bursts, because each message may wake one, which costs more than many tickets.
@@ -139,6 +146,7 @@ class Supervisor:
             self._answers.update({answer.ticket: answer for answer in answers})  # for who gives them up
             return []
         workers, waiting, now = self._workers, self._answers, self.now
+        holders, idle = self._force.holders, self._force.idle
         for answer in answers:
             worker, ticket = workers[answer.worker_idx], answer.ticket
             unanswered = worker.unanswered
@@ -147,10 +155,13 @@ class Supervisor:
                 what = f"worker {answer.worker_idx} answered ticket {ticket}, expected: {expected}"
                 raise InternalError(what)
             unanswered.popleft()
+            del holders[ticket]
+            if not unanswered:
+                idle.append(answer.worker_idx)
             worker.last_failed = type(answer) is Failed
             worker.quiet_since, worker.warned = now, False
             waiting[ticket] = answer
-        return self._decide([])
+        return self._decide(self._dismiss() if self._force.leaving else [])
 
     def give_up(self) -> list[Answer]:
         """Return the answers that were not handed over: they are the caller's."""
@@ -188,35 +199,32 @@ class Supervisor:
             room = min(room, self._max_open() - self.num_open)
         if room <= 0:  # there was more of it; but what the consumer waits for is always asked for
             room = int(self._wanted and self._next_delivered not in self._answers and self.awaited_worker() is None)
-        if self.num_open > self.num_open_for_burst:
-            for worker in self._workers:
-                if not worker.unanswered:
-                    break
-            else:
-                return []
+        is_burst = self.num_open <= self.num_open_for_burst
+        force = self._force
+        if not (is_burst or force.is_anyone_idle()):
+            return []
+        num_ahead = room
         if self.assigns_one and room > 1:
             room, self.is_short = 1, True
+        limit, now = self.tickets_per_worker, self.now
         if self._mode is Mode.STREAM:
-            tickets = plan_items(self._workers, self.tickets_per_worker, room)
-            chosen = [ticket % len(self._workers) for ticket in tickets]
-            for worker_idx in chosen:
-                self._workers[worker_idx].next_item += 1
+            assignments = force.assign_items(room, limit, now)
         else:
             first = self._next_assigned
             if self._num_tickets is not None:
-                room = min(room, self._num_tickets - first)
-            chosen = plan_tasks(self._workers, self.tickets_per_worker, first, room, in_turns=self._in_turns)
+                room = max(min(room, self._num_tickets - first), 0)
+            if self._in_turns:
+                chosen = force.assign_in_turns(first, room, limit, now)
+            elif is_burst:
+                chosen = force.assign_to_all(first, room, limit, now, max(num_ahead, room))
+            else:
+                chosen = force.assign_to_idle(first, room, limit, now)
             self._next_assigned += len(chosen)
-            tickets = list(range(first, self._next_assigned))
-        if not chosen:
+            tickets = range(first, self._next_assigned)
+            force.holders.update(zip(tickets, chosen, strict=True))
+            assignments = list(map(Assign, chosen, tickets))
+        if not assignments:
             self.is_short = False
-        assignments: list[Assign] = []
-        for worker_idx, ticket in zip(chosen, tickets, strict=True):
-            worker = self._workers[worker_idx]
-            if not worker.unanswered:
-                worker.quiet_since, worker.warned = self.now, False
-            worker.unanswered.append(ticket)
-            assignments.append(Assign(worker_idx, ticket))
         self.num_open += len(assignments)
         return assignments
 
@@ -265,9 +273,11 @@ class Supervisor:
         self.num_open -= 1
         self._next_delivered += 1
         for failure in answer.skipped if isinstance(answer, Done) else (answer.failure,):
-            actions.append(self._skip_or_raise(answer.ticket, answer.worker_idx, failure))
-            if self._over:
+            decided = self._errors.decide(answer.ticket, answer.worker_idx, failure)
+            if isinstance(decided, Raise):
+                actions.append(self._finish(decided))
                 return
+            actions.append(decided)
         if isinstance(answer, Done):
             self._wanted = False
             actions.append(Deliver(answer))
@@ -282,29 +292,6 @@ class Supervisor:
                 return False
             self._next_delivered += 1
         return True  # W tickets in a row are beyond the ends of all W streams
-
-    def _skip_or_raise(self, ticket: int, worker_idx: int, failure: Failure) -> Action:
-        policy = self._options.on_error
-        is_of_options = isinstance(failure.exception, ConfigError)
-        if (
-            isinstance(policy, Skipping)
-            and not (failure.ends_stream or is_of_options)
-            and self._num_skipped < policy.budget
-        ):
-            self._num_skipped += 1
-            return Skip(ticket, worker_idx, failure)
-        error = failure.raisable(ticket, worker_idx)
-        if isinstance(policy, Skipping) and is_of_options:
-            error.add_note("headrace: not skipped, because an option is wrong, and not a sequence")
-        elif isinstance(policy, Skipping) and failure.ends_stream and isinstance(error, CacheError):
-            error.add_note(
-                "headrace: not skipped, because which sequences it hits depends on how many results the training keeps"
-            )
-        elif isinstance(policy, Skipping) and failure.ends_stream:
-            error.add_note("headrace: not skipped, because a generator cannot go on after it has raised")
-        elif isinstance(policy, Skipping):
-            error.add_note(f"headrace: not skipped, because the budget of {policy.budget} skips is used up")
-        return self._finish(Raise(error))
 
     def _fail(self, action: Raise) -> list[Action]:
         """End the run, though not because of a ticket whose turn it is: what is ready is handed over before."""
@@ -328,8 +315,7 @@ class Supervisor:
         if event.num_items < num_answered:
             return self._fail(Raise(_not_replayed(event, num_answered)))
         worker.num_items = worker.next_item = event.num_items
-        self.num_open -= len(worker.unanswered)
-        worker.unanswered.clear()
+        self.num_open -= self._force.give_up(worker, 0)
         if worker.last_failed:
             return [
                 Warn(
@@ -345,10 +331,41 @@ class Supervisor:
     def _on_payloads_ended(self, event: PayloadsEnded) -> list[Action]:
         self._num_tickets, self._payload_error = event.num_tickets, event.error
         for worker in self._workers:
-            while worker.unanswered and worker.unanswered[-1] >= event.num_tickets:
-                worker.unanswered.pop()
-                self.num_open -= 1
-        return []
+            self.num_open -= self._force.give_up(worker, event.num_tickets)
+        return self._dismiss()
+
+    # --- those that come and go ---
+
+    @property
+    def num_workers(self) -> int:  # noqa: D102 - see the class
+        return self._force.num_staying
+
+    @property
+    def why_not_resizable(self) -> str | None:
+        """Why workers can neither come nor go in this run; `None`: they can."""
+        if self._mode is Mode.STREAM:
+            return "each worker has a stream of its own, which is part of the order"
+        return "work is dealt out to workers by their number" if self._in_turns else None
+
+    def _on_resized(self, event: Resized) -> list[Action]:
+        if self.why_not_resizable is not None:
+            return []
+        new = self._force.resize(event.num_workers)
+        self.look_further(self.tickets_per_worker)
+        return [*map(Add, new), *self._dismiss()]
+
+    def _on_offered(self, event: Offered) -> list[Action]:
+        return self._on_resized(Resized(self.num_workers + event.num_more))
+
+    def _on_vacant(self, event: Vacant) -> list[Action]:
+        if self.why_not_resizable is not None:
+            return []
+        self._force.let_go(event.worker_idx)
+        self.look_further(self.tickets_per_worker)
+        return self._dismiss()
+
+    def _dismiss(self) -> list[Action]:
+        return [Remove(worker_idx) for worker_idx in self._force.dismiss()]
 
     # --- deaths and stalls ---
 
@@ -357,6 +374,12 @@ class Supervisor:
         return self._fail(Raise(event.failure.raisable(None, event.worker_idx)))
 
     def _on_exited(self, event: Exited) -> list[Action]:
+        worker = self._workers[event.worker_idx]
+        if worker.is_leaving and not worker.unanswered:  # nothing is lost by it
+            return self._dismiss()
+        if event.is_orderly and not self._is_lost(worker):
+            actions: list[Action] = [Warn(f"worker {event.worker_idx} {event.cause}; it is replaced")]
+            return actions + self._replace(event.worker_idx, is_accident=False)
         if event.accident is None or event.accident != self._last_accident:
             self._num_deaths += 1
         self._last_accident = event.accident
@@ -396,12 +419,7 @@ class Supervisor:
 
     def awaited_worker(self) -> int | None:
         """Return the worker that has the ticket for which the consumer waits, if there is one."""
-        if not self._wanted or self._over:
-            return None
-        for worker_idx, worker in enumerate(self._workers):
-            if worker.unanswered and worker.unanswered[0] == self._next_delivered:
-                return worker_idx
-        return None
+        return self._force.holders.get(self._next_delivered) if self._wanted and not self._over else None
 
     def _restart_or_raise(
         self,
@@ -413,21 +431,31 @@ class Supervisor:
     ) -> list[Action]:
         worker = self._workers[worker_idx]
         stack_of = worker_idx if isinstance(error, StalledError) else None
-        is_lost = not self._replayable and worker.next_item > 0 and worker.num_items is None
         if isinstance(policy, Raising):
             error.fix = policy.advice or f"{option}=Restarting() restarts it and does its tickets again"
-        elif is_lost:
+        elif self._is_lost(worker):
             error.fix = "its stream cannot be replayed, so it was not restarted"
         elif count > policy.budget:
             error.fix = f"it was number {count} of this run and {option} allows {policy.budget}"
         else:
-            worker.show_life(self.now)
-            worker.last_failed = False
-            first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
-            again: list[Action] = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
-            return [Warn(f"{error.what}; it is restarted", stack_of), Restart(worker_idx, first_item), *again]
+            return [
+                Warn(f"{error.what}; it is restarted", stack_of),
+                *self._replace(worker_idx, is_accident=True),
+            ]
         self.workers_are_lost = True
         return self._fail(Raise(error, stack_of))
+
+    def _is_lost(self, worker: WorkerState) -> bool:
+        """Tell whether nobody can go on where a worker was."""
+        return not self._replayable and worker.next_item > 0 and worker.num_items is None
+
+    def _replace(self, worker_idx: int, *, is_accident: bool) -> list[Action]:
+        worker = self._workers[worker_idx]
+        worker.show_life(self.now)
+        worker.last_failed = False
+        first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
+        again = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
+        return [Restart(worker_idx, first_item, is_accident), *again]
 
     def _where(self, worker_idx: int, item: str) -> str:
         worker = self._workers[worker_idx]
@@ -452,4 +480,7 @@ _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
     Exited: Supervisor._on_exited,
     SetupFailed: Supervisor._on_setup_failed,
     PayloadsEnded: Supervisor._on_payloads_ended,
+    Resized: Supervisor._on_resized,
+    Offered: Supervisor._on_offered,
+    Vacant: Supervisor._on_vacant,
 }

@@ -30,6 +30,7 @@ class Workers:
         executor: Not started yet.
 
     Attributes:
+        num_workers: How many there are to be.
         current_run_id: The run that may use the executor, if there is one: no other may. Written here alone.
 
     Raises:
@@ -48,6 +49,7 @@ class Workers:
         self.num_workers = num_workers
         self._job = job
         self._pid = os.getpid()
+        self._present: set[int] = set()  # their numbers
         self.current_run_id: int | None = None
         self._last_run_id = 0
         self._is_prepared = False
@@ -77,11 +79,42 @@ class Workers:
         if self._is_started:
             return
         self._is_started = True  # before the call: what it leaves half done is ended by `stop`
+        self._present = set(range(self.num_workers))
         try:
             self.executor.start(self._job, self.num_workers)
         except BaseException:
             self.stop()
             raise
+
+    def resize(self, num_workers: int) -> None:
+        """Have so many workers from the next run on.
+
+        Raises:
+            ConfigError: The executor cannot have others than it was started with.
+        """
+        if self._is_started and not self.executor.is_resizable and num_workers != self.num_workers:
+            raise ConfigError(
+                f"workers of {type(self.executor).__name__} cannot come and go",
+                fix="close the loader and make another one with the new number: its state goes on",
+            )
+        self.num_workers = num_workers
+
+    def add(self, worker_idx: int) -> None:
+        """Start one more worker, which takes part in the current run."""
+        self._present.add(worker_idx)
+        self.executor.add_worker(worker_idx)
+
+    def remove(self, worker_idx: int) -> None:
+        """End a worker, of which nothing more is wanted."""
+        self._present.discard(worker_idx)
+        self.executor.remove_worker(worker_idx)
+
+    def _match(self) -> None:
+        """Between two runs: have the workers that there are to be, whoever has come and gone in the last run."""
+        for worker_idx in sorted(self._present - set(range(self.num_workers)), reverse=True):
+            self.remove(worker_idx)
+        for worker_idx in sorted(set(range(self.num_workers)) - self._present):
+            self.add(worker_idx)
 
     def begin_run(self, mode: Mode, payload: Any) -> int:
         """Make a new run the current one, whatever was before; return its number."""
@@ -89,6 +122,8 @@ class Workers:
         self._last_run_id += 1
         self.current_run_id = self._last_run_id  # before the call: the run before is not to touch the executor any more
         try:
+            if len(self._present) != self.num_workers or max(self._present) >= self.num_workers:
+                self._match()
             self.executor.begin_run(self.current_run_id, mode, payload)
         except BaseException:
             self.stop()

@@ -272,10 +272,6 @@ class FilePlan:
         files.flags.writeable = False
         return files
 
-    def bytes_of(self, epoch: int, shard_index: int) -> int:
-        """Return how many bytes the files of one sub-epoch and shard have; arguments and errors as in `files_of`."""
-        return int(self.sizes[self.files_of(epoch, shard_index)].sum())
-
     def canonical_shards_of(self, epoch: int, shard_index: int) -> list[int]:
         """Return which canonical shards of a sub-epoch one shard reads, in order.
 

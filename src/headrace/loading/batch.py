@@ -6,8 +6,8 @@ position); only `step` and `is_repeat` depend on the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -33,12 +33,17 @@ class Packing:
     starts: NDArray[np.int32]
 
 
+def _no_idx() -> NDArray[np.int64]:
+    return np.zeros(0, np.int64)
+
+
 @dataclass(repr=False, eq=False, slots=True, weakref_slot=True)
 class Batch(Mapping[str, Any]):
     """Arrays of B sequences, by data key: `batch["data"]`.
 
     The arrays are views of shared memory where workers are processes; they stay as they are for as long as anything
-    refers to them. Pickling copies them.
+    refers to them. Pickling copies them. A trainer may make one of a mapping alone, `type(batch)({...})`: it has these
+    arrays, no lengths and tags, and -1 for each number.
 
     Attributes:
         arrays: Data key -> `any[B, T, ...]`, padded; `any[B, ...]` for keys without a time axis; a list of B texts;
@@ -58,24 +63,24 @@ class Batch(Mapping[str, Any]):
     """
 
     arrays: dict[str, Any]
-    lengths: dict[str, NDArray[np.int32]]
-    tags: list[str]
-    seq_idx: NDArray[np.int64]
-    corpus_idx: NDArray[np.int64]
-    epoch: int
-    position: int
-    step: int
+    lengths: dict[str, NDArray[np.int32]] = field(default_factory=dict)
+    tags: list[str] = field(default_factory=list)
+    seq_idx: NDArray[np.int64] = field(default_factory=_no_idx)
+    corpus_idx: NDArray[np.int64] = field(default_factory=_no_idx)
+    epoch: int = -1
+    position: int = -1
+    step: int = -1
     is_repeat: bool = False
     chunk_starts: NDArray[np.int64] | None = None
     packing: Packing | None = None
     data_key: str | None = None
-    _joined_tags: str = field(default="", init=False, repr=False)  # what `tags` is made of
+    _joined_tags: str | None = field(default="", init=False, repr=False)  # what `tags` is made of, see `Made`
 
     __eq__ = object.__eq__  # a mapping would compare arrays, which have no one truth
     __hash__ = object.__hash__
 
-    def take_tags(self, tags: str | list[str]) -> None:
-        """Take the tags as they come from a worker; joined ones are split when they are first looked at."""
+    def take_tags(self, tags: str | list[str] | None) -> None:
+        """Take the tags as they come from a worker, see `Made`; the list is made when it is first looked at."""
         if isinstance(tags, list):
             self.tags = tags
         else:
@@ -87,7 +92,12 @@ class Batch(Mapping[str, Any]):
         def __getattr__(self, name: str) -> list[str]:
             if name != "tags":
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            self.tags = tags = self._joined_tags.split(_SEPARATOR)  # the text stays: another thread may be here, too
+            joined = self._joined_tags  # it stays: another thread may be here, too
+            self.tags = tags = (
+                [ITEM_TAG.format(corpus_idx) for corpus_idx in self.corpus_idx.tolist()]
+                if joined is None
+                else joined.split(_SEPARATOR)
+            )
             return tags
 
     def __getitem__(self, key: str) -> Any:
@@ -102,6 +112,26 @@ class Batch(Mapping[str, Any]):
     def __len__(self) -> int:
         """Return the number of data keys, as of any mapping; see `num_seqs` for that of the sequences."""
         return len(self.arrays)
+
+    def map_arrays(self, function: Callable[[Any], Any]) -> Batch:
+        """Return this batch with what a function returns for each array, also of the lengths and the packing."""
+        packing = self.packing
+        if packing is not None:
+            packing = Packing(*(function(getattr(packing, one.name)) for one in fields(packing)))
+        return replace(
+            self,
+            arrays={key: function(array) for key, array in self.arrays.items()},
+            lengths={key: function(array) for key, array in self.lengths.items()},
+            packing=packing,
+        )
+
+    def to(self, *args: Any, **kwargs: Any) -> Batch:
+        """Return this batch with its tensors on a device: `tensor.to(...)` of each; NumPy arrays stay as they are."""
+        return self.map_arrays(lambda array: array.to(*args, **kwargs) if hasattr(array, "to") else array)
+
+    def pin_memory(self, *args: Any) -> Batch:
+        """Return this batch with its tensors in page-locked memory; NumPy arrays stay as they are."""
+        return self.map_arrays(lambda array: array.pin_memory(*args) if hasattr(array, "pin_memory") else array)
 
     @property
     def num_seqs(self) -> int:
@@ -148,34 +178,38 @@ class _NoKeyError(SourceError, KeyError):
 # --- on its way from a worker: plain containers, which take half the time of a class of their own ---
 
 _MARK, _SEPARATOR = "headrace batch", "\0"
+ITEM_TAG = "seq-{}"  # of what has no tag of its own, by its corpus index
 
 Made: TypeAlias = tuple[
     str,
-    str | list[str],
+    str | list[str] | None,
     NDArray[np.int64] | None,
     dict[str, Any],
     dict[str, NDArray[np.int32]],
     tuple[NDArray[np.int32], ...] | None,
 ]
-"""A mark; the tags of the members that were read, joined; which members of the task these are, `int64[k]`, None: all;
-data key -> array; data key -> `int32[k]`; `segment_ids`, `positions`, `rows`, `starts`, if rows are shared."""
+"""A mark; the tags of the members that were read, joined, or None: `ITEM_TAG`; which members of the task these are,
+`int64[k]`, None: all; data key -> array; data key -> `int32[k]`; `segment_ids`, `positions`, `rows`, `starts`, if rows
+are shared."""
 
 
 def pack_made(
-    tags: list[str],
+    tags: list[str] | None,
     kept: NDArray[np.int64] | None,
     arrays: dict[str, Any],
     lengths: dict[str, NDArray[np.int32]],
     packing: tuple[NDArray[np.int32], ...] | None = None,
 ) -> Made:
     """Return what a worker sends, see `Made`."""
+    return _MARK, None if tags is None else _joined(tags), kept, arrays, lengths, packing
+
+
+def _joined(tags: list[str]) -> str | list[str]:
     try:
-        text: str | list[str] = _SEPARATOR.join(tags)
-        if text.count(_SEPARATOR) != len(tags) - 1:
-            text = tags
+        text = _SEPARATOR.join(tags)
     except TypeError:  # a class of the user's has tags that are no texts
-        text = tags
-    return _MARK, text, kept, arrays, lengths, packing
+        return tags
+    return text if text.count(_SEPARATOR) == len(tags) - 1 else tags
 
 
 def is_made(value: Any) -> bool:

@@ -143,11 +143,15 @@ class Epochs(ABC):
     @property
     def who_works(self) -> str:
         """How many workers there are, as text."""
-        return str(self._recipe.options.num_workers)
+        return str(self.engine.num_workers if self._recipe.options.num_workers else 0)
 
     def start(self) -> None:
         """Start the workers."""
         self.engine.start()
+
+    def resize(self, num_workers: int) -> None:
+        """Have so many workers from now on, see `Engine.resize`."""
+        self.engine.resize(num_workers)
 
     def close(self) -> None:
         """End the workers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn, Self
@@ -31,7 +31,7 @@ from .state import FORMAT, LoaderState
 from .steps import Agree
 from .streams.epochs import StreamEpochs
 from .streams.input import StreamSubject
-from .torch_args import take_foreign
+from .torch_args import NOT_GIVEN, NotGiven, take_foreign
 
 _logger = logging.getLogger("headrace.loading")
 
@@ -96,8 +96,23 @@ class DataLoader:
             for any number of workers and on each rank. In this process they are put back. None:
             so it is, but for workers that are threads, which share them. It costs 15 us a batch, 40 us in this process,
             and nothing where no code of yours is involved.
-        **foreign: Torch's words: `batch_size`, `shuffle`, `sampler`, `collate_fn`, `drop_last`, `worker_init_fn`,
-            `prefetch_factor`, `generator`, `timeout`, ...
+        batch_size: Torch's word for `batching=FixedCount(batch_size)`. None: sequences are delivered one by one, as
+            they are (a dict by data key, of a dataset), or as `collate` returns each of them.
+        shuffle: Shuffle a dataset that has no order of its own, by `seed`.
+        sampler: Gives corpus indices, anew for each epoch, in place of the order of the dataset.
+        batch_sampler: Gives lists of them, each a batch.
+        collate_fn: As `collate`.
+        pin_memory: Has no effect; see `headrace.adapters.torch.to_device`.
+        drop_last: Leave out a last batch of fewer than `batch_size`.
+        timeout: As `stall_seconds` of `EngineOptions`; 0: as that is.
+        worker_init_fn: As `worker_init`, but called with the number of the worker.
+        multiprocessing_context: How worker processes are started: `"fork"`, `"spawn"`, `"forkserver"`, or a context.
+        generator: Its initial seed is taken as `seed`.
+        prefetch_factor: As `tickets_per_worker` of `EngineOptions`.
+        persistent_workers: Has no effect: workers stay until the loader is closed.
+        pin_memory_device: Has no effect, as `pin_memory`.
+        in_order: Batches come in order, and False is refused.
+        **unknown: Nothing else: the error says what may have been meant.
 
     Raises:
         ConfigError: An option is wrong, unknown, or contradicts another.
@@ -130,16 +145,31 @@ class DataLoader:
         pad_values: Mapping[str, Any] | None = None,
         pad_multiple: int = 1,
         seed_globals: bool | None = None,
-        **foreign: Any,
+        batch_size: int | NotGiven | None = NOT_GIVEN,
+        shuffle: bool | None = None,
+        sampler: Iterable[int] | None = None,
+        batch_sampler: Iterable[Sequence[int]] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        generator: Any = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        **unknown: Any,
     ) -> None:
         own = {
             **locals(),
             "pad_values": dict(pad_values or {}),
             "num_workers": 0 if num_workers is None else num_workers,
         }
-        for name in ("self", "dataset", "foreign"):
+        for name in ("self", "dataset", "unknown"):
             del own[name]
-        order = take_foreign(own, foreign)
+        order = take_foreign(own, unknown)
         options = LoaderOptions(**own)
         with kept_globals() if options.seeds_globals else nullcontext():  # a sequence may be read to learn the layout
             self._subject = subject = open_subject(dataset, order, options)
@@ -173,6 +203,21 @@ class DataLoader:
         For several loaders in one process: start each of them, and iterate then.
         """
         self._runs.start()
+
+    def resize(self, num_workers: int) -> None:
+        """Have more workers, or fewer, from now on, also in the middle of an epoch; batches and state stay the same.
+
+        New ones begin at once; those that are let go do what they have been given, and end then. Each has the share of
+        `max_bytes` that one had at first, so the limit for all goes with their number.
+
+        Args:
+            num_workers: At least 1.
+
+        Raises:
+            ConfigError: This thread makes the batches itself (`num_workers=0`), the executor cannot do it, or it is a
+                stream, of which one worker reads and the others have fixed parts.
+        """
+        self._runs.resize(num_workers)
 
     @property
     def ranks(self) -> Ranks:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from headrace import sources
 from headrace.batching import Batching
 from headrace.batching.data_key import data_key_of_item, frames_of
 from headrace.datasets import Dataset, init_dataset
@@ -30,6 +31,7 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         ConfigError: It is nothing that can be loaded, or the order is said twice.
     """
     shuffled = f"permute:seed={options.seed}" if order.shuffle else None
+    dataset = _known_table(dataset, options)
     if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
         own = open_apart(dataset_over(dataset) if isinstance(dataset, Source) else dataset)
         config = own if isinstance(dataset, Dataset | Source) else dataset
@@ -55,6 +57,61 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
     return subject
 
 
+def _known_table(dataset: Any, options: LoaderOptions) -> Any:
+    """Return what is read in place of a table of another library; all else as it is.
+
+    A `datasets.Dataset` becomes a source, whose lengths are known; its rows are left as they are for a collate of the
+    user's, and where they have texts, which nobody has said how to encode.
+
+    Raises:
+        ConfigError: It is several tables, or one whose columns cannot be told apart.
+    """
+    if _is_of_module(dataset, "pandas", "DataFrame"):
+        return _Rows(dataset)
+    if _is_of_module(dataset, "datasets", "DatasetDict", "IterableDatasetDict"):
+        names = ", ".join(map(repr, dataset))
+        raise ConfigError(
+            f"a {type(dataset).__name__} has one dataset for each split: {names}",
+            fix=f"give one of them: dataset[{next(iter(dataset), 'train')!r}]",
+        )
+    if options.collate is None and _is_of_module(dataset, "datasets", "Dataset"):
+        has_texts = any(getattr(feature, "dtype", None) == "string" for feature in dataset.features.values())
+        if options.batching.needs_lengths or not has_texts:
+            return sources.HuggingFaceSource(dataset)
+    return dataset
+
+
+def _is_of_module(value: Any, module: str, *classes: str) -> bool:
+    """Tell whether a value is of one of the classes of a package that need not be installed."""
+    package = sys.modules.get(module)
+    found = [getattr(package, name, None) for name in classes]
+    return isinstance(value, tuple(one for one in found if isinstance(one, type)))
+
+
+class _Rows:
+    """The rows of a pandas `DataFrame`, each a dict by column.
+
+    Args:
+        frame: It is not looked at again: columns of numbers are shared with it.
+
+    Raises:
+        ConfigError: Two columns have the same name.
+    """
+
+    def __init__(self, frame: Any) -> None:
+        names = [str(name) for name in frame.columns]
+        if twins := {name for name in names if names.count(name) > 1}:
+            raise ConfigError(f"the DataFrame has several columns {sorted(twins)[0]!r}", fix="rename or drop one")
+        self._size = len(frame)
+        self._columns = {name: frame.iloc[:, number].to_numpy() for number, name in enumerate(names)}
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {name: values[number] for name, values in self._columns.items()}
+
+
 def _subject_of(dataset: Dataset, config: Any, shuffled: str | None, *, is_own: bool) -> Subject:
     corpus = dataset.get_corpus()
     if not corpus.knows_order():
@@ -71,8 +128,7 @@ def _is_function(dataset: Any) -> bool:
 
 def _is_map_style(dataset: Any) -> bool:
     """Tell whether items can be asked for by their numbers. An iterable dataset of torch inherits what says so."""
-    of_torch = getattr(sys.modules.get("torch.utils.data"), "IterableDataset", None)
-    if of_torch is not None and isinstance(dataset, of_torch):
+    if _is_of_module(dataset, "torch.utils.data", "IterableDataset"):
         return False
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 

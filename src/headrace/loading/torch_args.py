@@ -10,6 +10,7 @@ was given up, while a worker writes the next one. `to_device` knows when its cop
 from __future__ import annotations
 
 import dataclasses
+import enum
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,23 +25,36 @@ from .sampler import Drawn, SampledBatches, draw_batches, draw_indices
 
 _logger = logging.getLogger("headrace.loading")
 
-_NAMES = (
-    "batch_size",
-    "shuffle",
-    "sampler",
-    "batch_sampler",
-    "collate_fn",
-    "drop_last",
-    "worker_init_fn",
-    "prefetch_factor",
-    "persistent_workers",
-    "pin_memory",
-    "pin_memory_device",
-    "generator",
-    "timeout",
-    "multiprocessing_context",
-    "in_order",
-)
+
+class NotGiven(enum.Enum):
+    """The default of an argument whose `None` means something."""
+
+    NOT_GIVEN = enum.auto()
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+NOT_GIVEN = NotGiven.NOT_GIVEN
+
+TORCH_DEFAULTS: Mapping[str, Any] = {
+    "batch_size": NOT_GIVEN,
+    "shuffle": None,
+    "sampler": None,
+    "batch_sampler": None,
+    "collate_fn": None,
+    "pin_memory": False,
+    "drop_last": False,
+    "timeout": 0,
+    "worker_init_fn": None,
+    "multiprocessing_context": None,
+    "generator": None,
+    "prefetch_factor": None,
+    "persistent_workers": False,
+    "pin_memory_device": "",
+    "in_order": True,
+}
+"""Torch's arguments that `DataLoader` takes besides its own."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +72,23 @@ class ForeignOrder:
     draw: Callable[[Any], Drawn] = draw_indices
 
 
-def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
+def take_foreign(own: dict[str, Any], unknown: Mapping[str, Any]) -> ForeignOrder:
     """Translate torch's arguments into ours.
 
     Args:
-        own: Our arguments, which get what is translated.
-        foreign: All others.
+        own: All arguments; torch's are taken out of it, and ours get what they mean.
+        unknown: Arguments that there are not.
 
     Raises:
         ConfigError: One is unknown, or contradicts another; or no argument says what a batch is.
     """
-    order = _translate(own, foreign) if foreign else ForeignOrder()
+    foreign, is_said = {}, False
+    for name, default in TORCH_DEFAULTS.items():
+        foreign[name] = value = own.pop(name)
+        is_said = is_said or value is not default
+    for name in unknown:
+        raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, (*own, *TORCH_DEFAULTS)))
+    order = _translate(own, foreign) if is_said else ForeignOrder()
     if own["batching"] is None:
         raise ConfigError(
             "the size of a batch is not given",
@@ -78,9 +98,6 @@ def take_foreign(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
 
 
 def _translate(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
-    for name in foreign:
-        if name not in _NAMES:
-            raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, (*own, *_NAMES)))
     if foreign.get("in_order") is False:
         raise ConfigError("batches always come in order", fix="leave in_order out")
     _tell_of_pin_memory(foreign)
@@ -89,10 +106,7 @@ def _translate(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
     batch_sampler = foreign.get("batch_sampler")
     if batch_sampler is not None:
         _take_batch_sampler(own, foreign)
-    size, drop_last = foreign.get("batch_size"), bool(foreign.get("drop_last"))
-    if size is None and drop_last:
-        raise ConfigError("drop_last is about batch_size, which is not given", fix='write FixedCount(n, last="drop")')
-    _take(own, "batching", foreign, "batch_size", lambda size: FixedCount(size, last="drop" if drop_last else "keep"))
+    _take_batch_size(own, foreign)
     if foreign.get("generator") is not None:
         own["seed"] = int(foreign["generator"].initial_seed()) % 2**63
     _take_engine_options(own, foreign)
@@ -116,13 +130,31 @@ def _tell_of_pin_memory(foreign: Mapping[str, Any]) -> None:
 def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
     """Let a sampler say the batches; nothing else may say them, or their order."""
     others = [name for name in ("batching", "batch_order") if own[name] is not None]
-    others += [name for name in ("batch_size", "shuffle", "sampler", "drop_last") if foreign.get(name)]
+    if foreign["batch_size"] not in (NOT_GIVEN, None):
+        others.append("batch_size")
+    others += [name for name in ("shuffle", "sampler", "drop_last") if foreign.get(name)]
     if others:
         raise ConfigError(
             f"batch_sampler says which sequences form a batch and in which order, and so does {others[0]}",
             fix=f"leave {others[0]} out, or give batching=Buckets(FrameBudget(...)) in place of the batch_sampler",
         )
     own["batching"] = SampledBatches()
+
+
+def _take_batch_size(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
+    """Translate `batch_size`; None, where nothing else says what a batch is, delivers the sequences one by one."""
+    size, drop_last = foreign["batch_size"], bool(foreign["drop_last"])
+    if drop_last and size in (NOT_GIVEN, None):
+        raise ConfigError("drop_last is about batch_size, which is not given", fix='write FixedCount(n, last="drop")')
+    if size is NOT_GIVEN:
+        return
+    if size is None:
+        if own["batching"] is None:
+            own["batching"], own["collate"] = FixedCount(1), _Alone(own["collate"])
+        return
+    if own["batching"] is not None:
+        raise ConfigError("batching and batch_size both say the same thing", fix="leave batch_size out")
+    own["batching"] = FixedCount(size, last="drop" if drop_last else "keep")
 
 
 def _take(
@@ -137,22 +169,29 @@ def _take(
 
 
 def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
-    ahead, timeout = foreign.get("prefetch_factor"), foreign.get("timeout")
+    ahead, timeout = foreign["prefetch_factor"], foreign["timeout"]
     if ahead is not None or timeout:
         if own["engine_options"] is not None:
             raise ConfigError("engine_options says what prefetch_factor and timeout say", fix="leave these two out")
-        options = EngineOptions()
-        if ahead is not None:
-            options = dataclasses.replace(options, tickets_per_worker=ahead)
-        own["engine_options"] = dataclasses.replace(options, stall_seconds=timeout) if timeout else options
-    context = foreign.get("multiprocessing_context")
+        own["engine_options"] = engine_options_of(ahead, timeout)
+    context = foreign["multiprocessing_context"]
     if context is not None:
         if own["executor"] != "process" or own["max_bytes"] is not None:
             raise ConfigError(
                 "multiprocessing_context cannot be combined with executor or max_bytes", fix="leave it out"
             )
-        method = context if isinstance(context, str) else context.get_start_method()
-        own["executor"] = ProcessExecutor(start_method=method)
+        own["executor"] = executor_of(context)
+
+
+def engine_options_of(prefetch_factor: int | None, timeout: float) -> EngineOptions:
+    """Return what torch's `prefetch_factor` and `timeout` say: None and 0 stand for nothing."""
+    options = EngineOptions(tickets_per_worker=prefetch_factor)
+    return dataclasses.replace(options, stall_seconds=timeout) if timeout else options
+
+
+def executor_of(context: Any) -> ProcessExecutor:
+    """Return the executor that starts workers as a `multiprocessing_context` says, a name or a context."""
+    return ProcessExecutor(start_method=context if isinstance(context, str) else context.get_start_method())
 
 
 @dataclass(frozen=True)
@@ -163,3 +202,14 @@ class _WorkerInit:
 
     def __call__(self, info: WorkerInfo) -> None:
         self.function(info.worker_idx)
+
+
+@dataclass(frozen=True)
+class _Alone:
+    """Delivers a sequence as it is, or what the user's collate makes of it: torch's `batch_size=None`."""
+
+    collate: Callable[[Any], Any] | None
+
+    def __call__(self, seqs: list[Any]) -> Any:
+        (seq,) = seqs
+        return seq if self.collate is None else self.collate(seq)

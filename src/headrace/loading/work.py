@@ -28,14 +28,14 @@ from headrace.batching import (
 )
 from headrace.batching.data_key import data_key_of_item
 from headrace.datasets.reading.chunks import Cutter, chunks_by_seq
-from headrace.engine import WorkerInfo, empty, note_item, skip_item
+from headrace.engine import NumberedTags, WorkerInfo, empty, note_item, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
 from headrace.rng import derive_rng, wants_rng
 from headrace.rng.process import kept_globals, seed_globals
 from headrace.sources import confirm_reads
 
-from .batch import Made, pack_made
-from .reading import Failed, Reader, Reading, ReadRequest
+from .batch import ITEM_TAG, Made, pack_made
+from .reading import ITEM_NAME, Failed, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
 Collate = Callable[[list[Any]], Any]
@@ -143,10 +143,13 @@ class BatchWork:
 
 @dataclass(slots=True)
 class _Members:
-    """The members of a batch that could be read, and the errors of the others with their numbers and tags."""
+    """The members of a batch that could be read, and the errors of the others with their numbers and tags.
+
+    Tags of items that have none of their own are made when they are asked for.
+    """
 
     seqs: list[Any] = field(default_factory=list)
-    tags: list[str] = field(default_factory=list)
+    tags: Sequence[str] = field(default_factory=list)
     failures: list[tuple[int, str, Exception]] = field(default_factory=list)
 
 
@@ -165,9 +168,11 @@ class _BatchMaker:
         is_plain = options.transform is None and options.collate is None
         self._reads_at_once = is_plain and reader.has_columns
         self._stacks_items = not reading.is_by_key and options.collate is None
+        self._reads_items = options.transform is None and reader.reads_items
         # What is made in a worker process is copied out of it at once, so an item of the user's can be the batch.
         self._gives_alone = is_plain and in_process and reader.reads_alone
         self.seeds_globals = options.seeds_globals and not (is_plain and reader.is_all_ours)
+        self._seeds_lazily = in_process
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
         self._cutter = Cutter(
             options.data_key,
@@ -184,7 +189,8 @@ class _BatchMaker:
 
     def make_seeded(self, task: Task) -> Any:
         """Make the batch of a task, with code of the user's that may draw from the global generators."""
-        seed_globals(self._options.seed, "global generators", epoch=task.epoch, number=task.number)
+        options, lazily = self._options, self._seeds_lazily
+        seed_globals(options.seed, "global generators", epoch=task.epoch, number=task.number, lazily=lazily)
         return self.make(task)
 
     def make(self, task: Task) -> Any:
@@ -193,20 +199,24 @@ class _BatchMaker:
             made = self._make_at_once(task)
             if made is not None:
                 return made
-        found: Iterable[tuple[str, Any]]
+        found: Iterable[tuple[str, Any]] | None = None
+        is_whole = task.chunk_starts is None and task.seq_frames is None
         if task.chunk_starts is not None:
             found = self._read_chunks(task)
-        elif self._gives_alone and len(task.indices) == 1 and task.seq_frames is None:
+        elif self._gives_alone and len(task.indices) == 1 and is_whole:
             tag, item = self._reader.read_alone(task.epoch, task.indices.item())
             if _is_plain(item):
                 confirm_reads()
                 return item[np.newaxis]
             found = ((tag, item),)
-        else:
+        elif not (self._reads_items and is_whole):
             found = self._reader.read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
         stack = ItemStack(len(task.indices), _allocate) if self._stacks_items else None
         members = _Members() if stack is None else _Members(stack.items)
-        self._take(task, found, members, stack)
+        if found is None:
+            self._take_items(task, members, stack)
+        else:
+            self._take(task, found, members, stack)
         confirm_reads()
         for _, tag, error in members.failures:
             note_item(tag, task.epoch)
@@ -245,7 +255,8 @@ class _BatchMaker:
             stack: Takes them for it, where they are items to be stacked.
         """
         is_changed = self._options.transform is not None or task.seq_frames is not None
-        tags, seqs, failures = members.tags, members.seqs, members.failures
+        tags, seqs, failures = list[str](), members.seqs, members.failures
+        members.tags = tags
         for number, (tag, seq) in enumerate(found):
             if is_changed and type(seq) is not Failed:
                 try:
@@ -261,6 +272,20 @@ class _BatchMaker:
                     seqs.append(seq)
                 else:
                     stack.add(seq)
+
+    def _take_items(self, task: Task, members: _Members, stack: ItemStack | None) -> None:
+        """Take the members of a task as `_take` does, where nothing is done to them and they have no tags."""
+        take, numbers = members.seqs.append if stack is None else stack.add, task.indices
+        for number, item in enumerate(self._reader.items(ReadRequest(task.epoch, numbers, task.occurrences))):
+            if type(item) is Failed:
+                members.failures.append((number, ITEM_NAME.format(task.indices[number]), item.error))
+                continue
+            take(item)
+            del item  # before the next one is made: it gets the memory
+            if stack is not None and not stack.has_rows:
+                take, stack = members.seqs.append, None
+        failed = [number for number, _, _ in members.failures]
+        members.tags = NumberedTags(ITEM_TAG, (np.delete(numbers, failed) if failed else numbers).tolist())
 
     def _changed(self, task: Task, number: int, tag: str, seq: Any) -> Any:
         """Return a sequence that was read as it comes into the batch."""
@@ -332,7 +357,7 @@ class _BatchMaker:
             result = collate(members.seqs)
         except Exception as error:
             note_item(f"(laying out batch {task.number})", task.epoch)
-            takes_note(error, f"headrace: in collate, over batch {task.number} of epoch {task.epoch}: {members.tags}")
+            takes_note(error, f"headrace: in collate, over batch {task.number} of epoch {task.epoch}: {members.tags!r}")
             raise
         key = _find_ragged(result)
         if key is not None:
@@ -344,17 +369,22 @@ class _BatchMaker:
         return result
 
     def _lay_out(
-        self, task: Task, tags: list[str], columns: Mapping[str, Column | TextColumn], kept: NDArray[np.int64] | None
+        self,
+        task: Task,
+        tags: Sequence[str],
+        columns: Mapping[str, Column | TextColumn],
+        kept: NDArray[np.int64] | None,
     ) -> Made:
+        told = None if type(tags) is NumberedTags else list(tags)
         if task.rows is None:
             padded = pad_columns(columns, self._layout, _allocate)
-            return pack_made(tags, kept, padded.arrays, padded.lengths)
+            return pack_made(told, kept, padded.arrays, padded.lengths)
         rows = task.rows if kept is None else _without_gaps(task.rows[kept])
         packed = pack_columns(
             columns, self._options.batching.row_layout(rows), self._layout, allocate=_allocate, tags=tags
         )
         packing = (packed.segment_ids, packed.positions, packed.rows, packed.starts)
-        return pack_made(tags, kept, packed.arrays, packed.lengths, packing)
+        return pack_made(told, kept, packed.arrays, packed.lengths, packing)
 
 
 def _is_plain(item: Any) -> bool:

@@ -46,6 +46,12 @@ class MemorySource(Source):
         dims: Mapping[str, int] | None = None,
         specs: Mapping[str, DataSpec | Mapping[str, Any]] | None = None,
     ) -> None:
+        if isinstance(seqs, Mapping):
+            raise ConfigError(
+                f"the sequences are a {type(seqs).__name__} of columns, not one dict for each sequence",
+                where="MemorySource",
+                fix="give [{key: columns[key][i] for key in columns} for i in range(num_seqs)]",
+            )
         if tags is not None and len(tags) != len(seqs):
             raise ConfigError(f"there are {len(tags)} tags for {len(seqs)} sequences")
         names = GeneratedTags(len(seqs)) if tags is None else tags

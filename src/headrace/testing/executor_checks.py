@@ -26,7 +26,8 @@ def check_executor(make_executor: Callable[[], Executor], *, num_workers: int = 
 
     Checked are, each with executors of its own: the order of results, and that each comes once; runs one after the
     other; a run that is given up; errors; functions that cannot be made; workers that end themselves; one iterator for
-    each worker; who the workers say that they are; the end, after which no thread or process is left.
+    each worker; who the workers say that they are; workers that come and go, if it is resizable; the end, after which
+    no thread or process is left.
 
     Args:
         make_executor: Makes one that was not started. The functions that workers are given are functions of this
@@ -57,6 +58,15 @@ def check_executor(make_executor: Callable[[], Executor], *, num_workers: int = 
         found = [done.value for done in engine.run_stream(4)]
         turns = [(worker, item) for item in range(4) for worker in range(num_workers)]
         _expect(found, turns, "items of iterators")
+    if make_executor().is_resizable:
+        with _engine(make_executor, _squares, num_workers, options) as engine:
+            found = []
+            for done in engine.run(range(_NUM_TICKETS)):
+                found.append(done.value)
+                if len(found) % 20 == 10:
+                    engine.resize(num_workers + 1 if len(found) == 10 else 1 if len(found) == 30 else 2)
+            _expect(found, [number**2 for number in range(_NUM_TICKETS)], "results among workers that come and go")
+            _expect([done.value for done in engine.run(range(5))], [0, 1, 4, 9, 16], "results of the next run")
     if make_executor().runs_in != "caller":
         with tempfile.TemporaryDirectory() as folder:
             work = partial(_ends_once, folder)

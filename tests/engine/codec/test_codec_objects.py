@@ -54,7 +54,7 @@ EXAMPLES = {
         bytearray(b"abc"),
         functools.partial(int, base=2).func,
     ],
-    "datetimes of NumPy": [np.datetime64("2024-01-02T03:04", "m"), np.timedelta64(3, "s"), np.datetime64("NaT")],
+    "datetimes of NumPy": [np.datetime64("2024-01-02T03:04", "m"), np.timedelta64(3, "s"), np.datetime64("NaT", "s")],
     "text of NumPy": [np.str_("a"), np.str_("a\0"), np.bytes_(b"b\0\0"), {np.str_("k"): 1}],
     "text of NumPy in what is pickled": collections.OrderedDict(a=[np.str_("a\0"), np.bytes_(b"\0")]),
     "like dicts with keys of NumPy": [{"k": 1}, {np.str_("k"): 2}],

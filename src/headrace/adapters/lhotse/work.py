@@ -71,7 +71,7 @@ class DatasetSetup:
             keep_shards_open()
             if self.worker_init_fn is not None:
                 self.worker_init_fn(info.worker_idx)
-        return _Work(self.dataset, self.collate_fn, is_inline=is_inline, skips=self.skips)
+        return _Work(self.dataset, self.collate_fn, is_inline, info.runs_in == "process", self.skips)
 
 
 class _Work:
@@ -81,9 +81,11 @@ class _Work:
     or None; the seconds it took; about how many bytes the last value has.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any] | None, *, is_inline: bool, skips: bool) -> None:
+    def __init__(
+        self, dataset: Any, collate_fn: Callable[[Any], Any] | None, is_inline: bool, in_process: bool, skips: bool
+    ) -> None:
         self._dataset, self._collate_fn = dataset, collate_fn
-        self._is_inline, self._skips = is_inline, skips
+        self._is_inline, self._skips, self._in_process = is_inline, skips, in_process
         self._keyed: Keyed | None = None
 
     def __call__(self, ticket: Ticket) -> tuple[Any, ...]:
@@ -95,7 +97,7 @@ class _Work:
         with self._kept() if self._is_inline and ticket.key is not None else nullcontext():
             for position, content in enumerate(ticket.contents):
                 if ticket.key is not None:
-                    seed_globals(ticket.key, "lhotse: batch", number=number)
+                    seed_globals(ticket.key, "lhotse: batch", number=number, lazily=self._in_process)
                     self._own_generators().seed(ticket.key, number)
                 number += ticket.stride
                 batch: Any = None

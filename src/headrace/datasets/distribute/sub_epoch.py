@@ -74,7 +74,7 @@ class ReadPart:
 
 
 class OpenSubEpoch:
-    """A sub-epoch whose dataset is open and whose order is started. Not thread-safe.
+    """A sub-epoch whose dataset is open and whose order is known, or else started. Not thread-safe.
 
     Args:
         spec: What it is.
@@ -90,14 +90,16 @@ class OpenSubEpoch:
         self._position = 0  # the next one that a dataset without jumps gives
         # A sequence has the same draws in whatever sub-epoch and on whatever rank its file comes to be read.
         dataset.seed_by_tag()
-        dataset.init_seq_order(epoch=spec.full_epoch)
-        self.num_seqs = dataset.known_num_seqs()
         reader = dataset.make_reader()
         self._reader = PartsReader(reader)
         self._whole: ReadRequest | None = None  # where any sequence can be read
-        if not reader.needs_load:
+        if reader.needs_load:  # read from its start, by who has it alone
+            dataset.init_seq_order(epoch=spec.full_epoch)
+            self.num_seqs = dataset.known_num_seqs()
+        else:
             order, counted = dataset.get_epoch_order(spec.full_epoch)
             self._whole = ReadRequest(spec.full_epoch, order, counted, 0)
+            self.num_seqs = None if dataset.skips_failed else len(order)
 
     def read(self, start: int, stop: int) -> tuple[Parts, bool]:
         """Read sequences start..stop (exclusive; may exceed the sub-epoch); tell whether it ends there, or before.

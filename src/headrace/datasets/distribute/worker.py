@@ -116,8 +116,7 @@ class SubEpochReader:
         spec = ticket.spec
         note_item(f"(counting {spec.files})")
         with opened_in_place(spec.dataset, self._cache, lambda: note_item(f"(fetching {spec.files})")) as dataset:
-            dataset.init_seq_order(epoch=spec.full_epoch)
-            num_seqs = dataset.known_num_seqs()
+            num_seqs = OpenSubEpoch(spec, dataset, ()).num_seqs
             if num_seqs is None:
                 raise ConfigError(
                     f"{type(dataset).__name__} does not know its number of sequences, so they cannot be counted",

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, did_you_mean
 from headrace.order import ArrayOrder, Order
+from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..checks import check_indices, check_tags
@@ -81,7 +82,7 @@ class AnythingDataset(Dataset):
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return zeros, `dtype[1, ...]`."""
         self._check_place(seq_idx)
-        shape, _, dtype, _ = self._layout(key)
+        shape, _, dtype, _ = self._checked_layout(key)
         return np.zeros([size or 1 for size in shape], dtype)
 
     def _check_place(self, seq_idx: int) -> None:
@@ -128,12 +129,16 @@ class AnythingDataset(Dataset):
 
     # --- layout ---
 
-    def _layout(self, key: str) -> tuple[tuple[int | None, ...], int, str, bool]:
+    def _checked_layout(self, key: str) -> tuple[tuple[int | None, ...], int, str, bool]:
         if key not in self._layouts:
             raise ConfigError(
                 f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, self._layouts)
             )
         return self._layouts[key]
+
+    def _layout_of(self, key: str) -> DataSpec:
+        shape, dim, dtype, sparse = self._checked_layout(key)
+        return DataSpec(dtype, shape[1:], sparse, dim)
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys."""
@@ -142,18 +147,6 @@ class AnythingDataset(Dataset):
     def get_target_list(self) -> list[str]:
         """Return all data keys but the first."""
         return list(itertools.islice(self._layouts, 1, None))
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return self._layout(key)[2]
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self._layout(key)[3]
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        return list(self._layout(key)[0][1:])
 
 
 def _checked(key: str, layout: Any) -> tuple[tuple[int | None, ...], int, str, bool]:

@@ -120,7 +120,7 @@ class JointDataset(OverCorpora):
         parts = [(part, part.dataset.get_corpus(self._part_epoch(part, epoch))) for part in self.members]
 
         def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
-            self._spec_of(key)
+            self._layout_of(key)
             columns = {}
             for number, (part, corpus) in enumerate(parts):
                 if key in part.keys:
@@ -287,9 +287,9 @@ class JointDataset(OverCorpora):
         return [key for key in self.layout.data_keys if key != "data"]
 
     def _check_key(self, key: str) -> None:
-        self._spec_of(key)
+        self._layout_of(key)
 
-    def _spec_of(self, key: str) -> DataSpec:
+    def _layout_of(self, key: str) -> DataSpec:
         specs = self.layout.specs
         if key not in specs:
             raise ConfigError(f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, specs))
@@ -299,18 +299,6 @@ class JointDataset(OverCorpora):
         part = next(part for part in self.members if key in part.keys)
         own, dataset = part.keys[key], part.dataset
         return DataSpec(dataset.get_data_dtype(own), tuple(dataset.get_data_shape(own)), dataset.is_data_sparse(own))
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        return self._spec_of(key).dtype
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        return self._spec_of(key).sparse
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        return list(self._spec_of(key).shape)
 
 
 def _is_whole(order: Order, num_seqs: int) -> bool:

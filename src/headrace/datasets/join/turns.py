@@ -17,6 +17,7 @@ import numpy as np
 from headrace.errors import ConfigError, takes_note
 from headrace.order import Default
 from headrace.order.policy import legacy_rng
+from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..cached2 import CachedDataset2
@@ -33,6 +34,9 @@ NAMES = ("default", "reversed", "interleave", "random_dataset")
 
 class Turn:
     """One of the datasets, and how far it was read.
+
+    Whose turn it is depends on how far it says that it is, which only the epoch API tells: so it is positioned here,
+    and nobody else has it.
 
     Args:
         name: Its name.
@@ -355,20 +359,8 @@ class TurnsDataset(CachedDataset2):
         """Return the data keys, "data" first."""
         return self.layout.data_keys
 
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        spec = self.layout.specs.get(key)
-        return super().get_data_dtype(key) if spec is None else spec.dtype
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        spec = self.layout.specs.get(key)
-        return super().is_data_sparse(key) if spec is None else spec.sparse
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        spec = self.layout.specs.get(key)
-        return super().get_data_shape(key) if spec is None else list(spec.shape)
+    def _layout_of(self, key: str) -> DataSpec | None:
+        return self.layout.specs.get(key)
 
 
 def check_shards(datasets: Mapping[str, Dataset], shard: tuple[int, int]) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, did_you_mean
+from headrace.specs import DataSpec
 
 from ..checks import check_outputs
 
@@ -66,16 +67,30 @@ class DeclaredLayout:
         dim = self._num_output(key)[0]
         return dim * self.window if key == "data" else dim
 
+    def _layout_of(self, key: str) -> DataSpec | None:  # noqa: ARG002 (a contract)
+        """Return what is known of the arrays of a data key, `None` if that is what `num_outputs` tells."""
+        return None
+
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype name."""
+        known = self._layout_of(key)
+        if known is not None:
+            return known.dtype
         return "int32" if self.is_data_sparse(key) else "float32"
 
     def is_data_sparse(self, key: str) -> bool:
         """Whether the key holds class indices."""
-        return self._num_output(key)[1] <= 1
+        known = self._layout_of(key)
+        return self._num_output(key)[1] <= 1 if known is None else known.sparse
 
     def get_data_shape(self, key: str) -> list[int | None]:
         """Return the shape of one frame, `None` for a free axis."""
+        known = self._layout_of(key)
+        if known is not None:
+            shape = list(known.shape)
+            if key == "data" and self.window > 1 and shape and shape[-1] is not None:
+                shape[-1] *= self.window
+            return shape
         dim, ndim = self._num_output(key)
         if self.is_data_sparse(key):
             return []

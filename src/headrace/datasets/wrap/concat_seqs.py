@@ -365,21 +365,19 @@ def _specs_of(dataset: Dataset) -> dict[str, DataSpec]:
     layout = layout_of(dataset)
     if layout is not None and not layout.any_dtype:
         return dict(layout.specs)
-    dataset.init_seq_order(epoch=1)
     try:
-        if not dataset.is_less_than_num_seqs(0):
-            raise ConfigError(
-                "the layout of the inner dataset is not known before its first sequence, and it has none",
-                where=f"inner dataset {dataset.name!r}",
-            )
-        dataset.load_seqs(0, 1)
-        features = dataset.get_seq(0).features
+        first = next(dataset.make_stream(1), None)
     finally:
         dataset.finish_epoch()
+    if first is None:
+        raise ConfigError(
+            "the layout of the inner dataset is not known before its first sequence, and it has none",
+            where=f"inner dataset {dataset.name!r}",
+        )
     known = {} if layout is None else layout.specs
     return {
         key: replace(known[key], dtype=array.dtype.name) if key in known else DataSpec.of_array(array)
-        for key, array in features.items()
+        for key, array in first.features.items()
     }
 
 

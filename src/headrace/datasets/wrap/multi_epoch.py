@@ -151,14 +151,13 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
     def _plan(self, epoch: int | None, given: GivenOrder | None) -> list[Segment]:
         """Return what is read of which inner epoch; touches nothing of the current epoch."""
         inner = self.inner
-        is_sharded = inner.num_shards > 1  # then only the inner dataset knows what the other shards have
         if epoch is None or given is not None:
             first = None if epoch is None else self.inner_epochs(epoch)[0]
             order, counted = inner.get_epoch_order(first, given)
             return [Segment(0, ReadRequest(first, order, counted, 0))]
         segments, start = [], 0
         for number in self.inner_epochs(epoch):
-            order, counted = inner.get_epoch_order(number, counts=is_sharded)
+            order, counted = inner.get_epoch_order(number, counts=True)
             if len(order) * self.multi_epoch > _MAX_SEQS:
                 raise ConfigError(
                     f"multi_epoch={self.multi_epoch} times {len(order):,} sequences are too many: their order is in "
@@ -321,6 +320,8 @@ class EpochsReader(PassingReader):
 
 class StreamedEpochs:
     """Several epochs, one after the other, of a dataset that is read from the start of each to its end.
+
+    It has no order for a reader to ask for, so it is this object's own, and positioned by it.
 
     Args:
         dataset: Nobody else reads it.

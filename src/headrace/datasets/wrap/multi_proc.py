@@ -7,9 +7,11 @@ are gone.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import itertools
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,15 +23,16 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
 
-from ..base import Dataset, Workers, is_of_headrace
+from ..base import Dataset, Workers
 from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
-from ..reading.reader import CountedOrder, GivenOrder, ReadRequest
+from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
-from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
+from .pooled import Blocks, PooledReader
+from .runs import DedicatedWork, MadeElsewhere, OrderedWork, RunLimits, RunOfSeqs
 
 SHARDING_METHODS = ("seq_order", "dedicated")
 _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take
@@ -51,7 +54,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     a small `buffer_size` or `max_bytes`). Copy the few that are kept of many.
 
     Args:
-        dataset: Config of the inner dataset. Options given here as well are defaults for it.
+        dataset: Config of the inner dataset. Options given here as well are defaults for it. Or a dataset, of which
+            each worker makes a copy.
         num_workers: Number of worker processes; 0 loads in this process, for debugging.
         buffer_size: How many sequences a worker may be ahead.
         sharding_method: "seq_order" or "dedicated".
@@ -72,7 +76,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def __init__(
         self,
-        dataset: Mapping[str, Any],
+        dataset: Mapping[str, Any] | Dataset,
         num_workers: int,
         buffer_size: int,
         sharding_method: str = "seq_order",
@@ -84,10 +88,10 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{name: value for name, value in kwargs.items() if name in _OUTER_OPTIONS})
-        if not isinstance(dataset, Mapping):
+        if not isinstance(dataset, Mapping | Dataset):
             raise ConfigError(
-                f"the inner dataset is described by a dict, got {type(dataset).__name__}",
-                fix=f'write dataset={{"class": {_class_in_config(type(dataset))}, ...}}: each worker builds its own',
+                f"the inner dataset is a dataset, or described by a dict, got {type(dataset).__name__}",
+                fix='write dataset={"class": "HDFDataset", ...}: each worker builds its own',
             )
         if sharding_method not in SHARDING_METHODS:
             raise ConfigError(f"sharding_method must be one of {SHARDING_METHODS}: {sharding_method!r}")
@@ -95,7 +99,15 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self.buffer_size = check_count("buffer_size", buffer_size, minimum=1)
         self.sharding_method = sharding_method
         defaults = {name: value for name, value in kwargs.items() if name not in _OUTER_OPTIONS}
-        self._config: dict[str, Any] = {**defaults, **dataset}
+        if isinstance(dataset, Dataset) and defaults:
+            raise ConfigError(
+                f"the options {', '.join(defaults)} are for the inner dataset, which is made already",
+                where=f"dataset {dataset.name!r}",
+                fix="give them to it, or describe it by a dict",
+            )
+        self._config: dict[str, Any] | Dataset = (
+            copy.copy(dataset) if isinstance(dataset, Dataset) else {**defaults, **dataset}
+        )
         self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, minimum=1)
         self._executor = "inline" if self.num_workers == 0 else executor
         if max_bytes is not None and self._executor not in ("process", "inline"):
@@ -108,6 +120,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._inner: Dataset | None = None
         self._engine: Engine | None = None
         self._run: Run | None = None
+        self._is_lent = False  # whether the run is that of a reader
         self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
         self._occurrences: NDArray[np.int64] | None = None
@@ -165,7 +178,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             type(self).__name__,
             self.num_workers,
             self.inner,
-            self._config,
+            MadeElsewhere.of(self._config, self.inner),
             is_same_without=self._is_ordered,
             num_shards=1 if self._is_ordered else max(self.num_workers, 1),
             executor=self._executor if self.num_workers else None,
@@ -212,13 +225,12 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
-            config, limits = {**self._config}, self._run_limits
+            inner, limits = self.inner, self._run_limits
+            made = MadeElsewhere.of(self._config, inner)
             if self.sharding_method == "seq_order":
-                setup: Any = OrderedWork(config)
+                setup: Any = OrderedWork(made)
             else:
-                setup = DedicatedWork(
-                    config, self.inner.num_shards, self.inner.shard_index, self.buffer_size, self.max_bytes
-                )
+                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, self.buffer_size, self.max_bytes)
             ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
             options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
             executor: str | Executor = self._executor
@@ -227,6 +239,27 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             job = Job(setup, self._worker_init)
             self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
         return self._engine
+
+    def resize(self, num_workers: int) -> None:
+        """Have more workers, or fewer, from now on, also in the middle of an epoch: the sequences stay the same.
+
+        Args:
+            num_workers: At least 1.
+
+        Raises:
+            ConfigError: There are no workers (`num_workers=0`), or each has a share of its own ("dedicated").
+        """
+        num_workers = check_count("resize: num_workers", num_workers, minimum=1)
+        if self.sharding_method == "dedicated" or self.num_workers == 0:
+            why = "this process does their work" if self.num_workers == 0 else "each worker has a share of its own"
+            raise ConfigError(
+                f"resize({num_workers}): {why}",
+                where=f"dataset {self.name!r}",
+                fix='use sharding_method="seq_order" and num_workers=1 or more',
+            )
+        if self._engine is not None:
+            self._engine.resize(num_workers)
+        self.num_workers = num_workers
 
     def close_workers(self) -> None:
         """End the workers; they come back when they are needed."""
@@ -263,7 +296,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return True
 
     def start_part(self, wanted: ReadRequest) -> int:
-        """Start the epoch of a request with its sequences. Their positions count from 0."""
+        """Start the epoch of a request with its sequences, for a class of the user's own. Positions count from 0."""
         position = super().start_part(wanted)
         if wanted.occurrences is not None and self._occurrences is not None:
             self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
@@ -279,12 +312,35 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 fix='use sharding_method="dedicated"',
             ) from error
 
-    def _runs_from(self, first: int, epoch: int) -> Iterator[RunOfSeqs]:
-        """Yield the runs of the current order from a position on."""
-        occurrences = self._occurrences
-        for start, indices in self._run_limits.cut(self._order, first, max(self.num_workers, 1)):
-            part = None if occurrences is None else _as_bytes(occurrences[start : start + len(indices)])
-            yield epoch, start, _as_bytes(indices), part
+    def _cut(self, wanted: ReadRequest, first: int) -> Iterator[tuple[int, NDArray[np.int64], RunOfSeqs]]:
+        """Yield the runs of a request from a number on: the number of the first sequence, corpus indices, the run."""
+        counted, start_of = wanted.occurrences, wanted.first
+        for number, indices in self._run_limits.cut(wanted.order, first, max(self.num_workers, 1)):
+            part = None if counted is None else _as_bytes(counted[number : number + len(indices)])
+            position = None if start_of is None else start_of + number
+            yield number, indices, (wanted.epoch or 0, position, _as_bytes(indices), part)
+
+    def read_blocks(self, wanted: ReadRequest, first: int) -> Blocks:
+        """Let the workers read what is wanted, from a number on, instead of what they are at; see `PooledReader`."""
+        self._stop_run()
+        sent: deque[tuple[int, int, NDArray[np.int64]]] = deque()
+
+        def runs() -> Iterator[RunOfSeqs]:
+            cut = self._cut(wanted, first - first % self._run_limits.group)
+            for ticket, (number, indices, run_of_seqs) in enumerate(cut):
+                sent.append((ticket, number, indices))
+                yield run_of_seqs
+
+        run = self._run = self._open_engine().run(runs())
+        self._is_lent = True
+        return self._blocks_of(run, sent)
+
+    def _blocks_of(self, run: Run, sent: deque[tuple[int, int, NDArray[np.int64]]]) -> Blocks:
+        while self._run is run and (delivered := next(run, None)) is not None:
+            while sent[0][0] != delivered.ticket:  # skipped as a whole
+                sent.popleft()
+            _, number, indices = sent.popleft()
+            yield number, indices, SeqBlock(*delivered.value)
 
     def _start_run(self, position: int) -> None:
         """Let the workers begin at a position; their current work is cancelled."""
@@ -293,7 +349,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         epoch = int(self.epoch)
         if self.sharding_method == "seq_order":
             self._upcoming = position - position % self._run_limits.group
-            self._run = engine.run(self._runs_from(self._upcoming, epoch))
+            wanted = ReadRequest(epoch, self._order, self._occurrences, 0)
+            self._run = engine.run(run_of_seqs for *_, run_of_seqs in self._cut(wanted, self._upcoming))
             return
         self._upcoming = 0
         run = engine.run_stream(epoch)
@@ -304,7 +361,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _stop_run(self) -> None:
         run, self._run = self._run, None
-        self._complete_frac = 0.0
+        self._complete_frac, self._is_lent = 0.0, False
         if run is not None:
             run.close()  # what is under way is cancelled, the workers stay
 
@@ -314,8 +371,11 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     # --- reading ---
 
+    def _new_reader(self) -> Reader:
+        return PooledReader(self) if self._is_ordered else super()._new_reader()
+
     def _next_block(self, seq_idx: int) -> SeqBlock | None:
-        if self._run is None or self._is_far(seq_idx):
+        if self._run is None or self._is_lent or self._is_far(seq_idx):
             self._start_run(0 if self._skips() else seq_idx)  # nobody knows how many before it are left out
         assert self._run is not None
         delivered = next(self._run, None)
@@ -331,9 +391,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def _is_far(self, seq_idx: int) -> bool:
         """Whether a position is so far ahead that the sequences in between should not be loaded."""
         ahead = seq_idx - self._upcoming
-        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self._look_ahead()
+        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self.look_ahead()
 
-    def _look_ahead(self) -> int:
+    def look_ahead(self) -> int:
         """Return how many sequences all workers together may be ahead."""
         return max(self.num_workers, 1) * max(self.buffer_size, self._run_limits.num_seqs)
 
@@ -362,14 +422,16 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _change_recipe(self, **changes: Any) -> None:
         super()._change_recipe(**changes)
-        self._config.update(changes)
+        if not isinstance(self._config, Dataset):  # which has taken them itself
+            self._config.update(changes)
         self._stop_run()
         self.close_workers()  # they have the old options
 
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
         super()._take_shard(num_shards, shard_index)
-        self._config.update(_num_shards=num_shards, _shard_index=shard_index)
+        if not isinstance(self._config, Dataset):
+            self._config.update(_num_shards=num_shards, _shard_index=shard_index)
         self._stop_run()
         self.close_workers()
 
@@ -388,16 +450,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus, read in this process."""
         return self.inner.get_corpus_seq(corpus_seq_idx)
-
-
-def _class_in_config(cls: type) -> str:
-    """Return how a config names the class of a dataset, as it is written there; of anything else, an example."""
-    if not issubclass(cls, Dataset):
-        return '"HDFDataset"'
-    if is_of_headrace(cls):
-        return f'"{cls.__name__}"'
-    is_found = cls.__module__ != "__main__" and "<locals>" not in cls.__qualname__
-    return f'"{cls.__module__}:{cls.__qualname__}"' if is_found else cls.__name__
 
 
 def _as_bytes(numbers: NDArray[np.int64]) -> bytes:

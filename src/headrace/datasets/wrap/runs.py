@@ -15,7 +15,7 @@ own shard from its start to its end. What comes out are the parts of a `SeqBlock
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +30,8 @@ from headrace.sources import MapSource, Source, confirm_reads
 from ..base import Dataset
 from ..cached import CachedDataset
 from ..configs import init_dataset
+from ..corpus import IndexedFiles, check_files
+from ..parts import open_apart
 from ..reading.reader import Failed, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
@@ -152,8 +154,9 @@ class RunLimits:
 
 
 Features = dict[str, NDArray[Any]]
-RunOfSeqs = tuple[int, int, bytes, bytes | None]
-"""Epoch, first position, `int64[n]` corpus indices and occurrences; as bytes, which pickle in a tenth of the time."""
+RunOfSeqs = tuple[int, int | None, bytes, bytes | None]
+"""Epoch, first position (`None`: no neighbours), `int64[n]` corpus indices and occurrences; as bytes, which pickle
+in a tenth of the time."""
 
 
 @dataclass(slots=True)
@@ -274,19 +277,56 @@ class PartsReader:
 
 
 @dataclass(frozen=True)
+class MadeElsewhere:
+    """Makes the inner dataset in a worker, of the same files.
+
+    Attributes:
+        config: Its config, or a dataset that is copied.
+        files: What they held when it was made here.
+    """
+
+    config: Mapping[str, Any] | Dataset
+    files: Sequence[IndexedFiles]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | Dataset, inner: Dataset) -> MadeElsewhere:
+        """Return what makes a dataset as `inner`, which was made here of the same config."""
+        return cls(config if isinstance(config, Dataset) else {**config}, inner.indexed_files())
+
+    def __call__(self, shard: tuple[int, int] | None = None, *, in_thread: bool = False) -> Dataset:
+        """Make it.
+
+        Args:
+            shard: The number of shards, and which of them it is; `None`: as it says itself.
+            in_thread: Whether it is for one of several threads.
+
+        Raises:
+            SourceError: Files were changed since.
+        """
+        if isinstance(self.config, Dataset):
+            dataset = open_apart(self.config, in_thread=in_thread)
+            if shard is not None:
+                dataset.set_sharding(*shard)
+        else:
+            options = {} if shard is None else {"_num_shards": shard[0], "_shard_index": shard[1]}
+            dataset = init_dataset(self.config, options)
+        check_files(dataset.indexed_files(), self.files)
+        return dataset
+
+
+@dataclass(frozen=True)
 class OrderedWork:
     """Method "seq_order": builds the dataset, returns the function run of positions -> parts of a block.
 
     Attributes:
-        config: Of the inner dataset.
+        inner: Makes the inner dataset.
     """
 
-    config: Mapping[str, Any]
+    inner: MadeElsewhere
 
     def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], Parts]:
-        """Build the dataset in a worker."""
-        del info  # any worker does any ticket
-        reader = PartsReader(init_dataset(self.config).make_reader())
+        """Build the dataset in a worker: any does any ticket."""
+        reader = PartsReader(self.inner(in_thread=info.runs_in == "thread").make_reader())
 
         def read_run(run: RunOfSeqs) -> Parts:
             epoch, first, index_bytes, occurrence_bytes = run
@@ -304,14 +344,14 @@ class DedicatedWork:
     The iterator gives the number of sequences first, `None` if the dataset does not know it.
 
     Attributes:
-        config: Of the inner dataset.
+        inner: Makes the inner dataset.
         num_shards: Shards of the outer dataset.
         shard_index: Which of them it is.
         buffer_size: Sequences that a worker may be ahead.
         max_bytes: Bytes that it may be ahead, if limited.
     """
 
-    config: Mapping[str, Any]
+    inner: MadeElsewhere
     num_shards: int
     shard_index: int
     buffer_size: int
@@ -319,24 +359,20 @@ class DedicatedWork:
 
     def __call__(self, info: WorkerInfo) -> Callable[[int], Iterator[int | Parts | None]]:
         """Build this worker's shard."""
-        shards = {
-            "_num_shards": self.num_shards * info.num_workers,
-            "_shard_index": self.shard_index * info.num_workers + info.worker_idx,
-        }
-        dataset = init_dataset(self.config, shards)
+        num_shards = self.num_shards * info.num_workers
+        shard = num_shards, self.shard_index * info.num_workers + info.worker_idx
+        dataset = self.inner(shard, in_thread=info.runs_in == "thread")
         limits = RunLimits.of(dataset, self.buffer_size, self.max_bytes)
 
         def read_epoch(epoch: int) -> Iterator[int | Parts | None]:
-            dataset.init_seq_order(epoch=epoch)
-            try:
-                yield dataset.num_seqs
-            except NotImplementedError:
-                yield None
             reader = dataset.make_reader()
-            if reader.needs_load:
+            if reader.needs_load:  # a stream, or a class of the user's own: read from its start
+                dataset.init_seq_order(epoch=epoch)
+                yield dataset.known_num_seqs()
                 yield from _runs_to_the_end(dataset, epoch, limits)
             else:
                 order, counted = dataset.get_epoch_order(epoch)
+                yield None if dataset.skips_failed else len(order)
                 yield from _runs_of_order(reader, ReadRequest(epoch, order, counted, 0), limits)
 
         return read_epoch

@@ -8,16 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, check_count, takes_note
-from headrace.order import occurrences
 from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..checks import check_flag
 from ..corpus import Corpus
-from ..delegating import DelegatingDataset, counted_order, inherited_options, outer_options
+from ..delegating import DelegatingDataset, inherited_options, outer_options
 from ..parts import open_part, spec_of
 from ..reading.passing import PassingReader
 from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
@@ -96,13 +94,7 @@ class VariableDataset(DelegatingDataset):
     def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         self._check_has_epoch(epoch, given)
         chosen = self.inner if epoch is None else self.dataset_of(epoch)
-        if self.has_one_corpus:
-            return chosen.get_epoch_order(epoch, given, counts=counts)
-        return counted_order(chosen, epoch, given, counts=counts)
-
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before; in it alone, if each epoch has its own."""
-        return super().count_occurrences() if self.has_one_corpus else occurrences(self.get_checked_seq_order())
+        return chosen.get_epoch_order(epoch, given, counts=counts)
 
     def order_text(self, epoch: int) -> str:
         """Return the corpus of an epoch, and what decides its order."""

@@ -119,19 +119,22 @@ class ThreadExecutor(Executor):
 
     name = "thread"
     runs_in = "thread"
+    is_resizable = True
 
     def __init__(self) -> None:
         self._job: Job | None = None
-        self._lives: list[_Life] = []
+        self._num_workers = 0  # at the start
+        self._lives: dict[int, _Life] = {}  # by number
+        self._ending: list[_Life] = []  # of workers that were removed
         self._shared = _Shared()
         self._begin: _Begin | None = None
 
     def start(self, job: Job, num_workers: int) -> None:
         """Start the threads."""
-        self._job, self._begin = job, None
+        self._job, self._begin, self._num_workers = job, None, num_workers
         self._shared = _Shared()
         for worker_idx in range(num_workers):
-            self._lives.append(self._start_life(job.info_of(worker_idx, num_workers, self.name)))
+            self._lives[worker_idx] = self._start_life(job.info_of(worker_idx, num_workers, self.name))
 
     def _start_life(self, info: WorkerInfo) -> _Life:
         assert self._job is not None
@@ -143,7 +146,7 @@ class ThreadExecutor(Executor):
         """Tell all threads; what they do for an earlier run is dropped when it is done."""
         self._begin = _Begin(run_id, mode, payload)
         self._shared.run_id = run_id
-        for life in self._lives:
+        for life in self._lives.values():
             life.commands.put(self._begin)
 
     def pack(self, payload: Any) -> Any:
@@ -159,7 +162,7 @@ class ThreadExecutor(Executor):
         if run_id != self._shared.run_id:
             return
         self._shared.run_id = self._begin = None
-        for life in self._lives:
+        for life in self._lives.values():
             life.commands.put(_EndRun())
 
     def wait(self, timeout_seconds: float) -> Sequence[Event]:
@@ -174,7 +177,7 @@ class ThreadExecutor(Executor):
         except queue.Empty:
             pass
         if not events:
-            events += [Beat(worker_idx) for worker_idx, life in enumerate(self._lives) if life.made_progress()]
+            events += [Beat(worker_idx) for worker_idx, life in self._lives.items() if life.made_progress()]
         return events
 
     def restart(self, worker_idx: int, first_item: int) -> None:
@@ -186,6 +189,21 @@ class ThreadExecutor(Executor):
         if self._begin is not None:
             life.commands.put(replace(self._begin, first_item=first_item))
 
+    def add_worker(self, worker_idx: int) -> None:
+        """Start one more thread."""
+        assert self._job is not None
+        info = self._job.info_of(worker_idx, max(self._num_workers, worker_idx + 1), self.name)
+        life = self._lives[worker_idx] = self._start_life(info)
+        if self._begin is not None:
+            life.commands.put(self._begin)
+
+    def remove_worker(self, worker_idx: int) -> None:
+        """Tell a thread to end."""
+        life = self._lives.pop(worker_idx)
+        life.is_over = True
+        life.commands.put(None)
+        self._ending = [*(one for one in self._ending if one.thread.is_alive()), life]
+
     def stack_of(self, worker_idx: int) -> str | None:
         """Return the stack of the thread."""
         frame = sys._current_frames().get(self._lives[worker_idx].thread.ident or 0)
@@ -193,7 +211,8 @@ class ThreadExecutor(Executor):
 
     def close(self) -> None:
         """Tell the threads to end and wait a little; one that is stuck in user code is left behind, with a warning."""
-        lives, self._lives = self._lives, []
+        lives = [*self._lives.values(), *self._ending]
+        self._lives, self._ending = {}, []
         self._shared.run_id = self._begin = self._job = None
         for life in lives:
             life.is_over = True

@@ -22,7 +22,7 @@ import msgspec
 
 from headrace.errors import ConfigError
 
-from ..events import Beat, Event, Exited
+from ..events import Beat, Event, Exited, events_of_others
 from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
@@ -73,6 +73,7 @@ class ProcessExecutor(Executor):
 
     name = "process"
     runs_in = "process"
+    is_resizable = True
 
     def __init__(
         self,
@@ -95,10 +96,9 @@ class ProcessExecutor(Executor):
         self._hand_over = hand_over
         self._watcher: MemoryWatcher | None = None
         self._job: Job | None = None
-        self._first_worker_idx = 0
         self._warden: WardenClient | None = None
         self._prepared: WardenClient | None = None  # keeps a warden for `start`
-        self._lives: list[WorkerConnection] = []
+        self._lives: dict[int, WorkerConnection] = {}  # by number of the worker
         self._epoll: select.epoll | None = None
         self._by_fd: dict[int, WorkerConnection] = {}
         self._config_fd = -1
@@ -180,14 +180,14 @@ class ProcessExecutor(Executor):
         end_with_process(self)
         try:
             with interrupts_wait(), needs_descriptors(f"{len(worker_idxs)} workers are started"):
-                self._job, self._begin, self._first_worker_idx = job, None, worker_idxs.start
+                self._job, self._begin = job, None
                 self._config_fd = write_worker_config(config, parcel.buffers)
                 self._oom_kills = count_oom_kills()
                 self._epoll = select.epoll()
                 self._start_warden()
                 self._abandon_prepared()
                 for worker_idx in worker_idxs:
-                    self._lives.append(self._start_life(worker_idx))
+                    self._lives[worker_idx] = self._start_life(worker_idx)
         except BaseException:
             self.close()
             raise
@@ -202,8 +202,8 @@ class ProcessExecutor(Executor):
             self._abandon_prepared()
             self._end_workers()
         finally:
-            lives, self._lives = self._lives, []
-            for life in lives:
+            lives, self._lives = self._lives, {}
+            for life in lives.values():
                 life.close()
             self._forget()
 
@@ -217,7 +217,7 @@ class ProcessExecutor(Executor):
         try:
             if warden is not None:
                 self._note_processes(warden)
-            for life in self._lives:
+            for life in self._lives.values():
                 life.close_channel()
         finally:
             if warden is not None:
@@ -234,7 +234,7 @@ class ProcessExecutor(Executor):
 
     def _note_process(self, spawned: Spawned, end: int | None) -> None:
         assert end is not None
-        life = next((life for life in self._lives if life.life == spawned.life), None)
+        life = next((life for life in self._lives.values() if life.life == spawned.life), None)
         if life is None:  # replaced before it began
             os.close(end)
         else:
@@ -243,7 +243,7 @@ class ProcessExecutor(Executor):
     def _kill_the_rest(self) -> None:
         """End workers that live on, soon: their warden is gone, or stopped, and they hold the interpreter's lock."""
         deadline = time.monotonic() + _GUARD_SECONDS
-        for life in self._lives:
+        for life in self._lives.values():
             life.kill_unless_ended(max(0.0, deadline - time.monotonic()))
 
     def __del__(self) -> None:
@@ -252,12 +252,12 @@ class ProcessExecutor(Executor):
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
-        for life in self._lives:
+        for life in self._lives.values():
             life.disown()
         for warden in (self._prepared, self._warden):
             if warden is not None:
                 warden.disown()
-        self._lives, self._prepared, self._warden = [], None, None
+        self._lives, self._prepared, self._warden = {}, None, None
         self._forget()
 
     def _forget(self) -> None:
@@ -298,17 +298,34 @@ class ProcessExecutor(Executor):
 
     def restart(self, worker_idx: int, first_item: int) -> None:
         """Start a new process to replace one that ended, or that is ended now."""
-        old = self._life_of(worker_idx)
-        self._events = [event for event in self._events if event.worker_idx != worker_idx]
+        old = self._lives[worker_idx]
+        self._events = events_of_others(self._events, worker_idx)
         self._hang_up(old)
         if not old.has_exited and self._warden is not None:
             self._warden.kill(old.life)
         with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is restarted"):
             old.close()
-            new = self._lives[worker_idx - self._first_worker_idx] = self._start_life(worker_idx)
+            new = self._lives[worker_idx] = self._start_life(worker_idx)
         if self._begin is not None:
             self._begin = msgspec.structs.replace(self._begin, first_item=0)
             new.put(msgspec.structs.replace(self._begin, first_item=first_item))
+
+    def add_worker(self, worker_idx: int) -> None:
+        """Start one more process."""
+        with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is started"):
+            life = self._lives[worker_idx] = self._start_life(worker_idx)
+        if self._begin is not None:
+            life.put(msgspec.structs.replace(self._begin, first_item=0))
+
+    def remove_worker(self, worker_idx: int) -> None:
+        """Hang up, of which a worker ends; it is ended soon if it does not. Its memory lives as long as its results."""
+        self._events = events_of_others(self._events, worker_idx)
+        with interrupts_wait():
+            life = self._lives.pop(worker_idx)
+            self._hang_up(life)
+            if not life.has_exited and self._warden is not None:
+                self._warden.kill(life.life, _EXIT_SECONDS)
+            life.close()
 
     # --- work ---
 
@@ -319,7 +336,7 @@ class ProcessExecutor(Executor):
     def begin_shipped(self, begin: Begin) -> None:
         """Tell all workers of a run whose payload was pickled already."""
         self._begin = begin
-        for life in self._lives:
+        for life in self._lives.values():
             life.put(begin)
 
     pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
@@ -332,13 +349,13 @@ class ProcessExecutor(Executor):
         self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]
     ) -> None:
         """Send tickets to a worker in one message."""
-        self._life_of(worker_idx).send(Submit(run_id, tickets, payloads))
+        self._lives[worker_idx].send(Submit(run_id, tickets, payloads))
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
         if self._begin is not None and self._begin.run_id == run_id:
             self._begin = None
-            for life in self._lives:
+            for life in self._lives.values():
                 life.send(Cancel(run_id))
 
     def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
@@ -368,22 +385,19 @@ class ProcessExecutor(Executor):
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
         """Tell a watcher of the arenas."""
         self._watcher = watcher
-        for life in self._lives:
+        for life in self._lives.values():
             life.reader.watch(watcher, self._max_bytes)
 
     def stack_of(self, worker_idx: int) -> str | None:
         """Ask a worker for its stack."""
-        return self._life_of(worker_idx).read_stack()
-
-    def _life_of(self, worker_idx: int) -> WorkerConnection:
-        return self._lives[worker_idx - self._first_worker_idx]
+        return self._lives[worker_idx].read_stack()
 
     # --- what comes back ---
 
     def _flush(self) -> bool:
         """Send what gathered; return whether a worker waits for a slot."""
         is_starved = False
-        for life in self._lives:
+        for life in self._lives.values():
             life.flush()
             if not life.is_open:
                 continue
@@ -399,7 +413,7 @@ class ProcessExecutor(Executor):
     def _listen(self, timeout_seconds: float | None) -> None:
         """Take in what workers and the warden have said, after waiting for it if need be."""
         assert self._epoll is not None
-        lives = self._lives
+        lives = self._lives.values()
         # The rings come first and the sockets second: what a worker says by its socket is sent before the next record.
         has_messages = True in [life.gather() for life in lives]  # of all
         sleeps = not has_messages and timeout_seconds != 0.0
@@ -444,14 +458,16 @@ class ProcessExecutor(Executor):
                 self._lose_warden(warden)
                 return
             for message in messages:
-                life = next((life for life in self._lives if life.life == message.life), None)
+                life = next((life for life in self._lives.values() if life.life == message.life), None)
                 match message:
                     case Spawned():
                         self._note_process(message, end)
                     case HasExited() if life is not None:
                         self._note_exit(life, message.exit_code)
                     case NotSpawned():
-                        for lost in [life] if life else [life for life in self._lives if life.process is None]:
+                        # a worker that was removed meanwhile is nobody's loss; of what has no number, all are meant
+                        unborn = [one for one in self._lives.values() if one.process is None]
+                        for lost in [life] if life else unborn if message.life < 0 else []:
                             self._report_exit(lost, f"could not be started: {message.reason}")
 
     def _note_exit(self, life: WorkerConnection, exit_code: int) -> None:
@@ -488,7 +504,7 @@ class ProcessExecutor(Executor):
         if is_out_of_memory(-signal.SIGKILL, before, self._oom_kills):
             cause, advice = f"{cause}, probably because memory ran out", MEMORY_ADVICE
         accident = next(_lives)  # one for all
-        for life in self._lives:
+        for life in self._lives.values():
             if not life.has_exited:
                 self._take_in_the_rest(life)
                 self._report_exit(life, cause, advice, accident)
@@ -507,6 +523,6 @@ class ProcessExecutor(Executor):
             # One that waits for a slot is not stuck: it is told to give up before long.
             self._events += [
                 Beat(life.worker_idx)
-                for life in self._lives
+                for life in self._lives.values()
                 if (life.made_progress or life.starved_since is not None) and not life.has_exited
             ]

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import os
 import struct
+from array import array
 from collections.abc import MutableSequence, Sequence
 
 from ..memory.memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd
-from ..user.worker_info import CurrentItem, item_of_run
+from ..user.worker_info import CurrentItem, NumberedTags, item_of_run
 
 _NUM_BYTES = 16 * PAGE_BYTES  # for the tags of a run; only pages that are written take memory
 _WORDS = struct.Struct("=4q")  # which item is current, epoch, number of items, bytes of their tags
 _COUNTER, _STARVED, _NUMBER = 0, 1, 2  # indices of 8-byte words
 _WORDS_AT, _TAGS_AT = 8 * _NUMBER, 48
 _NO_EPOCH = -(2**63)
-_NO_TAG = -1  # instead of the number of items
+_NO_TAG = -1  # instead of the number of items; less than that: minus one, minus the number of `NumberedTags`
+_NUMBER_BYTES = 8
 _SEPARATOR = "\0"
 _MAX_TAG_BYTES = _NUM_BYTES - _TAGS_AT
 
@@ -61,10 +63,15 @@ class StatusPage:
         Returns:
             Where to write which one is current, see `ItemRun`; `None` if the tags are too long together.
         """
-        text = _SEPARATOR.join(tags).encode(errors="replace")
-        if len(text) > _MAX_TAG_BYTES or text.count(0) != len(tags) - 1:
+        if type(tags) is NumberedTags:
+            text, num_tags = array("q", tags.numbers).tobytes() + tags.form.encode(), _NO_TAG - len(tags)
+        else:
+            text, num_tags = _SEPARATOR.join(tags).encode(errors="replace"), len(tags)
+            if text.count(0) != num_tags - 1:
+                return None
+        if len(text) > _MAX_TAG_BYTES:
             return None
-        self._write(text, len(tags), epoch)
+        self._write(text, num_tags, epoch)
         return self._cursor  # type: ignore[return-value]  # a memory view is one as far as it goes
 
     def forget_item(self) -> None:
@@ -100,11 +107,18 @@ class StatusPage:
         """Return the last item, or None if there was none or it is being written."""
         counter = self._words[_COUNTER]
         number, epoch, num_tags, num_bytes = _WORDS.unpack_from(self._bytes, _WORDS_AT)
-        text = bytes(self._bytes[_TAGS_AT : _TAGS_AT + num_bytes]).decode(errors="replace")
+        data = bytes(self._bytes[_TAGS_AT : _TAGS_AT + num_bytes])
         if counter == 0 or counter % 2 or self._words[_COUNTER] != counter:
             return None
         known_epoch = None if epoch == _NO_EPOCH else epoch
         if num_tags == _NO_TAG:
             return CurrentItem(None, known_epoch)
-        tags = text.split(_SEPARATOR) if num_tags > 1 else [text]
+        tags: Sequence[str]
+        if num_tags < _NO_TAG:
+            num_tags = _NO_TAG - num_tags
+            numbers = memoryview(data)[: num_tags * _NUMBER_BYTES].cast("q")
+            tags = NumberedTags(data[num_tags * _NUMBER_BYTES :].decode(), numbers)
+        else:
+            text = data.decode(errors="replace")
+            tags = text.split(_SEPARATOR) if num_tags > 1 else [text]
         return item_of_run(tags, known_epoch, min(number, len(tags) - 1))

@@ -249,7 +249,9 @@ class _Loop:
             self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None
         assert isinstance(job, Job)
-        info = job.info_of(worker_idx, config.num_workers, config.executor, runs_in="process", handed=handed)
+        info = job.info_of(
+            worker_idx, max(config.num_workers, worker_idx + 1), config.executor, runs_in="process", handed=handed
+        )
         worker = Worker(job, info)
         _kept.append(worker)
         worker.scope.on_item, worker.scope.on_items = self._status.write_item, self._status.write_items

@@ -13,15 +13,30 @@ from headrace.exports import export_lazily
 if TYPE_CHECKING:
     from .executor import RemoteExecutor
     from .launcher import ConnectedWorkers, Invitation, Launched, Launcher, LocalLauncher
+    from .mixed import MixedExecutor
+    from .ray import RayExecutor, RayLauncher
     from .tls import Tls
 
-__all__ = ["ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher", "RemoteExecutor", "Tls"]
+__all__ = [
+    "ConnectedWorkers",
+    "Invitation",
+    "Launched",
+    "Launcher",
+    "LocalLauncher",
+    "MixedExecutor",
+    "RayExecutor",
+    "RayLauncher",
+    "RemoteExecutor",
+    "Tls",
+]
 
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "executor": ("RemoteExecutor",),
         "launcher": ("ConnectedWorkers", "Invitation", "Launched", "Launcher", "LocalLauncher"),
+        "mixed": ("MixedExecutor",),
+        "ray": ("RayExecutor", "RayLauncher"),
         "tls": ("Tls",),
     },
 )

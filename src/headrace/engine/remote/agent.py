@@ -3,7 +3,9 @@
 The worker is one of the executor of worker processes (`../process/executor.py`), with all that belongs to it: shared
 memory, causes of deaths, an end whatever happens. Invariants: no user code runs in this process, and nothing is
 unpickled here, so whatever it does, the agent answers; it ends its worker when the connection ends; results are sent
-from the worker's shared memory, and not before there is credit for them, in the order in which they came.
+from the worker's shared memory, and not before there is credit for them, in the order in which they came. An agent that
+is told to leave (SIGTERM) lets its worker finish the ticket that it has begun, sends what is done, and says that it
+leaves; the trainer has the other tickets done elsewhere.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from ..user.failure import Failure
 from ..user.ship import Parcel
 from .dial import RETRY_SECONDS, Socket, TrainerGone, connect, connection_ends, shake_hands, wait_for_job, write
 from .handshake import take_secret
+from .notice import LeaveNotice
 from .seal import HEAD_BYTES, PIECE_BYTES, Head, Seal
 from .tls import Tls, take_tls
 from .wire import (
@@ -59,14 +62,18 @@ _MAX_VALUES = 64
 _MAX_BUFFERS = 128
 _SLOT_BYTES = 1 << 20
 _EXIT_USAGE = 2
+# After SIGTERM, an agent of `serve_one` has so long: some seconds less than what most systems grant.
+_GRACE_SECONDS = 20.0
+# How often to look whether it has come.
+_NOTICE_SECONDS = 0.5
 
 
 def serve_one(addresses: Sequence[str], seat: int) -> None:
     """Be the agent of one worker, until its connection ends: what `LocalLauncher` starts."""
+    notice = LeaveNotice(_GRACE_SECONDS)
+    notice.listen()
     try:
-        secret, tls = take_secret(), take_tls()
-        sock = connect(addresses, time.monotonic(), tls)
-        _serve(sock, secret, seat)
+        serve_seat(addresses, seat, take_secret(), take_tls(), notice)
     except HeadraceError as error:
         sys.stderr.write(f"headrace worker: {error}\n")
         raise SystemExit(_EXIT_USAGE) from None
@@ -74,8 +81,24 @@ def serve_one(addresses: Sequence[str], seat: int) -> None:
         raise SystemExit(130) from None
 
 
+def serve_seat(addresses: Sequence[str], seat: int, secret: bytes, tls: Tls | None, notice: LeaveNotice) -> None:
+    """Be the agent of one worker, until its connection ends; for its arguments see `Invitation`.
+
+    Raises:
+        ConfigError: The trainer is not reached, or has no use for this worker.
+        WireError: It does not know the secret, or its certificate is refused.
+    """
+    _serve(connect(addresses, time.monotonic(), tls), secret, seat, notice)
+
+
 def serve(
-    addresses: Sequence[str], secret: bytes, *, wait_seconds: float, return_seconds: float, tls: Tls | None = None
+    addresses: Sequence[str],
+    secret: bytes,
+    *,
+    wait_seconds: float,
+    return_seconds: float,
+    grace_seconds: float = _GRACE_SECONDS,
+    tls: Tls | None = None,
 ) -> int:
     """Be an agent for whichever worker the trainer needs, again and again, until it is not reached any more.
 
@@ -84,6 +107,7 @@ def serve(
         secret: Of the run.
         wait_seconds: How long to try to reach the trainer first.
         return_seconds: The same after a connection has ended: the trainer may have begun anew.
+        grace_seconds: How long to finish what was begun after SIGTERM, the notice to leave.
         tls: Certificates, if connections are to be encrypted.
 
     Returns:
@@ -94,6 +118,8 @@ def serve(
             this worker.
         WireError: It does not know the secret, or its certificate is refused.
     """
+    notice = LeaveNotice(grace_seconds)
+    notice.listen()
     num_sessions, deadline = 0, time.monotonic() + wait_seconds
     while True:
         try:
@@ -102,8 +128,12 @@ def serve(
             if num_sessions:
                 return num_sessions
             raise
-        if _serve(sock, secret, -1):
-            num_sessions, deadline = num_sessions + 1, time.monotonic() + return_seconds
+        is_known = _serve(sock, secret, -1, notice)
+        num_sessions += is_known
+        if notice.deadline is not None:
+            return num_sessions
+        if is_known:
+            deadline = time.monotonic() + return_seconds
         elif time.monotonic() >= deadline:
             if num_sessions:
                 return num_sessions
@@ -115,7 +145,7 @@ def serve(
         time.sleep(RETRY_SECONDS)
 
 
-def _serve(sock: Socket, secret: bytes, seat: int) -> bool:
+def _serve(sock: Socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
     """Be a worker until the connection ends; return whether it was one to a trainer at all."""
     is_known = False
     with sock:
@@ -123,9 +153,10 @@ def _serve(sock: Socket, secret: bytes, seat: int) -> bool:
             incoming, outgoing = shake_hands(sock, secret)
             is_known = True
             welcome, buffers = wait_for_job(sock, seat, incoming, outgoing)
-            session = _Session(sock, incoming, outgoing, welcome, buffers)
+            session = _Session(sock, incoming, outgoing, welcome, buffers, notice)
             del buffers
             try:
+                notice.on_notice = session.note_begun
                 session.run()
             finally:
                 session.close()
@@ -135,6 +166,8 @@ def _serve(sock: Socket, secret: bytes, seat: int) -> bool:
             if not is_known:
                 raise
             sys.stderr.write(f"headrace worker: the connection was given up: {error}\n")
+        finally:
+            notice.on_notice = None
     return is_known
 
 
@@ -149,9 +182,18 @@ class _Session:
     """One worker, as long as its connection lasts."""
 
     def __init__(
-        self, sock: Socket, incoming: Seal, outgoing: Seal, welcome: Welcome, buffers: Sequence[memoryview]
+        self,
+        sock: Socket,
+        incoming: Seal,
+        outgoing: Seal,
+        welcome: Welcome,
+        buffers: Sequence[memoryview],
+        notice: LeaveNotice,
     ) -> None:
         self._sock = sock
+        self._notice = notice
+        self._num_submitted = self._num_answered = 0  # tickets, but for those that were given up before
+        self._leaves_after = 0  # so many answers, once it was told to leave
         self._seal_in, self._seal_out = incoming, outgoing
         outgoing.checks_values = welcome.checks_values
         self._head: Head | None = None  # of a frame whose messages are not there yet
@@ -190,13 +232,26 @@ class _Session:
         self._send((Alive(False),))
         while True:
             left = self._sent_at + self._alive_seconds - time.monotonic()
-            events = self._executor.wait(max(left, 0.0))
+            events = self._executor.wait(min(max(left, 0.0), _NOTICE_SECONDS))
             self._held += [event for event in events if type(event) is not Beat]
+            self._num_answered += sum(type(event) in (Done, Failed) for event in events)
             self._pass_on()
+            if self._notice.deadline is not None and self._may_leave(self._notice.deadline):
+                self._send((HasEnded("was told to leave (SIGTERM)", None, "", True),))
+                return
             has_progress = any(type(event) is Beat for event in events)
             if has_progress or time.monotonic() - self._sent_at >= self._alive_seconds:
                 self._send((Alive(has_progress),))
             self._hear()
+
+    def note_begun(self) -> None:
+        """Take note of which ticket is being worked on: called in the handler of the signal."""
+        self._leaves_after = min(self._num_answered + 1, self._num_submitted)
+
+    def _may_leave(self, deadline: float) -> bool:
+        """Tell whether what was begun before the notice has been finished and sent, or the grace is over."""
+        is_done = self._num_answered >= self._leaves_after and not self._held
+        return is_done or time.monotonic() >= deadline
 
     def close(self) -> None:
         """End the worker."""
@@ -223,7 +278,8 @@ class _Session:
                     event = msgspec.structs.replace(event, result=RemoteResult(result.header, result.num_bytes))
                     values.append(_bytes_in_slot(result))
                 elif type(event) is Exited:
-                    event = HasEnded(event.cause, event.item, event.advice)  # type: ignore[assignment]
+                    is_orderly = self._notice.deadline is not None  # whoever told this process told the worker, too
+                    event = HasEnded(event.cause, event.item, event.advice, is_orderly)  # type: ignore[assignment]
                 messages.append(event)
                 self._held.popleft()
             if is_short and self._said_waiting_at != self._freed_bytes:
@@ -285,6 +341,7 @@ class _Session:
         executor = self._executor
         match message:
             case Submit(run_id, tickets, payloads):
+                self._num_submitted += len(tickets)
                 executor.submit_burst(self._worker_idx, run_id, tickets, payloads)
             case Freed(num_bytes):
                 self._freed_bytes = num_bytes
@@ -297,6 +354,7 @@ class _Session:
                 self._keep_run(-1)
             case RestartWorker(first_item):
                 self._keep(lambda _: False)  # of the worker that is replaced
+                self._num_submitted = self._num_answered
                 executor.restart(self._worker_idx, first_item)
                 self._send((Restarted(),))
             case AskStack():
@@ -317,6 +375,7 @@ class _Session:
 
     def _keep_run(self, run_id: int) -> None:
         """Keep what is of a run. The end of a worker is of no run, and kept."""
+        self._num_submitted = self._num_answered
         self._keep(lambda event: getattr(event, "run_id", run_id) == run_id)
 
     def _fail_waiting(self, kept_bytes: int) -> None:

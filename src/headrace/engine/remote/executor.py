@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, check_count
 
-from ..events import Event
+from ..events import Event, Offered, Vacant, events_of_others
 from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
@@ -35,7 +34,7 @@ from .launcher import Launcher
 from .link import AgentLink
 from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
-from .seat import Seat
+from .seat import LossesByHost, Seat
 from .tls import Tls
 from .wire import Welcome
 
@@ -48,6 +47,8 @@ _SIGNS = 4
 _STACK_SECONDS = 1.0
 # Agents end their workers within this time after their connection was closed; those that do not are ended.
 _END_SECONDS = 1.7
+# Where workers come and go by themselves: how long one that has left may be replaced, before others do its work.
+_VACANT_SECONDS = 3.0
 
 
 class RemoteExecutor(Executor):
@@ -63,6 +64,8 @@ class RemoteExecutor(Executor):
         max_bytes: Limit on the memory that results of each worker take, here and there, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
         dead_seconds: After how long a machine that says nothing is taken for dead.
+        max_workers: Where somebody else starts the workers: those that connect while an epoch runs join, up to so many
+            in all, until the consumer asks for fewer. `None`: they wait until one is missing.
         checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
             network is between.
         tls: Certificates, with which connections are encrypted; `None`: they are not.
@@ -73,6 +76,7 @@ class RemoteExecutor(Executor):
 
     name = "remote"
     runs_in = "process"
+    is_resizable = True
 
     def __init__(
         self,
@@ -84,6 +88,7 @@ class RemoteExecutor(Executor):
         max_bytes: int = 2 << 30,
         threads_per_worker: int = 1,
         dead_seconds: float = 2.0,
+        max_workers: int | None = None,
         checks_values: bool | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -99,13 +104,23 @@ class RemoteExecutor(Executor):
         self._max_bytes = check_count("max_bytes", max_bytes, minimum=1, maximum=1 << 48)
         self._num_threads = check_count("threads_per_worker", threads_per_worker, minimum=1)
         self._dead_seconds = dead_seconds
+        if max_workers is not None and launcher.starts:
+            raise ConfigError(
+                f"max_workers={max_workers}: {type(launcher).__name__} starts workers itself, and none join",
+                fix="call resize(n) of the loader for more of them, or use ConnectedWorkers()",
+            )
+        self._is_elastic = max_workers is not None
+        self._max_workers = 0 if max_workers is None else check_count("max_workers", max_workers)
         self._checks_values = checks_values
         self._listener: Listener | None = None
         self._epoll: select.epoll | None = None
         self._watcher: MemoryWatcher | None = None
+        self._losses = LossesByHost()
         self._shipment: Shipment | None = None
         self._begin: Begin | None = None
-        self._seats: list[Seat] = []
+        self._seats: dict[int, Seat] = {}  # by number of the worker
+        self._ending: list[tuple[float, Seat]] = []  # of workers that were removed, and when they have to have ended
+        self._num_workers = 0  # at the start
         self._by_fd: dict[int, tuple[Seat, AgentLink, bool]] = {}  # listened to; whether for room in it as well
         self._events: list[Event] = []
         self._looked_at = 0.0
@@ -115,13 +130,16 @@ class RemoteExecutor(Executor):
 
     def another(self) -> RemoteExecutor:
         """Return one of the same options, whose workers connect to the same port."""
-        other = RemoteExecutor(
+        other = RemoteExecutor.__new__(type(self))  # constructors of sub-classes make launchers of their own
+        RemoteExecutor.__init__(
+            other,
             self._launcher,
             host=self._host,
             secret=self._secret,
             max_bytes=self._max_bytes,
             threads_per_worker=self._num_threads,
             dead_seconds=self._dead_seconds,
+            max_workers=self._max_workers if self._is_elastic else None,
             checks_values=self._checks_values,
             tls=self._tls,
         )
@@ -144,6 +162,19 @@ class RemoteExecutor(Executor):
 
     def start(self, job: Job, num_workers: int) -> None:
         """Have the workers started."""
+        self.start_some(job, range(num_workers), num_workers)
+
+    def start_some(self, job: Job, worker_idxs: range, num_workers: int) -> None:
+        """Have some of the workers of a job started.
+
+        Args:
+            job: What they do.
+            worker_idxs: Which workers: all others are somebody else's. Methods are called with these numbers.
+            num_workers: How many there are in all.
+
+        Raises:
+            ConfigError: The job cannot be carried to them, or nobody can listen.
+        """
         if not sys.platform.startswith("linux"):
             raise ConfigError(
                 f"remote workers need Linux, and this is {sys.platform!r}",
@@ -152,20 +183,25 @@ class RemoteExecutor(Executor):
         shipment = Shipment.of(job, self.name)
         end_with_process(self)
         try:
-            with interrupts_wait(), needs_descriptors(f"{num_workers} remote workers are started"):
+            with interrupts_wait(), needs_descriptors(f"{len(worker_idxs)} remote workers are started"):
                 self._shipment, self._begin = shipment, None
                 listener = self._open_listener()
                 self._epoll = select.epoll()
                 self._epoll.register(listener, select.EPOLLIN)
-                write_welcome = partial(self._write_welcome, num_workers)
-                for worker_idx in range(num_workers):
-                    seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, write_welcome)
-                    self._seats.append(seat)
-                    seat.memory.watch(self._watcher)
-                    self._launch(seat)
+                self._num_workers = num_workers
+                for worker_idx in worker_idxs:
+                    self._add_seat(worker_idx)
         except BaseException:
             self.close()
             raise
+
+    def _add_seat(self, worker_idx: int) -> Seat:
+        write_welcome = partial(self._write_welcome, max(self._num_workers, worker_idx + 1))
+        seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, self._losses, write_welcome)
+        self._seats[worker_idx] = seat
+        seat.memory.watch(self._watcher)
+        self._launch(seat)
+        return seat
 
     def _launch(self, seat: Seat) -> None:
         """Have an agent started for a worker, and expect it."""
@@ -175,7 +211,7 @@ class RemoteExecutor(Executor):
         listener.expect(seat)
 
     def _public_host(self) -> str:
-        return self._host or socket.gethostname()
+        return self._host or self._launcher.public_host()
 
     def _write_welcome(
         self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool
@@ -211,7 +247,8 @@ class RemoteExecutor(Executor):
             self._close()
 
     def _close(self) -> None:
-        seats, self._seats = self._seats, []
+        seats = [*self._seats.values(), *(seat for _, seat in self._ending)]
+        self._seats, self._ending = {}, []
         deadline = time.monotonic() + _END_SECONDS
         try:
             for seat in seats:
@@ -234,11 +271,11 @@ class RemoteExecutor(Executor):
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
-        for seat in self._seats:
+        for seat in (*self._seats.values(), *(seat for _, seat in self._ending)):
             seat.disown()
         if self._listener is not None:
             self._listener.close()
-        self._seats = []
+        self._seats, self._ending = {}, []
         self._forget()
 
     def _forget(self) -> None:
@@ -251,17 +288,38 @@ class RemoteExecutor(Executor):
     def restart(self, worker_idx: int, first_item: int) -> None:
         """Have a worker replaced: by its agent, or by another agent."""
         seat = self._seats[worker_idx]
-        self._events = [event for event in self._events if event.worker_idx != worker_idx]
+        self._events = events_of_others(self._events, worker_idx)
         with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is restarted"):
             seat.restart(first_item, self._begin, partial(self._launch, seat))
         seat.flush()
+
+    def add_worker(self, worker_idx: int) -> None:
+        """Have one more agent started, or expect one."""
+        with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is started"):
+            seat = self._add_seat(worker_idx)
+        if self._begin is not None:
+            seat.begin(self._begin)
+
+    def remove_worker(self, worker_idx: int) -> None:
+        """Hang up, of which an agent ends; one that does not is ended. Memory lives as long as what lies in it."""
+        self._events = events_of_others(self._events, worker_idx)
+        with interrupts_wait():
+            seat = self._seats.pop(worker_idx)
+            self._max_workers = min(self._max_workers, len(self._seats))  # it would come back at once
+            if self._listener is not None:
+                self._listener.forget(seat)
+            if seat.link is None:  # nobody is there to hear it
+                seat.end(0.0)
+            seat.hang_up()
+            seat.memory.close()
+            self._ending.append((time.monotonic() + _END_SECONDS, seat))
 
     # --- work ---
 
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         """Tell all workers of a run."""
         self._begin = Begin.of(run_id, mode, payload)
-        for seat in self._seats:
+        for seat in self._seats.values():
             seat.begin(self._begin)
 
     pack = staticmethod(ship_payload)  # once: what is submitted again is at hand
@@ -282,7 +340,7 @@ class RemoteExecutor(Executor):
         """Tell all workers that a run is over."""
         if self._begin is not None and self._begin.run_id == run_id:
             self._begin = None
-            for seat in self._seats:
+            for seat in self._seats.values():
                 seat.put(Cancel(run_id))
                 seat.flush()
 
@@ -301,10 +359,30 @@ class RemoteExecutor(Executor):
         events, self._events = self._events, []
         return events
 
+    def fileno(self) -> int:
+        """Return the descriptor that is readable when `look` would find something."""
+        assert self._epoll is not None
+        return self._epoll.fileno()
+
+    def look(self, seconds: float) -> Sequence[Event]:
+        """Return what has happened, as `wait` does, after so many seconds in which the consumer waited elsewhere."""
+        self._seconds_waited += seconds
+        return self.wait(0.0)
+
+    @property
+    def patience_seconds(self) -> float:
+        """How long somebody who waits in place of `wait` may stay away."""
+        is_starved = any(seat.starved_since is not None for seat in self._seats.values())
+        return _STARVED_SECONDS if is_starved else _LOOK_SECONDS
+
+    def is_remote(self, worker_idx: int) -> bool:  # noqa: ARG002 - all are
+        """Return True: the results of each come by the network."""
+        return True
+
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
         """Tell a watcher of the memory that results are received into."""
         self._watcher = watcher
-        for seat in self._seats:
+        for seat in self._seats.values():
             seat.memory.watch(watcher)
 
     def stack_of(self, worker_idx: int) -> str | None:
@@ -329,7 +407,7 @@ class RemoteExecutor(Executor):
         """Send what gathered; return whether a worker waits for memory."""
         self._unlisten_lost()
         is_starved = False
-        for seat in self._seats:
+        for seat in self._seats.values():
             seat.flush()
             if seat.starved_since is not None:
                 is_starved = True
@@ -356,7 +434,7 @@ class RemoteExecutor(Executor):
 
     def _unlisten_lost(self) -> None:
         """Forget descriptors that were closed, which the system has forgotten, too."""
-        living = {seat.link.fileno() for seat in self._seats if seat.link is not None}
+        living = {seat.link.fileno() for seat in self._seats.values() if seat.link is not None}
         for fd in [fd for fd in self._by_fd if fd not in living]:
             del self._by_fd[fd]
 
@@ -377,9 +455,33 @@ class RemoteExecutor(Executor):
         if len(ready) > len(heard) or now - self._looked_at > _LOOK_SECONDS:
             self._looked_at = now
             self._listener.pump()
-            for seat in self._seats:
+            for seat in self._seats.values():
                 if seat.worker_idx not in heard and seat.link is not None and seat.link.is_patient:
                     self._events += seat.receive(now, self._seconds_waited + now - start)
                 event = seat.look_after(now, was_heard=seat.worker_idx in heard)
                 if event is not None:
                     self._events.append(event)
+            if self._is_elastic and self._begin is not None and not self._begin.is_stream:
+                self._fit_to_agents(self._listener, now)
+            ending, self._ending = self._ending, []
+            for deadline, seat in ending:
+                if seat.has_ended or now > deadline:
+                    seat.end(0.0)
+                else:
+                    self._ending.append((deadline, seat))
+
+    def _fit_to_agents(self, listener: Listener, now: float) -> None:
+        """Offer agents that nobody needs; and have others do what is left of workers that have none any more."""
+        num_more = min(listener.num_spares, self._max_workers - len(self._seats))
+        if num_more > 0:
+            self._events.append(Offered(num_more))
+        for seat in self._seats.values():
+            if seat.vacant_since is None or now - seat.vacant_since < _VACANT_SECONDS:
+                continue
+            lenders = [other for other in self._seats.values() if other.link is not None and not other.has_exited]
+            if lenders:
+                seat.vacant_since = now
+                self._events.append(Vacant(seat.worker_idx))
+                if seat.has_work:
+                    listener.expect_first(seat)
+                    self._events.append(lenders[-1].lend(seat.worker_idx))

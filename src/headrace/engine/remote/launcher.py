@@ -6,6 +6,7 @@ not be quick: an agent that has connected is heard through its connection.
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -82,6 +83,10 @@ class Launcher(ABC):
 
     host: ClassVar[str] = ""
     starts: ClassVar[bool] = True
+
+    def public_host(self) -> str:
+        """Return the name or address of this machine for what it starts, where the trainer listens on all of them."""
+        return socket.gethostname()
 
     @abstractmethod
     def launch(self, invitation: Invitation) -> Launched:

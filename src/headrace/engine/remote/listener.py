@@ -162,6 +162,11 @@ class Listener:
         names = [host] if host else [sock.getsockname()[0] for sock in self._sockets]
         return tuple(join_address(name, self.port) for name in names)
 
+    @property
+    def num_spares(self) -> int:
+        """How many agents wait for a worker that is missing, whoever started them."""
+        return len(self._spares)
+
     def expect(self, waiting: Waiting) -> None:
         """Have an agent taken when it comes; at once, if one is spare that will do."""
         while waiting.takes_any and self._spares:
@@ -173,6 +178,10 @@ class Listener:
                 return
             connection.sock.close()
         self._waiting[waiting.seat] = waiting
+
+    def expect_first(self, waiting: Waiting) -> None:
+        """Have the next agent that will do taken, before all that are expected."""
+        self._waiting = {waiting.seat: waiting, **self._waiting}
 
     def forget(self, waiting: Waiting) -> None:
         """Expect it no more."""

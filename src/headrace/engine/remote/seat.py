@@ -7,6 +7,7 @@ the life before is reported; the end of a life is reported once. The memory that
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -14,7 +15,7 @@ import msgspec
 from headrace.errors import ConfigError
 
 from ..events import Beat, Done, Event, Exited, Failed, SetupFailed
-from ..process.messages import Begin
+from ..process.messages import Begin, Submit
 from ..user.failure import Failure
 from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
@@ -46,11 +47,34 @@ _HOARD_SECONDS = 5.0
 _FREED_BYTES = 1 << 20
 _FREED_PART = 8
 
+# Agents of one machine that are lost within this time may have been lost together.
+_TOGETHER_SECONDS = 30.0
+
+# Those of executors in worker processes are positive.
+_accidents = itertools.count(-1, -1)
 # Seats of executors that share a listener must not be mistaken for each other.
 _seats = itertools.count(1)
 
 WriteWelcome = Callable[[int, int, bool], tuple[Welcome, list[memoryview]]]
 """Worker, credit in bytes, is it on this machine -> what an agent is told, and the large arrays that follow."""
+
+
+class LossesByHost:
+    """Finds out which agents were lost together: with their machine, or with its network.
+
+    They are all agents of the machine that were connected when the first one was lost. One that came afterwards and is
+    lost as well is another accident, so that a machine that ends them again and again uses up the budget.
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[str, tuple[float, int]] = {}
+
+    def accident_of(self, host: str, connected_at: float, lost_at: float) -> int:
+        """Return the number of the accident by which an agent was lost."""
+        first = self._first.get(host)
+        if first is None or connected_at > first[0] or lost_at - first[0] > _TOGETHER_SECONDS:
+            first = self._first[host] = lost_at, next(_accidents)
+        return first[1]
 
 
 class Seat:
@@ -60,33 +84,43 @@ class Seat:
         worker_idx: Which.
         memory: For its results.
         dead_seconds: How long an agent may say nothing.
+        losses: Of all workers of the executor.
         write_welcome: Makes what an agent is given.
 
     Attributes:
         link: The connection to its agent, if there is one.
         has_exited: Whether its end was reported, and nothing was started in its place.
+        vacant_since: Nobody has taken the place of the agent that it had, since this time on the clock of the system.
         starved_since: It waits for memory, since this time on the clock of waiting; `None`: it does not.
         stack: The last stack that its agent has sent, not taken yet.
     """
 
     def __init__(
-        self, worker_idx: int, memory: ReceiveMemory, dead_seconds: float, write_welcome: WriteWelcome
+        self,
+        worker_idx: int,
+        memory: ReceiveMemory,
+        dead_seconds: float,
+        losses: LossesByHost,
+        write_welcome: WriteWelcome,
     ) -> None:
         self.worker_idx = worker_idx
         self.memory = memory
         self.link: AgentLink | None = None
         self.has_exited = False
+        self.vacant_since: float | None = None
         self.starved_since: float | None = None
         self.stack: str | None = None
         self.seat = -1
         self.takes_any = False
         self._dead_seconds = dead_seconds
+        self._losses = losses
         self._write_welcome = write_welcome
         self._launched: Launched | None = None
         self._queue: list[ToAgent] = []  # for an agent that has not connected yet
         self._refused: ConfigError | None = None
         self._lost: tuple[float, str] | None = None  # when, and why
         self._host = ""
+        self._connected_at = 0.0
         self._heard_at = 0.0
         self._is_new = True  # nothing was heard of the agent since it was given its job
         self._num_sent = 0  # bytes of that, when it was looked at last
@@ -106,7 +140,8 @@ class Seat:
     def welcome(self, connection: Connection) -> None:
         """Take an agent, and give it the job."""
         self.link = link = AgentLink(connection, self.memory)
-        self._host = link.host
+        self._host, self._connected_at = link.host, time.monotonic()
+        self.vacant_since = None
         self.memory.drain()
         credit_bytes = self.memory.max_bytes - self.memory.held_bytes
         welcome, buffers = self._write_welcome(self.worker_idx, credit_bytes, link.is_local)
@@ -130,8 +165,20 @@ class Seat:
             self.link.put(RestartWorker(first_item))
             return
         self.end(0.0)
+        self.vacant_since = time.monotonic()
         self._queue = [] if begin is None else [msgspec.structs.replace(begin, first_item=first_item)]
         relaunch()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether tickets wait for an agent."""
+        return any(isinstance(message, Submit) for message in self._queue)
+
+    def lend(self, other: int) -> Exited:
+        """Have its agent go, so that it can be that of another worker, and come back."""
+        self.hang_up()
+        self.has_exited = True
+        return Exited(self.worker_idx, f"on {self._host} takes the place of worker {other} first", is_orderly=True)
 
     @property
     def where(self) -> str:
@@ -152,6 +199,11 @@ class Seat:
         launched, self._launched = self._launched, None
         if launched is not None:
             launched.end(seconds)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether there is no agent any more."""
+        return self._launched is None or self._launched.ending() is not None
 
     def disown(self) -> None:
         """In a process that was forked off the trainer: close descriptors, and leave the agent alone."""
@@ -262,11 +314,13 @@ class Seat:
                 if num_bytes == self._told_bytes:  # else more was freed meanwhile
                     self.starved_since, self._starved_at = waited, num_bytes
                 return None
-            case HasEnded(cause, item, advice):
+            case HasEnded(cause, item, advice, is_orderly):
+                if is_orderly:
+                    self.hang_up()
                 if self.has_exited:
                     return None
                 self.has_exited = True
-                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice)
+                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice, is_orderly=is_orderly)
         return message
 
     def _on_host(self, failure: Failure) -> Failure:
@@ -310,7 +364,8 @@ class Seat:
             if ending is None and is_waiting:
                 return None
             cause = f"on {self._host} was lost with its connection: {why}"
-            return self._report_exit(f"{cause}; its agent {ending}" if ending is not None else cause)
+            accident = self._losses.accident_of(self._host, self._connected_at, lost_at)
+            return self._report_exit(f"{cause}; its agent {ending}" if ending is not None else cause, accident)
         if ending is not None:
             return self._report_exit(f"has an agent, {self._launched_where()}, that {ending} before it had connected")
         return None
@@ -318,6 +373,6 @@ class Seat:
     def _launched_where(self) -> str:
         return "" if self._launched is None else self._launched.where
 
-    def _report_exit(self, cause: str) -> Exited:
+    def _report_exit(self, cause: str, accident: int | None = None) -> Exited:
         self.has_exited = True
-        return Exited(self.worker_idx, cause)
+        return Exited(self.worker_idx, cause, accident=accident)

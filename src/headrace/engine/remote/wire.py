@@ -183,11 +183,12 @@ class Alive(Message, frozen=True, tag=10):
 
 
 class HasEnded(Message, frozen=True, tag=11):
-    """The worker is gone, see `Exited`."""
+    """The worker is gone, see `Exited`; if in order, its agent ends, too."""
 
     cause: str
     item: CurrentItem | None
     advice: str
+    is_orderly: bool = False
 
 
 class Restarted(Message, frozen=True, tag=12):

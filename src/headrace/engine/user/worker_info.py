@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Iterator, MutableSequence, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, overload
 
 RunsIn = Literal["caller", "thread", "process"]
 """Where a worker runs: in the consumer's thread, in another thread of its process, or in a process of its own."""
@@ -23,6 +23,7 @@ class WorkerInfo:
     Attributes:
         worker_idx: 0 .. num_workers - 1.
         num_workers: How many workers share the work; 1 where the consumer's own thread does it (`num_workers=0`).
+            Where they come and go, how many there were at the start, or `worker_idx + 1`, if that is more.
         executor: `"inline"`, `"thread"`, `"process"`, or the name of another executor.
         seed: A seed of this worker's own, for foreign code that wants one: data that depend on it depend on the number
             of workers. A worker that is started again has the same seed.
@@ -58,6 +59,35 @@ class CurrentItem:
         if self.epoch is not None:
             parts.append(f"epoch {self.epoch}")
         return ", ".join(parts)
+
+
+class NumberedTags(Sequence[str]):
+    """Tags that are made of numbers when they are looked at.
+
+    Args:
+        form: How, such as "(item {})".
+        numbers: At least one, each of 64 bits.
+    """
+
+    __slots__ = ("form", "numbers")
+
+    def __init__(self, form: str, numbers: Sequence[int]) -> None:
+        self.form, self.numbers = form, numbers
+
+    @overload
+    def __getitem__(self, idx: int) -> str: ...
+    @overload
+    def __getitem__(self, idx: slice) -> list[str]: ...
+    def __getitem__(self, idx: int | slice) -> str | list[str]:
+        if isinstance(idx, slice):
+            return [self.form.format(number) for number in self.numbers[idx]]
+        return self.form.format(self.numbers[idx])
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __repr__(self) -> str:
+        return repr(list(self))
 
 
 def item_of_run(tags: Sequence[str], epoch: int | None, number: int) -> CurrentItem:
@@ -234,7 +264,7 @@ def note_items(tags: Sequence[str], epoch: int | None = None) -> Callable[[int],
     """Tell which sequences are worked on next; `note_item` for many of them.
 
     Args:
-        tags: Their tags. They must stay as they are.
+        tags: Their tags. They must stay as they are. `NumberedTags` cost the least.
         epoch: The epoch.
 
     Returns:

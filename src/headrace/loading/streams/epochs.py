@@ -13,6 +13,7 @@ from typing import Protocol
 from headrace.batching import PlanCounts
 from headrace.engine import Engine, EngineOptions, Raising, where_runs
 from headrace.engine.process.executor import ProcessExecutor
+from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 
 from ..epochs import Epochs, Recipe
@@ -167,6 +168,20 @@ class StreamEpochs(Epochs):
             return f"{num_workers}, and one that reads for them"
         is_one_enough = isinstance(self._starter, ReadAndMade) and num_workers > 1
         return f"1 of {num_workers}, as nothing is done to what it reads" if is_one_enough else str(num_workers)
+
+    def resize(self, num_workers: int) -> None:
+        """Have so many workers from now on, where the trainer reads the stream.
+
+        Raises:
+            ConfigError: Workers read it, or share the memory that it is read into.
+        """
+        if self._recipe.options.num_workers and not isinstance(self._starter, ReadByTrainer):
+            raise ConfigError(
+                f"resize({num_workers}): a worker reads this stream, and what it reads is dealt out to a fixed number",
+                where=self._subject.name,
+                fix="close this loader and make another one with the new number: load_state_dict goes on exactly",
+            )
+        super().resize(num_workers)
 
     def start(self) -> None:
         """Start the workers, also the one that reads."""

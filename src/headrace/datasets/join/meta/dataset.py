@@ -32,8 +32,7 @@ from ..base import sort_lengths_of
 from .corpus import MetaCorpus, join_corpora
 from .layout import LaidOutByParts, check_layout
 from .lists import SeqListFile, absolute_names, read_key_lengths, read_seq_lists
-from .options import MetaOptions, remarks
-from .parts import open_parts
+from .options import MetaOptions, open_parts, remarks
 from .reader import MetaReader, MetaSide
 
 

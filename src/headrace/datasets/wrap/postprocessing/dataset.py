@@ -23,7 +23,7 @@ from headrace.order import Order, OrderReport, RangeOrder, derive_order_seed, oc
 from ...base import Dataset, Owned, Workers
 from ...configs import DatasetConfig
 from ...corpus import Corpus
-from ...delegating import InnerCorpus, counted_order
+from ...delegating import InnerCorpus
 from ...parts import open_part
 from ...reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ...seq import DatasetSeq
@@ -168,7 +168,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
     def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
         if not self._is_indexed:
             self._not_offered("the order of an epoch")
-        return counted_order(self._inner, epoch, given, counts=counts or self._options.draws)
+        return self._inner.get_epoch_order(epoch, given, counts=counts or self._options.draws)
 
     @property
     def _keeps_lengths(self) -> bool:

@@ -1,4 +1,8 @@
-"""Reading the dataset inside a `PostprocessingDataset`, from its start on."""
+"""Reading the dataset inside a `PostprocessingDataset`, from its start on.
+
+A function over a stream gets all of an epoch, in its order, with what the dataset says of the progress: that is the
+epoch API, whatever class it is. It is positioned by its owner, or is a worker's own copy.
+"""
 
 from __future__ import annotations
 

@@ -212,20 +212,12 @@ class LaidOut(CachedDataset2):
         """Whether the dtypes that this dataset names are those of its arrays."""
         return self._layout is not None and not self._layout.any_dtype
 
-    def _spec_of(self, key: str) -> DataSpec | None:
+    def _layout_of(self, key: str) -> DataSpec | None:
         return None if self._layout is None else self._layout.specs.get(key)
 
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype name."""
-        spec = self._specs.get(key)
-        return super().get_data_dtype(key) if spec is None else spec.dtype
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        spec = self._spec_of(key)
-        return super().is_data_sparse(key) if spec is None else spec.sparse
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame, `None` for a free axis."""
-        spec = self._spec_of(key)
-        return super().get_data_shape(key) if spec is None else list(spec.shape)
+        layout = self._layout
+        if layout is not None and key in layout.any_dtype and self._is_loaded(self._load_start):
+            return self._first_seq().get_data(key).dtype.name
+        return super().get_data_dtype(key)

@@ -1,0 +1,133 @@
+"""`PooledReader`: reads sequences by their corpus indices through the workers of a `MultiProcDataset`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import SourceError
+
+from ..base import Dataset
+from ..reading.reader import GivenOrder, ReadRequest
+from ..reading.whole import WholeSeqReader
+from ..seq import DatasetSeq
+from .blockwise import SeqBlock
+
+Blocks = Iterator[tuple[int, NDArray[np.int64], SeqBlock]]
+"""What workers read: number of the first sequence, corpus indices that were asked for, and the sequences."""
+
+
+class Pool(Protocol):
+    """A dataset whose workers read any sequences of another one."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def inner(self) -> Dataset:
+        """The dataset that they read."""
+
+    def look_ahead(self) -> int:
+        """Return how many sequences all workers together may be ahead."""
+
+    def read_blocks(self, wanted: ReadRequest, first: int) -> Blocks:
+        """Let the workers read what is wanted, from a number on; it ends where somebody else lets them read."""
+
+
+class PooledReader(WholeSeqReader):
+    """Reads what workers have read, who are ahead in the order of a request.
+
+    They begin anew at a sequence that is asked for out of turn. What their policy on errors leaves out is an error
+    here: sequences are asked for by number, and another one must not come in its place.
+
+    Args:
+        pool: It has the workers. If somebody else lets them read, they begin again here when more is read.
+    """
+
+    gives_own = True
+    needs_load = True  # it costs least in rising order
+
+    def __init__(self, pool: Pool) -> None:
+        super().__init__()
+        self._pool = pool
+        self._forget()
+
+    def _forget(self) -> None:
+        self._blocks: Blocks | None = None
+        self._first, self._asked = 0, np.zeros(0, np.int64)  # what the current block should hold
+        self._block: SeqBlock | None = None
+        self._offsets: list[int | None] | None = None  # in the block, of what was asked; `None`: all came
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Take what is read next; the workers begin when something is read."""
+        if wanted.tags is not None:
+            order, counted = self._pool.inner.get_epoch_order(wanted.epoch, GivenOrder(wanted.tags))
+            wanted = dataclasses.replace(wanted, order=order, occurrences=counted)
+        super().start(wanted)
+        self._forget()
+
+    def tags(self) -> list[str] | None:
+        """Ask the corpus."""
+        if self._wanted.tags is not None:
+            return list(self._wanted.tags)
+        corpus = self._pool.inner.get_corpus()
+        return corpus.tags_of(self._wanted.indices) if corpus.is_indexed else None
+
+    def _make(self, number: int) -> DatasetSeq:
+        if not self._first <= number < self._first + len(self._asked):
+            self._go_to(number)
+        at = number - self._first
+        offset = at if self._offsets is None else self._offsets[at]
+        if offset is None:
+            raise self._left_out(number)
+        assert self._block is not None
+        seq = self._block.seq(offset, number, None)
+        if self._wanted.tags is not None and seq.seq_tag != self._wanted.tags[number]:
+            raise SourceError(
+                f"{self._wanted.tags[number]!r} was asked for, and {seq.seq_tag!r} came",
+                where=f"inner dataset of {self._pool.name!r}, sequence {number}",
+            )
+        return seq
+
+    def _go_to(self, number: int) -> None:
+        """Make the block of a sequence the current one."""
+        stop = self._first + len(self._asked)
+        blocks, is_new = self._blocks, False
+        self._blocks = None  # until the next block is here: after an error they begin anew
+        if blocks is None or not stop <= number < stop + self._pool.look_ahead():
+            blocks, is_new = self._pool.read_blocks(self._wanted, number), True
+        while True:
+            found = next(blocks, None)
+            if found is not None and found[0] <= number:
+                self._take(*found)
+                if number < self._first + len(self._asked):
+                    break
+            elif found is not None or is_new:
+                raise self._left_out(number)
+            else:  # somebody else let them read
+                blocks, is_new = self._pool.read_blocks(self._wanted, number), True
+        self._blocks = blocks
+
+    def _take(self, first: int, asked: NDArray[np.int64], block: SeqBlock) -> None:
+        self._first, self._asked, self._block, self._offsets = first, asked, block, None
+        if len(block) != len(asked):  # some were left out: which ones is known by the corpus indices
+            came = list(block.corpus_indices or ())
+            self._offsets, offset = [], 0
+            for corpus_idx in asked.tolist():
+                is_here = offset < len(came) and came[offset] == corpus_idx
+                self._offsets.append(offset if is_here else None)
+                offset += is_here
+
+    def _left_out(self, number: int) -> SourceError:
+        tags = self.tags()
+        name = f"corpus index {self._wanted.order[number]}" if tags is None else repr(tags[number])
+        return SourceError(
+            f"workers have left out a sequence that failed, as their engine_options say: {name}",
+            where=f"MultiProcDataset {self._pool.name!r}, a part of a dataset that needs all of its sequences",
+            fix="give on_error=Skipping() to the DataLoader, or to the outermost dataset, in its place",
+        )

@@ -1,0 +1,325 @@
+"""`DataLoader`: torch's class, whose batches are made by Headrace's workers.
+
+Arguments, attributes, samplers and lengths are torch's own code; what is replaced is the iterator. It has the engine
+make the batches, in the order in which the sampler gives their indices, and knows how many were delivered, so that a
+state can be saved at any batch (`state.py`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+import xxhash
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import IterableDataset, IterDataPipe, MapDataPipe
+from torch.utils.data._utils.pin_memory import pin_memory
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _sharding_worker_init_fn
+from torch.utils.data.graph_settings import apply_sharding
+
+from headrace.engine import Engine, EngineOptions, EngineReport, Job
+from headrace.errors import ResumeError
+from headrace.loading.torch_args import engine_options_of, executor_of
+from headrace.rng.process import kept_globals
+
+from .state import FORMAT, Generators, TorchState, encode_index, encode_states, process_generators
+from .work import Draws, MapTask, StreamPass, TorchWork, added_collate_fns
+
+_PRELOAD = ("torch",)
+_TORCH_PREFETCH = 2  # what torch takes where nobody has said it
+
+
+class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore]
+    """`torch.utils.data.DataLoader`, whose batches are made by Headrace's workers.
+
+    The signature, the attributes and the batches are torch's. What differs: a worker that dies is replaced and its
+    batches are made again; what `__getitem__` draws from the generators of Python, NumPy and torch is the same in each
+    run after the same `torch.manual_seed`, for any number of workers; `state_dict` and `load_state_dict` save and
+    restore a position within an epoch; workers start anew and do not fork this process, so lambdas and a script without
+    `if __name__ == "__main__"` will do; and tensors arrive in shared memory without files in `/dev/shm`.
+
+    Attributes:
+        engine_options: What to do about errors, deaths and stalls, in place of what `prefetch_factor` and `timeout`
+            say; it counts from the next iteration on.
+
+    Raises:
+        ValueError: As torch, for arguments that contradict each other.
+    """
+
+    engine_options: EngineOptions | None = None
+    _iterator: _TorchIterator | None  # torch's, of workers that stay
+    _warm: Engine | None = None  # keeps the process that imports torch for the workers of all epochs
+    _progress: _Progress | None = None
+    _resumed: TorchState | None = None
+
+    if not TYPE_CHECKING:  # whoever reads the source sees torch's signature, which is inherited
+
+        @functools.wraps(TorchDataLoader.__init__)
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self._prepare()
+
+    def _prepare(self) -> None:
+        """Have torch be imported for the workers while the script goes on."""
+        if self.num_workers and self.multiprocessing_context is None and self._warm is None:
+            self._warm = Engine(Job(_do_nothing, preload=_PRELOAD), num_workers=1)
+            self._warm.prepare()
+
+    def _get_iterator(self) -> _TorchIterator:
+        if self.num_workers:
+            self._prepare()
+            self.check_worker_number_rationality()
+        return _TorchIterator(self)
+
+    # --- state ---
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return where the consumer is: after the last batch that it got, whatever was prefetched.
+
+        Plain JSON data: some hundred bytes; 7 KB more for each `torch.Generator`, and 14 KB where a sampler draws its
+        order from the global generators.
+        """
+        if self._resumed is not None:
+            return self._resumed.to_dict()
+        if self._progress is not None and not self._progress.is_over:
+            return self._progress.to_state().to_dict()
+        return TorchState(FORMAT, encode_states(Generators(self).save()[0], None)[0]).to_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where a state was saved: the next iteration gives the rest of its epoch.
+
+        The sampler, if it counts epochs, is told which one it was by `set_epoch`, as ever. `num_workers` may be
+        another one, but for an `IterableDataset`. What follows the epoch is as without the interruption where the
+        loader has a `generator`, whose state is restored, or the script restores torch's.
+
+        Raises:
+            ResumeError: It is no state of such a loader; or, by the next `iter(loader)`, the sampler gives another
+                order than it did.
+        """
+        loaded = TorchState.of_dict(state)
+        num_workers = self.num_workers if isinstance(self.dataset, IterableDataset) else None
+        if loaded.batches is not None and loaded.num_workers != num_workers:
+            raise ResumeError(
+                f"the state was saved with num_workers={loaded.num_workers}, and there are {num_workers} here",
+                where="an IterableDataset, of which each worker reads a copy; None: a map-style dataset",
+                fix="give the loader the same dataset and num_workers",
+            )
+        self._progress, self._resumed = None, loaded
+        if loaded.batches is None:
+            Generators(self).restore_own(loaded.generators)
+            self._resumed = None
+
+    def _take_resumed(self) -> TorchState | None:
+        resumed, self._resumed = self._resumed, None
+        return resumed
+
+    # --- what happens, and the end ---
+
+    @property
+    def report(self) -> EngineReport | None:
+        """Where the time of the last iteration went, and what was skipped or restarted; None before the first one."""
+        return None if self._progress is None else self._progress.report
+
+    def close(self) -> None:
+        """End the workers; harmless twice. Iterating starts them again."""
+        iterator, self._iterator = self._iterator, None
+        if iterator is not None:
+            iterator.close()
+        warm, self._warm = self._warm, None
+        if warm is not None:
+            warm.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what belongs to this process."""
+        return {**self.__dict__, "_iterator": None, "_warm": None, "_progress": None}
+
+
+class _Progress:
+    """How far an iteration is. It outlives the iterator, whose state may be asked for after the loop.
+
+    Args:
+        draws: By which its batches are seeded.
+        saved: The generators, as they were before.
+        num_workers: See `TorchState`.
+        report: Of the engine.
+    """
+
+    def __init__(
+        self, draws: Draws, saved: tuple[list[Any], list[Any] | None], num_workers: int | None, report: EngineReport
+    ) -> None:
+        self.draws, self.num_workers, self.report = draws, num_workers, report
+        self.saved = saved
+        self.shared_seed: int | None = None
+        self.resumed: TorchState | None = None
+        self.batches = self.tickets = 0
+        self.order = xxhash.xxh3_64()
+        self.asked: deque[bytes] = deque()  # what the sampler gave, of batches that were not delivered yet
+        self.is_over = False
+
+    def to_state(self) -> TorchState:
+        """Return it as data."""
+        if self.resumed is None:
+            generators, of_process = encode_states(*self.saved)
+        else:
+            generators, of_process = self.resumed.generators, self.resumed.globals
+        return TorchState(
+            FORMAT,
+            generators,
+            self.batches,
+            self.tickets,
+            self.num_workers,
+            self.draws.seed,
+            self.draws.epoch,
+            self.shared_seed,
+            self.order.hexdigest(),
+            of_process,
+        )
+
+    def resume(self, resumed: TorchState) -> None:
+        """Be where a state was saved."""
+        self.resumed, self.batches, self.tickets = resumed, resumed.batches or 0, resumed.tickets
+
+    def pass_over(self, indices: Iterator[Any], resumed: TorchState) -> Iterator[Any]:
+        """Return the indices behind those of the batches that were delivered.
+
+        Raises:
+            ResumeError: They are not the same.
+        """
+        for _, index in zip(range(self.batches), indices, strict=False):
+            self.order.update(encode_index(index))
+        if self.order.hexdigest() != resumed.order:
+            raise ResumeError(
+                f"the sampler does not give the {self.batches} batches that were delivered before the state was saved",
+                fix="give the loader the same dataset, sampler, batch_size and generator, call sampler.set_epoch with "
+                "the epoch of the state, and let a sampler of your own draw from its generator",
+            )
+        first = next(indices, self)  # a sampler that draws its order does so now, as it did then
+        return iter(()) if first is self else chain((first,), indices)
+
+
+class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
+    """Iterates over a loader: torch's base class draws the seed and asks the sampler, the engine makes the batches."""
+
+    def __init__(self, loader: DataLoader) -> None:
+        resumed, generators = loader._take_resumed(), Generators(loader)
+        saved = generators.save()
+        with nullcontext() if resumed is None else kept_globals():
+            super().__init__(loader)
+        self._epoch = 0
+        self._engine = self._open_engine(loader)
+        self._begin(loader, generators, saved, resumed)
+
+    def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
+        resumed, generators = loader._take_resumed(), Generators(loader)
+        saved = generators.save()
+        with nullcontext() if resumed is None else kept_globals():
+            super()._reset(loader, first_iter)
+        self._epoch += 1
+        self._begin(loader, generators, saved, resumed)
+
+    def _begin(self, loader: DataLoader, generators: Generators, saved: Any, resumed: TorchState | None) -> None:
+        """Have the engine begin, where the iteration that a state was saved in stood, if there is one."""
+        is_iterable = isinstance(loader.dataset, IterableDataset)
+        if resumed is not None:
+            self._base_seed, self._epoch, self._shared_seed = resumed.seed, resumed.epoch, resumed.shared_seed
+        draws = Draws(self._base_seed, self._epoch)
+        progress = _Progress(draws, saved, loader.num_workers if is_iterable else None, self._engine.report)
+        progress.shared_seed = self._shared_seed
+        if resumed is not None:
+            with process_generators(resumed.globals):
+                generators.restore_own(resumed.generators)
+                self._redraw(loader.generator)
+                progress.resume(resumed)
+                if not is_iterable:
+                    self._sampler_iter = progress.pass_over(self._sampler_iter, resumed)
+        self._progress, self._start = progress, progress.tickets if is_iterable else 0
+        if is_iterable:
+            self._run = self._engine.run_stream(StreamPass(draws, self._start, self._shared_seed))
+        else:
+            tasks = _tasks_of(self._sampler_iter, draws, progress.batches, progress.asked)
+            self._run = self._engine.run(tasks)
+        loader._progress = progress
+
+    def _redraw(self, generator: Any) -> None:
+        """Draw what torch's base class draws when an iteration begins, and ask the sampler, in the same order."""
+        if self._shared_seed is not None:
+            torch.empty((), dtype=torch.int64).random_(generator=generator)
+        self._sampler_iter = iter(self._index_sampler)
+        if self._epoch == 0:
+            torch.empty((), dtype=torch.int64).random_(generator=generator)
+
+    def _open_engine(self, loader: DataLoader) -> Engine:
+        """Return an engine of workers."""
+        dataset, worker_init_fn = self._dataset, loader.worker_init_fn
+        if isinstance(dataset, IterDataPipe | MapDataPipe):
+            dataset = getattr(dataset, "_datapipe", dataset)  # without the wrapper by which torch pickles it
+            of_rank = self._world_size, self._rank
+            if loader.num_workers:
+                worker_init_fn = functools.partial(_sharding_worker_init_fn, worker_init_fn, *of_rank)
+            else:
+                apply_sharding(dataset, *of_rank)
+        work = TorchWork(
+            dataset,
+            isinstance(loader.dataset, IterableDataset),
+            loader.batch_size,
+            loader.batch_sampler is not None,
+            loader.drop_last,
+            loader.collate_fn,
+            worker_init_fn,
+            self._base_seed,
+            collate_fns=added_collate_fns(),
+        )
+        options = loader.engine_options
+        if options is None:
+            ahead = None if loader.prefetch_factor == _TORCH_PREFETCH else loader.prefetch_factor
+            options = engine_options_of(ahead, loader.timeout)
+        context = loader.multiprocessing_context
+        executor = "process" if context is None else executor_of(context)
+        return Engine(Job(work, preload=_PRELOAD), num_workers=loader.num_workers, executor=executor, options=options)
+
+    def _next_data(self) -> Any:
+        progress = self._progress
+        try:
+            delivered = next(self._run)
+            while delivered.ticket < self._start and progress.num_workers is not None:
+                delivered = next(self._run)  # was delivered before the state was saved
+        except StopIteration:
+            progress.is_over = True
+            if not self._persistent_workers:
+                self.close()
+            raise
+        value = delivered.value
+        if self._pin_memory:
+            value = pin_memory(value, self._pin_memory_device)
+        progress.batches += 1
+        progress.tickets = delivered.ticket + 1
+        if progress.num_workers is None:
+            progress.order.update(progress.asked.popleft())
+        return value
+
+    def close(self) -> None:
+        """End the workers. Harmless at any time."""
+        self._engine.close()
+
+
+def _tasks_of(indices: Iterator[Any], draws: Draws, first: int, asked: deque[bytes]) -> Iterator[MapTask]:
+    """Yield the tasks of what a sampler gives. A function, so that a dropped iterator is no garbage cycle."""
+    for number, given in enumerate(indices, first):
+        index = list(given) if hasattr(given, "__next__") else given
+        asked.append(encode_index(index))
+        yield MapTask(draws, number, index)
+
+
+def _do_nothing(info: Any) -> Any:
+    return info

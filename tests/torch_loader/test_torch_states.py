@@ -1,0 +1,212 @@
+"""A position of `headrace.torch.DataLoader` is saved in mid-epoch, and resumed by a loader of another process."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="headrace.torch is a loader for PyTorch")
+
+import torch_cases as cases  # noqa: E402
+from torch.utils import data as torch_data  # noqa: E402
+
+from headrace import ResumeError  # noqa: E402
+from headrace.torch import DataLoader  # noqa: E402
+
+
+def drawn(i):
+    return i, torch.rand(1), np.random.rand(), random.random()
+
+
+DATASET = cases.Items(drawn, 13)
+
+
+class Moody(torch_data.Sampler):
+    """Draws its order from all of the global generators."""
+
+    def __iter__(self):
+        numbers = [random.random() + np.random.rand() + torch.rand(1).item() for _ in range(13)]
+        return iter(np.argsort(numbers).tolist())
+
+    def __len__(self):
+        return 13
+
+
+def distributed():
+    sampler = torch_data.DistributedSampler(DATASET, num_replicas=2, rank=1)
+    sampler.set_epoch(3)
+    return {"sampler": sampler}
+
+
+ORDERS = {
+    "as they are": dict,
+    "shuffled": lambda: {"shuffle": True},
+    "by a generator": lambda: {"shuffle": True, "generator": torch.Generator().manual_seed(1)},
+    "weighted": lambda: {"sampler": torch_data.WeightedRandomSampler([1.0] * 13, 20)},
+    "of one's own": lambda: {"sampler": Moody()},
+    "distributed": distributed,
+}
+
+
+def open_loader(order, num_workers=0):
+    return DataLoader(DATASET, batch_size=2, num_workers=num_workers, **ORDERS[order]())
+
+
+def take(iterator, num=None):
+    """Return batches as data; the whole rest by default."""
+    found = []
+    while num is None or len(found) < num:
+        batch = next(iterator, None)
+        if batch is None:
+            break
+        found.append([part.tolist() for part in batch])
+    return found
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_run_resumed_at_any_batch_goes_on_as_the_whole_and_leaves_the_generators_alone(order):
+    torch.manual_seed(9)
+    loader = open_loader(order)
+    iterator = iter(loader)
+    whole, states = [], []
+    while batch := take(iterator, 1):
+        whole += batch
+        torch.rand(2)  # what a training does
+        states.append(json.loads(json.dumps(loader.state_dict())))
+    for number, state in enumerate(states, start=1):
+        torch.manual_seed(number)
+        random.seed(number)
+        before = torch.get_rng_state()
+        again = open_loader(order)
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+        rest = iter(again)
+        assert take(rest) == whole[number:]
+        assert torch.equal(before, torch.get_rng_state())
+    assert all(len(json.dumps(state)) < (9_000 if "generator" in order else 20_000) for state in states)
+
+
+def test_workers_may_be_others_after_a_resume():
+    torch.manual_seed(9)
+    loader = open_loader("shuffled", num_workers=2)
+    iterator = iter(loader)
+    first, state = take(iterator, 3), loader.state_dict()
+    rest = take(iterator)
+    assert len(first + rest) == 7
+    for num_workers in (0, 1):
+        torch.manual_seed(1)
+        again = open_loader("shuffled", num_workers)
+        again.load_state_dict(state)
+        assert take(iter(again)) == rest
+
+
+def test_epochs_after_a_resume_are_the_same_where_the_loader_has_a_generator():
+    loader = open_loader("by a generator")
+    take(iter(loader))
+    iterator = iter(loader)
+    take(iterator, 4)
+    states = [loader.state_dict()]
+    rest = take(iterator)
+    states.append(loader.state_dict())
+    epochs = [take(iter(loader)) for _ in range(2)]
+    for state, expected in zip(states, ([rest, *epochs], epochs), strict=True):
+        again = open_loader("by a generator")
+        again.load_state_dict(state)
+        assert [take(iter(again)) for _ in expected] == expected
+
+
+def test_workers_that_stay_draw_on_after_a_resume_in_a_later_epoch():
+    def open_loader():
+        generator = torch.Generator().manual_seed(1)
+        return DataLoader(
+            DATASET, batch_size=2, shuffle=True, generator=generator, num_workers=1, persistent_workers=True
+        )
+
+    loader = open_loader()
+    for state_epoch in range(3):
+        iterator = iter(loader)
+        first = take(iterator, 2)
+        if state_epoch != 1:
+            state = loader.state_dict()
+            rest = take(iterator)
+            assert len(first + rest) == 7
+            again = open_loader()
+            again.load_state_dict(state)
+            assert take(iter(again)) == rest
+            loader.load_state_dict(state)  # its workers are there
+            assert take(iter(loader)) == rest
+    later = take(iter(loader))
+    assert take(iter(again)) == later
+
+
+def test_a_state_between_two_epochs_begins_the_next_one():
+    loader = DataLoader(range(4))
+    for state in (loader.state_dict(), (list(loader), loader.state_dict())[1]):
+        again = DataLoader(range(4))
+        again.load_state_dict(state)
+        assert cases.plain(again) == [[0], [1], [2], [3]]
+
+
+def test_the_state_after_a_loop_that_was_left_is_where_it_was_left():
+    loader = DataLoader(range(6), num_workers=1)
+    for batch in loader:
+        if batch.item() == 2:
+            break
+    state = loader.state_dict()
+    again = DataLoader(range(6))
+    again.load_state_dict(state)
+    assert cases.plain(again) == [[3], [4], [5]]
+    assert cases.plain(again) == [[n] for n in range(6)]
+
+
+class Stream(torch_data.IterableDataset):
+    def __init__(self, lengths):
+        self.lengths = lengths
+
+    def __iter__(self):
+        info = torch_data.get_worker_info()
+        who = 0 if info is None else info.id
+        for i in range(self.lengths[who]):
+            yield who * 100 + i, torch.rand(1), np.random.rand(), random.random()
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_stream_is_resumed_at_any_batch_also_behind_the_end_of_a_worker(num_workers):
+    torch.manual_seed(4)
+    loader = DataLoader(Stream((4, 9)), batch_size=2, num_workers=num_workers, persistent_workers=bool(num_workers))
+    iterator = iter(loader)
+    whole, states = [], []
+    while batch := take(iterator, 1):
+        whole += batch
+        states.append(loader.state_dict())
+    assert len(whole) == (7 if num_workers else 2)
+    for number, state in enumerate(states, start=1):
+        loader.load_state_dict(state)
+        assert take(iter(loader)) == whole[number:]
+
+
+def test_what_is_no_state_or_does_not_fit_is_refused():
+    loader = DataLoader(range(8), batch_size=2)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    for wrong in ({}, {"format": 1}, {**state, "batches": 3}, {**state, "extra": 1}):
+        with pytest.raises(ResumeError):
+            loader.load_state_dict(wrong)
+    with pytest.raises(ResumeError, match="num_workers=None, and there are 0"):
+        DataLoader(Stream((4,))).load_state_dict(state)
+    for other in (
+        DataLoader(range(8), batch_size=3),
+        DataLoader(range(8), batch_size=2, sampler=[3, 1, 2, 0]),
+        DataLoader([]),
+    ):
+        other.load_state_dict(state)
+        with pytest.raises(ResumeError, match="does not give the 1 batches"):
+            next(iter(other))
+    lacking = DataLoader(range(8), batch_size=2, shuffle=True, generator=torch.Generator())
+    lacking.load_state_dict(state)
+    with pytest.raises(ResumeError, match="0 generators"):
+        next(iter(lacking))
