@@ -9,6 +9,7 @@ import signal
 import numpy as np
 import pytest
 
+from headrace import DataLoader, FixedCount
 from headrace.datasets import (
     CachedDataset2,
     DatasetSeq,
@@ -477,6 +478,20 @@ def test_a_reader_reads_any_sequences_in_any_order_while_an_epoch_is_read(open_d
             assert (read.seq_tag, read.features["data"].tobytes()) == (f"seq-{number}", of_epoch[2][f"seq-{number}"])
     readers[0].start(ReadRequest(1, RangeOrder(range(2)), tags=tags))
     assert [readers[0].array(number, "data").tobytes() for number in range(2)] == [of_epoch[1][tag] for tag in tags]
+
+
+class NotCopied(StaticDataset):
+    """It can be made of a config as often as one likes, but not copied."""
+
+    def __copy__(self):
+        raise OSError("there are no copies")
+
+
+def test_threads_of_a_loader_make_their_datasets_of_the_config():
+    config = {"class": NotCopied, "data": [{"data": np.full((2, 1), i, np.float32)} for i in range(9)]}
+    part = {"class": "MultiProcDataset", "dataset": config, "num_workers": 2, "buffer_size": 3, "executor": "thread"}
+    with DataLoader(part, batching=FixedCount(3)) as loader:
+        assert [tag for batch in loader for tag in batch.tags] == [f"seq-{number}" for number in range(9)]
 
 
 class Renamed(StaticDataset):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import copy
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from headrace.specs import DataSpec
 from .base import Dataset, Owned, with_copied_parts
 from .cached import CachedDataset
 from .configs import DatasetConfig, init_dataset, resolve_class
-from .corpus import Corpus
+from .corpus import Corpus, IndexedFiles, check_files
 from .reading.reader import Reader
 
 
@@ -66,6 +67,8 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
     Raises:
         Exception: What its constructor raises, if it cannot be copied, and must be.
     """
+    if isinstance(config, MadeElsewhere):
+        return config(in_thread=in_thread)
     while callable(config) and not isinstance(config, Dataset):
         config = config()
     if isinstance(config, Owned):
@@ -86,6 +89,44 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
 def open_reader(config: Any, *, in_thread: bool = False) -> Reader:
     """Return what reads a dataset by its corpus indices, wherever others are in it, see `open_apart`."""
     return open_apart(config, in_thread=in_thread).make_reader()
+
+
+@dataclass(frozen=True)
+class MadeElsewhere:
+    """Makes the inner dataset in a worker, of the same files.
+
+    Attributes:
+        config: Its config, or a dataset that is copied.
+        files: What they held when it was made here.
+    """
+
+    config: Mapping[str, Any] | Dataset
+    files: Sequence[IndexedFiles]
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any] | Dataset, inner: Dataset) -> MadeElsewhere:
+        """Return what makes a dataset as `inner`, which was made here of the same config."""
+        return cls(config if isinstance(config, Dataset) else {**config}, inner.indexed_files())
+
+    def __call__(self, shard: tuple[int, int] | None = None, *, in_thread: bool = False) -> Dataset:
+        """Make it.
+
+        Args:
+            shard: The number of shards, and which of them it is; `None`: as it says itself.
+            in_thread: Whether it is for one of several threads.
+
+        Raises:
+            SourceError: Files were changed since.
+        """
+        if isinstance(self.config, Dataset):
+            dataset = open_apart(self.config, in_thread=in_thread)
+            if shard is not None:
+                dataset.set_sharding(*shard)
+        else:
+            options = {} if shard is None else {"_num_shards": shard[0], "_shard_index": shard[1]}
+            dataset = open_apart({**self.config, **options})
+        check_files(dataset.indexed_files(), self.files)
+        return dataset
 
 
 def _copies_parts(config: Any) -> bool:

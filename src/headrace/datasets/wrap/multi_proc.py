@@ -28,11 +28,12 @@ from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
+from ..parts import MadeElsewhere
 from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import BlockwiseDataset, SeqBlock
 from .pooled import Blocks, PooledReader
-from .runs import DedicatedWork, MadeElsewhere, OrderedWork, RunLimits, RunOfSeqs
+from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
 
 SHARDING_METHODS = ("seq_order", "dedicated")
 _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take

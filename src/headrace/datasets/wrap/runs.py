@@ -15,7 +15,7 @@ own shard from its start to its end. What comes out are the parts of a `SeqBlock
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,9 +29,7 @@ from headrace.sources import MapSource, Source, confirm_reads
 
 from ..base import Dataset
 from ..cached import CachedDataset
-from ..configs import init_dataset
-from ..corpus import IndexedFiles, check_files
-from ..parts import open_apart
+from ..parts import MadeElsewhere
 from ..reading.reader import Failed, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
@@ -274,44 +272,6 @@ class PartsReader:
             raise
         except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
             return None
-
-
-@dataclass(frozen=True)
-class MadeElsewhere:
-    """Makes the inner dataset in a worker, of the same files.
-
-    Attributes:
-        config: Its config, or a dataset that is copied.
-        files: What they held when it was made here.
-    """
-
-    config: Mapping[str, Any] | Dataset
-    files: Sequence[IndexedFiles]
-
-    @classmethod
-    def of(cls, config: Mapping[str, Any] | Dataset, inner: Dataset) -> MadeElsewhere:
-        """Return what makes a dataset as `inner`, which was made here of the same config."""
-        return cls(config if isinstance(config, Dataset) else {**config}, inner.indexed_files())
-
-    def __call__(self, shard: tuple[int, int] | None = None, *, in_thread: bool = False) -> Dataset:
-        """Make it.
-
-        Args:
-            shard: The number of shards, and which of them it is; `None`: as it says itself.
-            in_thread: Whether it is for one of several threads.
-
-        Raises:
-            SourceError: Files were changed since.
-        """
-        if isinstance(self.config, Dataset):
-            dataset = open_apart(self.config, in_thread=in_thread)
-            if shard is not None:
-                dataset.set_sharding(*shard)
-        else:
-            options = {} if shard is None else {"_num_shards": shard[0], "_shard_index": shard[1]}
-            dataset = init_dataset(self.config, options)
-        check_files(dataset.indexed_files(), self.files)
-        return dataset
 
 
 @dataclass(frozen=True)
