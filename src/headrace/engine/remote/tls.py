@@ -154,7 +154,12 @@ class TlsSocket:
         self._sock = sock
         self.fileno, self.setsockopt, self.setblocking = sock.fileno, sock.setsockopt, sock.setblocking
         self.getsockname, self.getpeername, self.getsockopt = sock.getsockname, sock.getpeername, sock.getsockopt
-        self.shutdown, self.close, self.pending = sock.shutdown, sock.close, sock.pending
+        self.settimeout, self.shutdown, self.close, self.pending = (
+            sock.settimeout,
+            sock.shutdown,
+            sock.close,
+            sock.pending,
+        )
 
     @property
     def certificate(self) -> bytes:
