@@ -24,12 +24,15 @@ from headrace.engine.remote import (
     LocalLauncher,
     MixedExecutor,
     RemoteExecutor,
+    Tls,
 )
 from headrace.errors import ConfigError
 from headrace.testing import check_executor
 
 PATIENT = 30.0  # seconds: a busy machine is not a dead one
 PATIENCE = 60.0
+FILES = Path(__file__).parents[2] / "servers" / "certificates"
+TLS = Tls(ca=str(FILES / "ca.pem"), cert=str(FILES / "trainer.pem"), key=str(FILES / "trainer.key"))
 SECRET = "of no use to anybody else"
 
 
@@ -69,9 +72,12 @@ def wait_until(condition: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_a_worker_that_is_told_to_leave_finishes_what_it_has_begun_and_gives_back_the_rest(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tls", [None, TLS], ids=["plain", "tls"])
+def test_a_worker_that_is_told_to_leave_finishes_what_it_has_begun_and_gives_back_the_rest(
+    tmp_path: Path, tls: Tls | None
+) -> None:
     agents = Agents()
-    executor = RemoteExecutor(agents, dead_seconds=PATIENT)
+    executor = RemoteExecutor(agents, dead_seconds=PATIENT, tls=tls)
     options = EngineOptions(on_death=Raising(), tickets_per_worker=8)
     with Engine(Job(wait_for_ticket(tmp_path)), num_workers=1, executor=executor, options=options) as engine:
         run = engine.run(range(20))

@@ -11,6 +11,7 @@ leaves; the trainer has the other tickets done elsewhere.
 from __future__ import annotations
 
 import os
+import select
 import socket
 import sys
 import time
@@ -258,12 +259,15 @@ class _Session:
 
     def _wait_for_hang_up(self, deadline: float) -> None:
         """Read on until the trainer has taken note: a connection that is closed with something unread is reset."""
-        while (left := deadline - time.monotonic()) > 0:
-            self._sock.settimeout(left)
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        while (left := deadline - time.monotonic()) > 0 and poll.poll(1000 * left):
             try:
-                if not self._sock.recv(_READ_BYTES):
+                if not self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT):
                     return
-            except OSError:  # also after the time is over
+            except BlockingIOError:
+                continue
+            except (OSError, WireError):
                 return
 
     def close(self) -> None:
