@@ -94,8 +94,8 @@ class DataLoader:
             batch), while code of yours makes it (for each window, while it gives the items of a stream; for each epoch,
             while a sampler or a dataset of yours says its order): so that what draws from them is the same in each run,
             for any number of workers and on each rank. In this process they are put back. None:
-            so it is, but for workers that are threads, which share them. It costs 15 us a batch, 40 us in this process,
-            and nothing where no code of yours is involved.
+            so it is, but for workers that are threads, which share them. It costs 1 us a batch in a worker process
+            where nothing is drawn and 7 us else, 40 us in this process, and nothing where no code of yours is involved.
         batch_size: Torch's word for `batching=FixedCount(batch_size)`. None: sequences are delivered one by one, as
             they are (a dict by data key, of a dataset), or as `collate` returns each of them.
         shuffle: Shuffle a dataset that has no order of its own, by `seed`.
