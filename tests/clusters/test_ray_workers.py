@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import os
 import signal
@@ -247,3 +248,40 @@ def test_a_cluster_that_the_trainer_leaves_ends_the_workers_and_the_error_says_s
     assert not ray.is_initialized()
     ray.init(address=cluster.address, log_to_driver=False)  # for the tests that follow
     wait_until(lambda: not any(map(is_running, pids)))
+
+
+def _train(config: dict[str, Any]) -> None:
+    """Take some batches on each rank, remember which, and keep where the loader is."""
+    from ray import train
+
+    items = [{"x": np.full(3, float(number))} for number in range(40)]
+    executor = on_ray(num_cpus=0.1)
+    with hr.DataLoader(items, batch_size=2, shuffle=True, seed=3, num_workers=1, executor=executor) as loader:
+        if config["state"] is not None:
+            loader.load_state_dict(config["state"])
+        tags = [batch.tags for batch in itertools.islice(loader, config["num_batches"])]
+        rank = train.get_context().get_world_rank()
+        config["folder"].joinpath(f"{config['name']}-{rank}").write_text(json.dumps([tags, loader.state_dict()]))
+        train.report({})
+
+
+def test_a_ray_train_job_goes_on_with_another_number_of_ranks(cluster: Any, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a script's functions, as in a script
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    def fit(name: str, num_ranks: int, num_batches: int | None, state: Any = None) -> list[Any]:
+        TorchTrainer(
+            _train,
+            train_loop_config={"name": name, "num_batches": num_batches, "state": state, "folder": tmp_path},
+            scaling_config=ScalingConfig(num_workers=num_ranks, resources_per_worker={"CPU": 0.5}),
+            run_config=RunConfig(storage_path=str(tmp_path), name=name),
+        ).fit()
+        return [json.loads((tmp_path / f"{name}-{rank}").read_text()) for rank in range(num_ranks)]
+
+    first = fit("first", 2, 4)
+    (second,) = fit("second", 1, None, first[0][1])
+    done = [tag for tags in (*first[0][0], *first[1][0], *second[0]) for tag in tags]
+    assert len(first[0][0]) == len(first[1][0]) == 4
+    assert sorted(done) == sorted(f"seq-{number}" for number in range(40))

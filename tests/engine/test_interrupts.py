@@ -209,7 +209,7 @@ def test_an_interrupt_at_any_moment_comes_out_of_the_loop_and_costs_nothing():
                 with pytest.raises(KeyboardInterrupt):
                     read_for_ever(engine, dice.uniform(1e-4, 0.3))
                 assert [int(delivered.value[-1]) for delivered in engine.run(range(50))] == list(range(50))
-                assert [life.reader.num_leased for life in engine._workers.executor._lives] == [0]
+                assert [life.reader.num_leased for life in engine._workers.executor._lives.values()] == [0]
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, alarm)

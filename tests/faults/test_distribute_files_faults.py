@@ -124,7 +124,7 @@ def test_the_stream_is_the_same_when_a_worker_is_killed_once(
 
 
 def worker_pids(dataset: DistributeFilesDataset) -> list[int]:
-    lives: list[Any] = dataset._stream._engine._workers.executor._lives  # type: ignore[union-attr, attr-defined]
+    lives = dataset._stream._engine._workers.executor._lives.values()  # type: ignore[union-attr, attr-defined]
     return [life.pid for life in lives if life.pid is not None]
 
 

@@ -214,7 +214,7 @@ def test_a_trainer_that_blocks_the_signal_of_ended_children_sees_its_workers_end
             assert next(it.run([0])).value == set()
             executor = it._workers.executor
             assert isinstance(executor, ProcessExecutor)
-            (life,) = executor._lives
+            (life,) = executor._lives.values()
             os.kill(life.pid or 0, signal.SIGKILL)
             assert next(it.run([0])).value == set()
             assert it.report.num_restarts == 1

@@ -119,11 +119,10 @@ def test_connections_that_change_bits_again_and_again_end_the_run_with_an_error_
         list(engine.run(range(200)))
 
 
-@pytest.mark.parametrize("of", ["client", "server"])
 def test_a_connection_through_which_nothing_goes_costs_the_time_of_silence_and_not_much_more(
-    of: Any, behind: Callable[..., BehindProxies]
+    behind: Callable[..., BehindProxies],
 ) -> None:
-    trouble = Trouble("stall", 900, of)
+    trouble = Trouble("stall", 900)
     start = time.monotonic()
     assert check(behind(trouble), dead_seconds=2.0) >= 1
     assert trouble.happened.is_set()

@@ -47,7 +47,8 @@ WORKER = [sys.executable, "-m", "headrace", "worker"]
 
 def connected(**options: Any) -> RemoteExecutor:
     return RemoteExecutor(
-        ConnectedWorkers(), **{"host": "localhost", "secret": SECRET, "dead_seconds": 30.0, **options}
+        ConnectedWorkers(),
+        **{"host": "localhost", "secret": SECRET, "dead_seconds": 30.0, "checks_values": True, **options},
     )
 
 

@@ -125,7 +125,7 @@ def test_the_next_stream_is_whole_when_an_idle_worker_dies(number: signal.Signal
 def _worker_pids(engine: Engine) -> list[int]:
     executor = engine._workers.executor
     assert isinstance(executor, ProcessExecutor)
-    return [life.pid for life in executor._lives if life.pid is not None]
+    return [life.pid for life in executor._lives.values() if life.pid is not None]
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from operator import attrgetter, is_
+from operator import attrgetter, is_, methodcaller
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -225,8 +225,8 @@ def gather_columns(
     if not seqs:
         return {}
     keys, keys_of_first = list(seqs[0]), seqs[0].keys()
-    are_dicts = set(map(type, seqs)) == {dict}
-    for row, seq in () if are_dicts and all(map(keys_of_first.__eq__, map(dict.keys, seqs))) else enumerate(seqs):
+    are_dicts, keys_of = set(map(type, seqs)) == {dict}, methodcaller("keys")
+    for row, seq in () if are_dicts and all(map(keys_of_first.__eq__, map(keys_of, seqs))) else enumerate(seqs):
         if seq.keys() != keys_of_first:
             odd = sorted(seq.keys() ^ keys_of_first)
             raise SourceError(

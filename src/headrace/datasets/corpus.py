@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import InternalError, SourceError
@@ -39,39 +40,36 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class IndexedFiles:
-    """What the files of a source held when they were indexed. Equal ones hold the same sequences.
-
-    Times do not count: the files of another machine are copies.
+    """What the files of a source were when they were indexed. Paths and times do not count: a copy is the same.
 
     Attributes:
         path: The first file.
         num_bytes: Size of all files.
         num_seqs: How many sequences they hold.
-        digest: Of tags and lengths.
-        specs: Layout by data key.
+        digest: Of tags, lengths, and samples of their bytes.
     """
 
     path: str = field(compare=False)
     num_bytes: int
     num_seqs: int
     digest: str
-    specs: Mapping[str, DataSpec]
 
     @classmethod
     def of(cls, source: Source) -> IndexedFiles | None:
         """Return what is known of the files of a source; `None` if it has none. O(N) once for an index in memory."""
         if isinstance(source, MapSource) or not source.index.files:
             return None
-        index, num_bytes = source.index, sum(stamp.size for stamp in source.index.files)
-        return cls(index.files[0].path, num_bytes, len(index), index.digest, dict(source.specs))
+        index, files = source.index, source.index.files
+        digest = xxhash.xxh3_128_hexdigest(" ".join([index.digest, *(stamp.digest for stamp in files)]).encode())
+        return cls(files[0].path, sum(stamp.size for stamp in files), len(index), digest)
 
 
 def check_files(now: Sequence[IndexedFiles], before: Sequence[IndexedFiles]) -> None:
     """Refuse files that were changed between two makings of a dataset.
 
     Args:
-        now: What its files hold, see `Dataset.indexed_files`.
-        before: What they held.
+        now: What its files are, see `Dataset.indexed_files`.
+        before: What they were.
 
     Raises:
         SourceError: They hold something else.
@@ -80,7 +78,7 @@ def check_files(now: Sequence[IndexedFiles], before: Sequence[IndexedFiles]) -> 
         if found != known:
             raise SourceError(
                 f"the files were changed since the dataset was made: {known.num_seqs} sequences in {known.num_bytes} "
-                f"bytes then, {found.num_seqs} in {found.num_bytes} bytes now, with other tags, lengths or layouts",
+                f"bytes then, {found.num_seqs} in {found.num_bytes} bytes now, with another content",
                 where=known.path,
                 fix="make the dataset again, and leave its files as they are while it is read",
             )

@@ -130,6 +130,8 @@ class _OfPython(_LazySeed):
     def _arm(self) -> bool:
         if type(_SHARED) is not random.Random or not _are_unshared(random, _METHODS):
             return False
+        if any(getattr(random, name) != getattr(_SHARED, name) for name in _METHODS):  # replaced by the user
+            return False
         if not self._lazy:
             os.register_at_fork(after_in_child=self._forget)
         _SHARED.__class__ = _LazyRandom
@@ -163,6 +165,9 @@ def _are_unshared(module: ModuleType, names: tuple[str, ...]) -> bool:
 
 
 # --- NumPy's ---
+
+
+MT19937_BYTES = 625 * 4  # the C struct of NumPy's Mersenne twister: 624 words of state, and the position in them
 
 
 class _BitGenStruct(ctypes.Structure):
@@ -212,6 +217,8 @@ class _LazyTwister(MT19937):
             function = kind(_settling(kind(getattr(plain, name))))
             self._functions.append(function)
             setattr(self._struct, name, ctypes.cast(function, ctypes.c_void_p).value)
+        own = _POINTER_OF(MT19937.capsule.__get__(self), _CAPSULE_NAME)  # type: ignore[attr-defined, unused-ignore]
+        self._own_state = _BitGenStruct.from_address(own).state
         self._own_capsule = _CAPSULE_OF(ctypes.addressof(self._struct), _CAPSULE_NAME, None)
 
     def arm(self) -> None:
@@ -222,10 +229,20 @@ class _LazyTwister(MT19937):
         finally:
             self._is_shown = False
 
+    def seed_real(self, seed: int) -> None:
+        """Seed the generator as NumPy does; not by NumPy, whose older versions wait here for the lock of the draw."""
+        MT19937._legacy_seeding(self, seed)  # type: ignore[attr-defined, unused-ignore]
+        ctypes.memmove(self._struct.state, self._own_state, MT19937_BYTES)
+
+    def settled(self) -> MT19937:
+        """Return the generator, seeded if a seed is noted for it."""
+        of_numpy.settle()
+        return self.real
+
     @property
     def capsule(self) -> Any:
         """What C draws from: for others than NumPy's own functions, that of the generator."""
-        return self._own_capsule if self._is_shown else settled_bit_generator().capsule
+        return self._own_capsule if self._is_shown else self.settled().capsule
 
     @property
     def lock(self) -> Any:  # type: ignore[override]
@@ -235,7 +252,7 @@ class _LazyTwister(MT19937):
     @property
     def state(self) -> Any:
         """The state that the generator would have had."""
-        return settled_bit_generator().state
+        return self.settled().state
 
     @state.setter
     def state(self, value: Any) -> None:
@@ -243,7 +260,7 @@ class _LazyTwister(MT19937):
         self.real.state = value
 
     def __reduce__(self) -> Any:
-        return settled_bit_generator().__reduce__()
+        return self.settled().__reduce__()
 
     def _legacy_seeding(self, seed: Any) -> None:
         of_numpy.take()
@@ -251,7 +268,7 @@ class _LazyTwister(MT19937):
 
 
 def _passed_on(name: str) -> Any:
-    return property(lambda _: getattr(settled_bit_generator(), name))
+    return property(lambda twister: getattr(twister.settled(), name))
 
 
 for _name in ("cffi", "ctypes", "jumped", "random_raw", "seed_seq", "spawn", "_seed_seq"):
@@ -261,7 +278,7 @@ for _name in ("cffi", "ctypes", "jumped", "random_raw", "seed_seq", "spawn", "_s
 
 def _settling(draw: Callable[[int], Any]) -> Callable[[int], Any]:
     def first(state: int) -> Any:
-        settled_bit_generator()
+        of_numpy.settle()
         return draw(state)
 
     return first
@@ -273,8 +290,21 @@ class _OfNumPy(_LazySeed):
         self._twister: _LazyTwister | None = None
         self._has_armed = False
 
+    def note(self, seed: int) -> bool:
+        """See the class above."""
+        if self._has_armed and np.random.get_bit_generator() is not self._twister:  # type: ignore[attr-defined, unused-ignore]
+            self.settle()  # the user has put another generator in its place
+        return super().note(seed)
+
+    def settle(self) -> None:
+        """Seed the generator if a seed is noted, and let it draw for itself."""
+        seed = self.take()
+        if seed is not None:
+            assert self._twister is not None
+            self._twister.seed_real(seed)
+
     def _is_armed(self) -> bool:
-        return self._has_armed and np.random.get_bit_generator() is self._twister  # type: ignore[attr-defined, unused-ignore]
+        return self._has_armed
 
     def _arm(self) -> bool:
         twister = self._twister
@@ -291,9 +321,8 @@ class _OfNumPy(_LazySeed):
         return True
 
     def _disarm(self) -> None:
-        assert self._twister is not None
         self._has_armed = False
-        np.random.set_bit_generator(self._twister.real)  # type: ignore[attr-defined, unused-ignore]
+        _replace_twister()
 
 
 def _is_unshared(num_ours: int) -> bool:
@@ -311,14 +340,15 @@ of_python = _OfPython()
 of_numpy = _OfNumPy()
 
 
+def _replace_twister() -> None:
+    """Put NumPy's generator where what stands for it is now, if it is there."""
+    current = np.random.get_bit_generator()  # type: ignore[attr-defined, unused-ignore]
+    if type(current) is _LazyTwister:
+        np.random.set_bit_generator(current.real)  # type: ignore[attr-defined, unused-ignore]
+
+
 def settled_bit_generator() -> Any:
     """Return NumPy's generator itself, seeded if a seed is noted for it."""
-    current = np.random.get_bit_generator()  # type: ignore[attr-defined, unused-ignore]
-    if type(current) is not _LazyTwister:
-        return current
-    seed = of_numpy.take()
-    if seed is not None:
-        current.real._legacy_seeding(seed)  # type: ignore[attr-defined, unused-ignore]
-    if np.random.get_bit_generator() is current:  # type: ignore[attr-defined, unused-ignore] # somebody has put it back
-        np.random.set_bit_generator(current.real)  # type: ignore[attr-defined, unused-ignore]
-    return current.real
+    of_numpy.settle()
+    _replace_twister()  # the user may have put it back
+    return np.random.get_bit_generator()  # type: ignore[attr-defined, unused-ignore]

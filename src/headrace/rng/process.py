@@ -16,7 +16,7 @@ import numpy as np
 from numpy.random import MT19937
 
 from .keyed import derive_seed
-from .lazy import of_numpy, of_python, settled_bit_generator
+from .lazy import MT19937_BYTES, of_numpy, of_python, settled_bit_generator
 
 GlobalsState = tuple[Any, ...]
 
@@ -62,9 +62,6 @@ def set_globals_state(state: GlobalsState) -> None:
         torch.set_rng_state(torch.from_numpy(of_torch.copy()))
 
 
-_MT19937_BYTES = 625 * 4  # the C struct of NumPy's Mersenne twister: 624 words of state, and the position in them
-
-
 class _KeptNumpy:
     """Keeps the state of NumPy's generator and restores it, in some 5 us.
 
@@ -80,9 +77,9 @@ class _KeptNumpy:
             self._state = np.random.get_state(legacy=False)
             return
         address = self._generator.ctypes.state_address
-        self._memory = ctypes.string_at(address, _MT19937_BYTES)
+        self._memory = ctypes.string_at(address, MT19937_BYTES)
         drawn = np.random.standard_normal()
-        if ctypes.string_at(address, _MT19937_BYTES) == self._memory:
+        if ctypes.string_at(address, MT19937_BYTES) == self._memory:
             self._held_back = drawn
 
     def put_back(self) -> None:
@@ -93,7 +90,7 @@ class _KeptNumpy:
             np.random.set_state(self._state)
             return
         np.random.seed(0)  # so that nothing is buffered
-        ctypes.memmove(self._generator.ctypes.state_address, self._memory, _MT19937_BYTES)
+        ctypes.memmove(self._generator.ctypes.state_address, self._memory, MT19937_BYTES)
         if self._held_back is not None:
             state: Any = np.random.get_state(legacy=False)
             np.random.set_state({**state, "has_gauss": 1, "gauss": self._held_back})

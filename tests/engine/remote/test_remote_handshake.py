@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from headrace.engine import Engine, Job
 from headrace.engine.remote import ConnectedWorkers, LocalLauncher, RemoteExecutor
+from headrace.engine.remote.addresses import join_address, split_address
 from headrace.engine.remote.handshake import (
     GREETING_BYTES,
     PROOF_BYTES,
@@ -27,7 +28,6 @@ from headrace.engine.remote.handshake import (
     respond,
     take_secret,
 )
-from headrace.engine.remote.listener import join_address, split_address
 from headrace.engine.remote.wire import WireError
 from headrace.errors import ConfigError
 

@@ -10,14 +10,12 @@ leaves; the trainer has the other tickets done elsewhere.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
-import ssl
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
 from typing import Any
 
@@ -34,18 +32,17 @@ from ..process.results import SlotResult
 from ..process.worker_config import Shipment
 from ..user.failure import Failure
 from ..user.ship import Parcel
-from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, derive_keys, introduce, respond, take_secret
-from .listener import set_up_socket, split_address
+from .dial import RETRY_SECONDS, Socket, TrainerGone, connect, connection_ends, shake_hands, wait_for_job, write
+from .handshake import take_secret
 from .notice import LeaveNotice
 from .seal import HEAD_BYTES, PIECE_BYTES, Head, Seal
-from .tls import Tls, TlsSocket, bind_secret, connect_tls, take_tls
+from .tls import Tls, take_tls
 from .wire import (
     Alive,
     AskStack,
     Freed,
     GiveUpWaiting,
     HasEnded,
-    Refused,
     RemoteResult,
     Restarted,
     RestartWorker,
@@ -55,13 +52,9 @@ from .wire import (
     Welcome,
     WireError,
     charge,
-    decode_answer,
     decode_for_agent,
 )
 
-# How long one attempt to connect takes at most, and how long to wait before the next.
-_CONNECT_SECONDS = 10.0
-_RETRY_SECONDS = 0.5
 _READ_BYTES = 256 << 10
 # Values that are sent in one frame at most: the trainer takes each as soon as it is there.
 _MAX_VALUES = 64
@@ -71,15 +64,10 @@ _SLOT_BYTES = 1 << 20
 _EXIT_USAGE = 2
 # After SIGTERM, an agent of `serve_one` has so long: some seconds less than what most systems grant.
 _GRACE_SECONDS = 20.0
-# How often to look whether it has come.
+# The trainer has so long to take note of an agent that leaves; one that is away for longer sends nothing meanwhile.
+_HANG_UP_SECONDS = 2.0
+# How often to look whether the notice has come.
 _NOTICE_SECONDS = 0.5
-
-
-_Socket = socket.socket | TlsSocket
-
-
-class _TrainerGone(Exception):
-    """The connection has ended."""
 
 
 def serve_one(addresses: Sequence[str], seat: int) -> None:
@@ -102,7 +90,7 @@ def serve_seat(addresses: Sequence[str], seat: int, secret: bytes, tls: Tls | No
         ConfigError: The trainer is not reached, or has no use for this worker.
         WireError: It does not know the secret, or its certificate is refused.
     """
-    _serve(_connect(addresses, time.monotonic(), tls), secret, seat, notice)
+    _serve(connect(addresses, time.monotonic(), tls), secret, seat, notice)
 
 
 def serve(
@@ -137,7 +125,7 @@ def serve(
     num_sessions, deadline = 0, time.monotonic() + wait_seconds
     while True:
         try:
-            sock = _connect(addresses, deadline, tls)
+            sock = connect(addresses, deadline, tls)
         except ConfigError:
             if num_sessions:
                 return num_sessions
@@ -156,40 +144,17 @@ def serve(
                 where=", ".join(addresses),
                 fix="give --tls-ca if the trainer has tls=...; if it has not, the port is somebody else's",
             )
-        time.sleep(_RETRY_SECONDS)
+        time.sleep(RETRY_SECONDS)
 
 
-def _connect(addresses: Sequence[str], deadline: float, tls: Tls | None) -> _Socket:
-    """Return a connection to the first address that takes one."""
-    targets = [split_address(address) for address in addresses]
-    context = None if tls is None else tls.context_of_worker()
-    while True:
-        errors: list[str] = []
-        for address, target in zip(addresses, targets, strict=True):
-            try:
-                sock = socket.create_connection(target, _CONNECT_SECONDS)
-                sock.settimeout(None)
-                set_up_socket(sock)
-                return sock if tls is None or context is None else connect_tls(sock, context, tls.name or target[0])
-            except OSError as error:
-                errors.append(f"{address}: {error.strerror or error}")
-        if time.monotonic() >= deadline:
-            raise ConfigError(
-                f"a worker cannot reach its trainer: {'; '.join(errors)}",
-                where=socket.gethostname(),
-                fix="start the trainer first or give a longer --wait, and let its port be open to this machine",
-            )
-        time.sleep(_RETRY_SECONDS)
-
-
-def _serve(sock: _Socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
+def _serve(sock: Socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
     """Be a worker until the connection ends; return whether it was one to a trainer at all."""
     is_known = False
     with sock:
         try:
-            incoming, outgoing = _shake_hands(sock, secret)
+            incoming, outgoing = shake_hands(sock, secret)
             is_known = True
-            welcome, buffers = _wait_for_job(sock, seat, incoming, outgoing)
+            welcome, buffers = wait_for_job(sock, seat, incoming, outgoing)
             session = _Session(sock, incoming, outgoing, welcome, buffers, notice)
             del buffers
             try:
@@ -197,7 +162,7 @@ def _serve(sock: _Socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool
                 session.run()
             finally:
                 session.close()
-        except _TrainerGone:
+        except TrainerGone:
             pass
         except WireError as error:
             if not is_known:
@@ -206,86 +171,6 @@ def _serve(sock: _Socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool
         finally:
             notice.on_notice = None
     return is_known
-
-
-def _shake_hands(sock: _Socket, secret: bytes) -> tuple[Seal, Seal]:
-    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes.
-
-    Returns:
-        The seals of what comes from the trainer and of what goes to it.
-    """
-    if isinstance(sock, TlsSocket):
-        secret = bind_secret(secret, sock.certificate)
-    greeting = bytes(_read(sock, GREETING_BYTES))
-    response = respond(secret, greeting)
-    _write(sock, [memoryview(response)])
-    try:
-        proof = bytes(_read(sock, PROOF_BYTES))
-    except _TrainerGone:
-        raise WireError(
-            "the trainer has closed the connection before it had shown that it knows the secret",
-            fix="give the worker and the trainer the same secret; if they have it, the trainer has just ended",
-        ) from None
-    check_trainer(secret, greeting, response, proof)
-    keys = derive_keys(secret, greeting, response)
-    return Seal(keys.of_trainer), Seal(keys.of_agent)
-
-
-def _wait_for_job(sock: _Socket, seat: int, incoming: Seal, outgoing: Seal) -> tuple[Welcome, list[memoryview]]:
-    """Introduce this agent, and wait until it is needed."""
-    _write(sock, [memoryview(outgoing.frame(introduce(seat)))])
-    head = incoming.open_head(_read(sock, HEAD_BYTES))
-    packet = _read(sock, head.num_bytes)
-    incoming.check_packet(head, packet)
-    answer = decode_answer(packet)
-    if isinstance(answer, Refused):
-        raise ConfigError(answer.what, where=socket.gethostname(), fix=answer.fix or None)
-    if sum(num_bytes + incoming.checksum_bytes for num_bytes in answer.buffer_bytes) != head.num_part_bytes:
-        raise WireError("the job does not have the length of its parts")
-    buffers = []
-    for num_bytes in answer.buffer_bytes:
-        buffers.append(buffer := _read(sock, num_bytes))
-        computed = incoming.begin_value()
-        computed.update(buffer)
-        incoming.check_value(computed, _read(sock, incoming.checksum_bytes))
-    return answer, buffers
-
-
-@contextlib.contextmanager
-def _connection() -> Iterator[None]:
-    """Say that the trainer is gone when an operation of the socket fails: nothing else may be meant by that."""
-    try:
-        yield
-    except BlockingIOError:
-        raise
-    except ssl.SSLError as error:
-        raise WireError(f"TLS has failed: {error.reason or error}") from error
-    except OSError as error:
-        raise _TrainerGone from error
-
-
-def _read(sock: _Socket, num_bytes: int) -> memoryview:
-    """Return exactly so many bytes."""
-    data = memoryview(bytearray(num_bytes))
-    rest = data
-    while rest:
-        with _connection():
-            received = sock.recv_into(rest)
-        if not received:
-            raise _TrainerGone
-        rest = rest[received:]
-    return data
-
-
-def _write(sock: _Socket, parts: list[memoryview]) -> None:
-    """Send all bytes; waits as long as the trainer does not read."""
-    while parts:
-        with _connection():
-            num_bytes = sock.sendmsg(parts)
-        while parts and num_bytes >= parts[0].nbytes:
-            num_bytes -= parts.pop(0).nbytes
-        if num_bytes:
-            parts[0] = parts[0][num_bytes:]
 
 
 def _bytes_in_slot(result: SlotResult) -> memoryview:
@@ -300,7 +185,7 @@ class _Session:
 
     def __init__(
         self,
-        sock: _Socket,
+        sock: Socket,
         incoming: Seal,
         outgoing: Seal,
         welcome: Welcome,
@@ -355,6 +240,7 @@ class _Session:
             self._pass_on()
             if self._notice.deadline is not None and self._may_leave(self._notice.deadline):
                 self._send((HasEnded("was told to leave (SIGTERM)", None, "", True),))
+                self._wait_for_hang_up(time.monotonic() + _HANG_UP_SECONDS)
                 return
             has_progress = any(type(event) is Beat for event in events)
             if has_progress or time.monotonic() - self._sent_at >= self._alive_seconds:
@@ -369,6 +255,16 @@ class _Session:
         """Tell whether what was begun before the notice has been finished and sent, or the grace is over."""
         is_done = self._num_answered >= self._leaves_after and not self._held
         return is_done or time.monotonic() >= deadline
+
+    def _wait_for_hang_up(self, deadline: float) -> None:
+        """Read on until the trainer has taken note: a connection that is closed with something unread is reset."""
+        while (left := deadline - time.monotonic()) > 0:
+            self._sock.settimeout(left)
+            try:
+                if not self._sock.recv(_READ_BYTES):
+                    return
+            except OSError:  # also after the time is over
+                return
 
     def close(self) -> None:
         """End the worker."""
@@ -415,9 +311,9 @@ class _Session:
             parts.append(part)
             num_bytes += part.nbytes
             if num_bytes >= PIECE_BYTES or len(parts) >= _MAX_BUFFERS:
-                _write(self._sock, parts)  # which takes them
+                write(self._sock, parts)  # which takes them
                 num_bytes = 0
-        _write(self._sock, parts)
+        write(self._sock, parts)
         self._sent_at = time.monotonic()
 
     # --- from the trainer ---
@@ -426,12 +322,12 @@ class _Session:
         """Do what the trainer has said."""
         while True:
             try:
-                with _connection():
+                with connection_ends():
                     data = self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
             if not data:
-                raise _TrainerGone
+                raise TrainerGone
             self._incoming += data
             while (packet := self._next_packet()) is not None:
                 for message in decode_for_agent(packet):

@@ -8,7 +8,6 @@ logged. Several executors of one loader listen on one port, which they share. No
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import select
 import socket
@@ -20,6 +19,7 @@ from typing import Protocol
 from headrace.errors import ConfigError
 
 from ..process.channel import needs_descriptors
+from .addresses import join_address, listen
 from .handshake import (
     MAX_INTRODUCTION_BYTES,
     RESPONSE_BYTES,
@@ -34,16 +34,10 @@ from .wire import Introduction, Refused, WireError, decode_introduction
 
 _logger = logging.getLogger("headrace.engine")
 
-# Of the system's queue of connections.
-_BACKLOG = 128
 _MAX_STRANGERS = 64
 # Agents that know the secret and for which there is no work yet: they wait for a worker that ends.
 _MAX_SPARES = 1024
 _HANDSHAKE_SECONDS = 10.0
-# How many ports are tried where any will do.
-_MAX_PORTS = 20
-# A machine without IPv6, or without one of its own names.
-_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 # The system looks whether the other machine is there when nothing was heard for so long; so often, so many times.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 # How many refused connections are worth a warning each.
@@ -143,7 +137,7 @@ class Listener:
         self._secret = secret
         if tls is not None:
             self._context, self._secret = tls.context_of_trainer(), tls.bind_secret(secret)
-        self._sockets = _listen(host, port)
+        self._sockets = listen(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._epoll = select.epoll()
         self._by_fd: dict[int, socket.socket] = {}
@@ -395,77 +389,3 @@ def _is_open(sock: socket.socket | TlsSocket) -> bool:
         return True
     except OSError:
         return False
-
-
-def join_address(host: str, port: int) -> str:
-    """Return "host:port", or "[host]:port"."""
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return the host and the port of "host:port" or "[host]:port".
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    host, colon, port = address.rpartition(":")
-    is_bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
-        raise ConfigError(f"{address!r} is no address", fix="give HOST:PORT, such as node7:7070 or [fd00::7]:7070")
-    host = host[1:-1] if is_bracketed else host
-    if not host or (":" in host and not is_bracketed):
-        raise ConfigError(f"{address!r} is no address", fix="give HOST:PORT, such as node7:7070 or [fd00::7]:7070")
-    return host, int(port)
-
-
-def _listen(host: str, port: int) -> list[socket.socket]:
-    """Listen on one port on all addresses of a host."""
-    errors: list[str] = []
-    for _ in range(_MAX_PORTS if port == 0 else 1):
-        sockets, errors = _listen_once(host, port)
-        if sockets and (port or not errors):
-            return sockets
-        for sock in sockets:  # the port is somebody else's on another address, where a worker might look for us
-            sock.close()
-    raise ConfigError(
-        f"this process cannot listen on port {port} of {host or 'this machine'}: {'; '.join(errors)}",
-        fix="give the host or the port on which workers reach this machine, or port=0 for any that is free",
-    )
-
-
-def _listen_once(host: str, port: int) -> tuple[list[socket.socket], list[str]]:
-    """Return what listens on a port, and where it is not free."""
-    sockets: list[socket.socket] = []
-    errors: list[str] = []
-    try:
-        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-            try:
-                sockets.append(_listen_on(family, (address[0], port, *address[2:])))
-            except OSError as error:
-                if error.errno not in _NO_SUCH_ADDRESS:
-                    errors.append(f"{address[0]}: {error.strerror}")
-            else:
-                port = sockets[0].getsockname()[1]
-    except OSError as error:
-        errors.append(str(error.strerror or error))
-    except BaseException:
-        for sock in sockets:
-            sock.close()
-        raise
-    return sockets, errors
-
-
-def _listen_on(family: int, address: tuple[object, ...]) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setblocking(False)
-        sock.bind(address)
-        sock.listen(_BACKLOG)
-    except BaseException:
-        sock.close()
-        raise
-    return sock

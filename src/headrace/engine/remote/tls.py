@@ -7,12 +7,13 @@ to the trainer's certificate, so that another member of the same cluster cannot 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import hmac
 import os
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -152,8 +153,13 @@ class TlsSocket:
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
         self.fileno, self.setsockopt, self.setblocking = sock.fileno, sock.setsockopt, sock.setblocking
-        self.getsockname, self.getpeername = sock.getsockname, sock.getpeername
-        self.shutdown, self.close, self.pending = sock.shutdown, sock.close, sock.pending
+        self.getsockname, self.getpeername, self.getsockopt = sock.getsockname, sock.getpeername, sock.getsockopt
+        self.settimeout, self.shutdown, self.close, self.pending = (
+            sock.settimeout,
+            sock.shutdown,
+            sock.close,
+            sock.pending,
+        )
 
     @property
     def certificate(self) -> bytes:
@@ -197,13 +203,8 @@ class TlsSocket:
         if flags & socket.MSG_PEEK:
             return socket.socket.recv(self._sock, num_bytes, flags)
         buffer = bytearray(num_bytes)
-        if not flags & socket.MSG_DONTWAIT:
+        with self._not_waiting(flags):
             return bytes(buffer[: self.recv_into(memoryview(buffer))])
-        self._sock.setblocking(False)
-        try:
-            return bytes(buffer[: self.recv_into(memoryview(buffer))])
-        finally:
-            self._sock.setblocking(True)
 
     def send(self, data: bytes | memoryview) -> int:
         """Send some of the bytes, and return how many."""
@@ -212,19 +213,32 @@ class TlsSocket:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             raise BlockingIOError from None
 
-    def sendmsg(self, parts: Sequence[memoryview]) -> int:
-        """Send some of the bytes of buffers, and return how many.
+    def sendmsg(self, parts: Sequence[memoryview], _ancillary: tuple[()] = (), flags: int = 0) -> int:
+        """Send some of the bytes of buffers, and return how many; with `MSG_DONTWAIT` without waiting.
 
         What would block has to be tried again with the same bytes, and perhaps more behind them.
         """
-        if parts[0].nbytes >= _RECORD_BYTES:
-            return self.send(parts[0][:_MAX_SEND_BYTES])
-        joined = bytearray()
-        for part in parts:
-            joined += part[: _RECORD_BYTES - len(joined)]
-            if len(joined) == _RECORD_BYTES:
-                break
-        return self.send(memoryview(joined))
+        with self._not_waiting(flags):
+            if parts[0].nbytes >= _RECORD_BYTES:
+                return self.send(parts[0][:_MAX_SEND_BYTES])
+            joined = bytearray()
+            for part in parts:
+                joined += part[: _RECORD_BYTES - len(joined)]
+                if len(joined) == _RECORD_BYTES:
+                    break
+            return self.send(memoryview(joined))
+
+    @contextlib.contextmanager
+    def _not_waiting(self, flags: int) -> Iterator[None]:
+        is_waiting = self._sock.gettimeout() is None
+        if not is_waiting or not flags & socket.MSG_DONTWAIT:
+            yield
+            return
+        self._sock.setblocking(False)
+        try:
+            yield
+        finally:
+            self._sock.setblocking(True)
 
     def __enter__(self) -> Self:
         return self
