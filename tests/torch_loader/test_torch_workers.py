@@ -18,7 +18,8 @@ torch = pytest.importorskip("torch", reason="headrace.torch is a loader for PyTo
 import torch_cases as cases  # noqa: E402
 from torch.utils import data as torch_data  # noqa: E402
 
-from headrace import EngineOptions, StalledError  # noqa: E402
+from headrace import EngineOptions, HeadraceError, StalledError  # noqa: E402
+from headrace.engine import Skipping  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 
 
@@ -182,6 +183,57 @@ def test_errors_of_items_keep_their_type_and_text():
         loader = DataLoader(cases.Items(lambda i: 1 // (i - 3), 6), num_workers=num_workers)
         with pytest.raises(ZeroDivisionError, match="integer division"):
             list(loader)
+
+
+def fails_at_3_and_8(i):
+    if i in (3, 8):
+        raise KeyError(i)
+    return i
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_behind_a_batch_that_failed_comes_the_next_one_as_by_torch(num_workers):
+    loader = DataLoader(cases.Items(fails_at_3_and_8, 11), batch_size=2, num_workers=num_workers)
+    iterator, found = iter(loader), []
+    while True:
+        try:
+            found.append(next(iterator).tolist())
+        except KeyError as error:
+            found.append(error.args[0])
+            state = loader.state_dict()
+        except StopIteration:
+            break
+    assert found == [[0, 1], 3, [4, 5], [6, 7], 8, [10]]
+    loader.load_state_dict(state)
+    assert cases.plain(loader) == [[10]]
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_batches_that_are_to_be_left_out_are(num_workers):
+    loader = DataLoader(cases.Items(fails_at_3_and_8, 11), batch_size=2, num_workers=num_workers)
+    loader.engine_options = EngineOptions(on_error=Skipping())
+    iterator = iter(loader)
+    assert [next(iterator).tolist() for _ in range(2)] == [[0, 1], [4, 5]]
+    state = loader.state_dict()
+    assert cases.plain(iterator) == [[6, 7], [10]]
+    loader.load_state_dict(state)
+    assert cases.plain(loader) == [[6, 7], [10]]
+
+
+class FailingStream(torch_data.IterableDataset):
+    def __iter__(self):
+        yield 1
+        raise OSError("the disk is gone")
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_an_iteration_that_an_error_has_ended_never_seems_complete(num_workers):
+    iterator = iter(DataLoader(FailingStream(), batch_size=None, num_workers=num_workers))
+    assert next(iterator) == 1
+    with pytest.raises(OSError, match="the disk is gone"):
+        next(iterator)
+    with pytest.raises(HeadraceError, match="ended by an error: OSError"):
+        next(iterator)
 
 
 def test_a_timeout_ends_the_wait_for_a_batch():

@@ -22,8 +22,8 @@ from torch.utils.data._utils.pin_memory import pin_memory
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _sharding_worker_init_fn
 from torch.utils.data.graph_settings import apply_sharding
 
-from headrace.engine import Engine, EngineOptions, EngineReport, Job
-from headrace.errors import ResumeError
+from headrace.engine import Engine, EngineOptions, EngineReport, Job, Run
+from headrace.errors import HeadraceError, ResumeError
 from headrace.loading.torch_args import engine_options_of, executor_of
 from headrace.rng.process import kept_globals
 
@@ -160,7 +160,7 @@ class _Progress:
         self.resumed: TorchState | None = None
         self.batches = self.tickets = 0
         self.order = xxhash.xxh3_64()
-        self.asked: deque[bytes] = deque()  # what the sampler gave, of batches that were not delivered yet
+        self.asked: deque[tuple[Any, bytes]] = deque()  # what the sampler gave, of batches that were not delivered yet
         self.is_over = False
 
     def to_state(self) -> TorchState:
@@ -181,6 +181,11 @@ class _Progress:
             self.order.hexdigest(),
             of_process,
         )
+
+    def take(self) -> None:
+        """Take note that the next batch was delivered, or left out."""
+        self.batches += 1
+        self.order.update(self.asked.popleft()[1])
 
     def resume(self, resumed: TorchState) -> None:
         """Be where a state was saved."""
@@ -210,6 +215,8 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
     _sampler_iter: Iterator[Any]
     _base_seed: int
     _shared_seed: int | None
+    _run: Run | None
+    _progress: _Progress
 
     def __init__(self, loader: DataLoader) -> None:
         resumed, generators = loader._resumed, Generators(loader)
@@ -244,11 +251,11 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
                 if not is_iterable:
                     self._sampler_iter = progress.pass_over(self._sampler_iter, resumed)
         self._progress, self._start = progress, progress.tickets if is_iterable else 0
+        self._ended_by: str | None = None
         if is_iterable:
             self._run = self._engine.run_stream(StreamPass(draws, self._start, self._shared_seed))
         else:
-            tasks = _tasks_of(self._sampler_iter, draws, progress.batches, progress.asked)
-            self._run = self._engine.run(tasks)
+            self._run = self._run_tasks()
         loader._progress, loader._resumed = progress, None  # a state that was refused stays, and is refused again
 
     def _redraw(self, generator: Any) -> None:
@@ -288,36 +295,65 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         executor = "process" if context is None else executor_of(context)
         return Engine(Job(work, preload=_PRELOAD), num_workers=loader.num_workers, executor=executor, options=options)
 
+    def _run_tasks(self) -> Run:
+        """Have the engine make the batches that the sampler gives from here on."""
+        progress, self._next_ticket = self._progress, 0
+        return self._engine.run(_tasks_of(self._sampler_iter, progress.draws, progress.batches, progress.asked))
+
     def _next_data(self) -> Any:
         progress = self._progress
+        if self._ended_by is not None:
+            raise HeadraceError(f"this iteration was ended by an error: {self._ended_by}", fix="begin another one")
+        if self._run is None:
+            self._run = self._run_tasks()
         try:
             delivered = next(self._run)
-            while delivered.ticket < self._start and progress.num_workers is not None:
+            while delivered.ticket < self._start:
                 delivered = next(self._run)  # was delivered before the state was saved
         except StopIteration:
             progress.is_over = True
             if not self._persistent_workers:
                 self.close()
             raise
+        except Exception as error:
+            self._pass_failed(error)
+            raise
         value = delivered.value
         if self._pin_memory:
             value = pin_memory(value, self._pin_memory_device)
-        progress.batches += 1
-        progress.tickets = delivered.ticket + 1
         if progress.num_workers is None:
-            progress.order.update(progress.asked.popleft())
+            for _ in range(self._next_ticket, delivered.ticket + 1):  # those before were left out, see `Skipping`
+                progress.take()
+            self._next_ticket = delivered.ticket + 1
+        else:
+            progress.batches += 1
+            progress.tickets = delivered.ticket + 1
         return value
+
+    def _pass_failed(self, error: Exception) -> None:
+        """Go on behind a batch whose items raised an error, when the next one is asked for, as torch does.
+
+        Where that cannot be, the iteration is over, and says so: it never seems complete.
+        """
+        progress = self._progress
+        if progress.num_workers is not None or isinstance(error, HeadraceError) or not progress.asked:
+            self._ended_by = f"{type(error).__name__}: {error}"
+            return
+        progress.take()
+        self._sampler_iter = chain([index for index, _ in progress.asked], self._sampler_iter)
+        progress.asked.clear()
+        self._run = None
 
     def close(self) -> None:
         """End the workers. Harmless at any time."""
         self._engine.close()
 
 
-def _tasks_of(indices: Iterator[Any], draws: Draws, first: int, asked: deque[bytes]) -> Iterator[MapTask]:
+def _tasks_of(indices: Iterator[Any], draws: Draws, first: int, asked: deque[tuple[Any, bytes]]) -> Iterator[MapTask]:
     """Yield the tasks of what a sampler gives. A function, so that a dropped iterator is no garbage cycle."""
     for number, given in enumerate(indices, first):
         index = list(given) if hasattr(given, "__next__") else given
-        asked.append(encode_index(index))
+        asked.append((index, encode_index(index)))
         yield MapTask(draws, number, index)
 
 
