@@ -2,10 +2,10 @@
 
 Run `python benchmarks/ray_workers.py` (`--quick` for a short look, `--json PATH` for the figures); needs
 `headrace[ray]`. An item is a float32 array that a worker fills, and of which the consumer reads two elements. Of Ray
-itself there are actors that return an array a call, with as many calls under way as our workers have tickets, taken in order; and a
-streaming generator for each actor. Turns are interleaved, and the median is shown. "processor us" is what the trainer's
-process used for an item. Also shown: how long the first item takes, on a cluster that runs, and how long the consumer
-waits when an actor is killed.
+itself there are actors that return an array a call, with as many calls under way as our workers have tickets, taken
+in order; and a streaming generator for each actor. Turns are interleaved, and the median is shown. "processor us" is
+what the trainer's process used for an item. Also shown: how long the first item takes, on a cluster that runs, and
+how long the consumer waits when an actor is killed.
 """
 
 from __future__ import annotations
