@@ -55,6 +55,8 @@ def resolve_inside(root: str | os.PathLike[str], path: str | os.PathLike[str]) -
     try:
         real_root = Path(root).resolve()
         real_path = (real_root / path).resolve()
+        if real_path.is_symlink():  # as before Python 3.13, where `resolve` itself said so
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
     except (OSError, RuntimeError, ValueError) as error:  # too long; a loop of links; a null character
         raise SourceError(f"{os.fspath(path)!r} is not a usable path: {error}", where=str(root)) from error
     if not real_path.is_relative_to(real_root):
