@@ -7,7 +7,6 @@ for, and secrets in a URL are not shown. No request is sent to a store.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import stat
@@ -55,8 +54,8 @@ def resolve_inside(root: str | os.PathLike[str], path: str | os.PathLike[str]) -
     try:
         real_root = Path(root).resolve()
         real_path = (real_root / path).resolve()
-        if real_path.is_symlink():  # as before Python 3.13, where `resolve` itself said so
-            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        if real_path.is_symlink():
+            real_path.stat()  # raises: it is a loop, of which `resolve` itself says so before Python 3.13
     except (OSError, RuntimeError, ValueError) as error:  # too long; a loop of links; a null character
         raise SourceError(f"{os.fspath(path)!r} is not a usable path: {error}", where=str(root)) from error
     if not real_path.is_relative_to(real_root):
