@@ -7,6 +7,7 @@ for, and secrets in a URL are not shown. No request is sent to a store.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import stat
