@@ -89,10 +89,10 @@ class WorkerConnection:
             lifeline_of_worker, self._lifeline_fd = os.pipe2(os.O_CLOEXEC)
             fds.append(lifeline_of_worker)
             self.channel, theirs = Channel.pair()
-            self.reader = ArenaReader(fds[0], max_leases=max_leases, copy_bytes=copy_bytes)
-            self.rings = TrainerRings(fds[1])
-            self._status = StatusPage(fds[2])
             with theirs:
+                self.reader = ArenaReader(fds[0], max_leases=max_leases, copy_bytes=copy_bytes)
+                self.rings = TrainerRings(fds[1])
+                self._status = StatusPage(fds[2])
                 start((theirs.fileno(), *fds))  # in the order of WorkerFds
         except BaseException:
             self.disown()
