@@ -271,3 +271,14 @@ def test_a_forked_child_draws_as_it_would_have(watched):
     seed_globals(1, "test")
     assert len(of_python) == 3  # Python seeds each child anew
     assert of_numpy == {np.random.random()}
+
+
+@pytest.mark.parametrize("refused", [lambda: np.random.seed(-1), lambda: np.random.set_state(("MT19937", [1]))])
+def test_what_refuses_a_seed_or_a_state_leaves_the_one_before(refused):
+    def drawn(lazily):
+        seed_globals(3, "a test", lazily=lazily)
+        with pytest.raises((ValueError, TypeError, IndexError)):
+            refused()
+        return np.random.random(3).tolist()
+
+    assert drawn(lazily=True) == drawn(lazily=False)

@@ -11,6 +11,7 @@ TEXTS = {**ROWS, "t": ["a", "b", "c"]}
 
 @pytest.fixture
 def hub():
+    pytest.importorskip("datasets.arrow_dataset")  # a folder of these tests has the name of the package
     return pytest.importorskip("datasets", reason="tables of Hugging Face")
 
 
@@ -76,3 +77,22 @@ def test_a_data_frame_may_have_texts_arrays_and_a_collate(pandas):
 def test_columns_of_one_name_are_refused(pandas):
     with pytest.raises(ConfigError, match="several columns 'a'"):
         DataLoader(pandas.DataFrame([[1, 2]], columns=["a", "a"]), batch_size=1)
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_rows_that_are_not_what_is_stored_come_as_they_are(hub, num_workers):
+    def found(dataset):
+        with DataLoader(dataset, batch_size=2, num_workers=num_workers) as loader:
+            return [
+                {key: getattr(value, "tolist", lambda v=value: v)() for key, value in batch.items()} for batch in loader
+            ]
+
+    mixed = hub.Dataset.from_dict({"y": [1, 2], "words": [["a", "b"], ["c", "d"]]})
+    assert found(mixed)[0].keys() == {"y", "words"}
+    features = hub.Features({"y": hub.Value("int64"), "t": hub.Value("large_string")})
+    assert found(hub.Dataset.from_dict({"y": [1, 2], "t": ["a", "b"]}, features=features)) == [
+        {"y": [1, 2], "t": ["a", "b"]}
+    ]
+    table = hub.Dataset.from_dict({"x": [1, 2], "y": [3, 4]})
+    assert found(table.with_format("numpy", columns=["x"])) == [{"x": [1, 2]}]
+    assert found(table.with_transform(lambda rows: {"z": [10 * x for x in rows["x"]]})) == [{"z": [10, 20]}]

@@ -211,3 +211,48 @@ def test_what_is_no_state_or_does_not_fit_is_refused():
     lacking.load_state_dict(state)
     with pytest.raises(ResumeError, match="0 generators"):
         next(iter(lacking))
+
+
+class ShuffledByTheWorker(torch_data.IterableDataset):
+    """Its order is that of the seed that torch gives each worker."""
+
+    def __iter__(self):
+        yield from np.random.default_rng(torch_data.get_worker_info().seed).permutation(12).tolist()
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_resumed_stream_has_the_order_of_its_workers_seed(stays):
+    def opened():
+        return DataLoader(ShuffledByTheWorker(), batch_size=2, num_workers=1, persistent_workers=stays)
+
+    torch.manual_seed(1)
+    with opened() as loader:
+        iterator = iter(loader)
+        first = [next(iterator).tolist() for _ in range(2)]
+        state = loader.state_dict()
+        rest = [batch.tolist() for batch in iterator]
+        torch.manual_seed(7)
+        assert ([batch.tolist() for batch in loader][2:] == rest) is stays  # as in torch: their seed stays
+        loader.load_state_dict(state)
+        assert [batch.tolist() for batch in loader] == rest
+    torch.manual_seed(9)
+    with opened() as loader:
+        loader.load_state_dict(json.loads(json.dumps(state)))
+        assert [batch.tolist() for batch in loader] == rest
+    assert sorted(number for batch in first + rest for number in batch) == list(range(12))
+
+
+class Keys(torch_data.Dataset):
+    def __getitem__(self, key):
+        return str(key)[:3]
+
+
+def test_keys_that_no_format_has_are_keys_all_the_same():
+    keys = [2**70, "\udcff.wav", "plain"]
+    loader = DataLoader(Keys(), sampler=keys, batch_size=1)
+    iterator = iter(loader)
+    assert next(iterator) == ["118"]
+    state = loader.state_dict()
+    loader = DataLoader(Keys(), sampler=keys, batch_size=1)
+    loader.load_state_dict(state)
+    assert len(list(loader)) == 2

@@ -335,3 +335,13 @@ def test_an_ordinary_script_prints_the_same_with_the_import_swapped(tmp_path):
         printed.append(done.stdout)
     assert len(printed[1].splitlines()) == 12
     assert printed[1] == printed[0]
+
+
+def test_closing_a_loader_ends_the_workers_of_iterators_that_live():
+    with DataLoader(Asking(), batch_size=1, num_workers=1) as loader:
+        iterator = iter(loader)
+        next(iterator)
+    with pytest.raises(HeadraceError, match="closed"):
+        next(iterator)
+    assert len(list(loader)) == 8  # others start
+    loader.close()

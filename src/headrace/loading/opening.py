@@ -60,8 +60,9 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
 def _known_table(dataset: Any, options: LoaderOptions) -> Any:
     """Return what is read in place of a table of another library; all else as it is.
 
-    A `datasets.Dataset` becomes a source, whose lengths are known; its rows are left as they are for a collate of the
-    user's, and where they have texts, which nobody has said how to encode.
+    A `datasets.Dataset` of numbers becomes a source, whose lengths are known. Its rows are left as they are for a
+    collate of the user's, where a format or a transform makes them, and where there are texts, recordings or the like,
+    unless lengths are needed.
 
     Raises:
         ConfigError: It is several tables, or one whose columns cannot be told apart.
@@ -74,11 +75,24 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
             f"a {type(dataset).__name__} has one dataset for each split: {names}",
             fix=f"give one of them: dataset[{next(iter(dataset), 'train')!r}]",
         )
-    if options.collate is None and _is_of_module(dataset, "datasets", "Dataset"):
-        has_texts = any(getattr(feature, "dtype", None) == "string" for feature in dataset.features.values())
-        if options.batching.needs_lengths or not has_texts:
-            return sources.HuggingFaceSource(dataset)
+    is_table = options.collate is None and _is_of_module(dataset, "datasets", "Dataset")
+    if is_table and (options.batching.needs_lengths or _is_as_stored(dataset)):
+        return sources.HuggingFaceSource(dataset)
     return dataset
+
+
+def _is_as_stored(dataset: Any) -> bool:
+    """Tell whether the rows of a `datasets.Dataset` are what is stored, and numbers only."""
+    form = dataset.format
+    is_formatted = form["type"] is not None or set(form["columns"]) != set(dataset.column_names)
+    return not is_formatted and all(map(_is_of_numbers, dataset.features.values()))
+
+
+def _is_of_numbers(feature: Any) -> bool:
+    while (inner := getattr(feature, "feature", None)) is not None:  # of a list
+        feature = inner
+    dtype = getattr(feature, "dtype", None)
+    return isinstance(dtype, str) and dtype.startswith(("bool", "int", "uint", "float"))
 
 
 def _is_of_module(value: Any, module: str, *classes: str) -> bool:

@@ -256,14 +256,14 @@ class _LazyTwister(MT19937):
 
     @state.setter
     def state(self, value: Any) -> None:
-        of_numpy.take()
+        of_numpy.settle()
         self.real.state = value
 
     def __reduce__(self) -> Any:
         return self.settled().__reduce__()
 
     def _legacy_seeding(self, seed: Any) -> None:
-        of_numpy.take()
+        of_numpy.settle()  # before: it may be refused
         self.real._legacy_seeding(seed)  # type: ignore[attr-defined, unused-ignore]
 
 

@@ -8,6 +8,7 @@ state can be saved at any batch (`state.py`).
 from __future__ import annotations
 
 import functools
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -56,6 +57,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
     _warm: Engine | None = None  # keeps the process that imports torch for the workers of all epochs
     _progress: _Progress | None = None
     _resumed: TorchState | None = None
+    _iterators: weakref.WeakSet[_TorchIterator] | None = None  # all that live
 
     if not TYPE_CHECKING:  # whoever reads the source sees torch's signature, which is inherited
 
@@ -74,7 +76,11 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
         if self.num_workers:
             self._prepare()
             self.check_worker_number_rationality()
-        return _TorchIterator(self)
+        iterator = _TorchIterator(self)
+        if self._iterators is None:
+            self._iterators = weakref.WeakSet()
+        self._iterators.add(iterator)
+        return iterator
 
     # --- state ---
 
@@ -122,9 +128,9 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
         return None if self._progress is None else self._progress.report
 
     def close(self) -> None:
-        """End the workers; harmless twice. Iterating starts them again."""
-        iterator, self._iterator = self._iterator, None
-        if iterator is not None:
+        """End the workers, also those of iterators that live; harmless twice. Iterating again starts others."""
+        iterators, self._iterators, self._iterator = self._iterators, None, None
+        for iterator in iterators or ():
             iterator.close()
         warm, self._warm = self._warm, None
         if warm is not None:
@@ -138,7 +144,7 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what belongs to this process."""
-        return {**self.__dict__, "_iterator": None, "_warm": None, "_progress": None}
+        return {**self.__dict__, "_iterator": None, "_iterators": None, "_warm": None, "_progress": None}
 
 
 class _Progress:
@@ -224,6 +230,8 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         with nullcontext() if resumed is None else kept_globals():
             super().__init__(loader)
         self._epoch = 0
+        if resumed is not None:
+            self._base_seed = resumed.seed  # before the workers are made, who have it in their get_worker_info()
         self._engine = self._open_engine(loader)
         self._begin(loader, generators, saved, resumed)
 
@@ -233,6 +241,10 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         with nullcontext() if resumed is None else kept_globals():
             super()._reset(loader, first_iter)
         self._epoch += 1
+        if resumed is not None and resumed.seed != self._base_seed:  # the workers have another one
+            self._engine.close()
+            self._base_seed = resumed.seed
+            self._engine = self._open_engine(loader)
         self._begin(loader, generators, saved, resumed)
 
     def _begin(self, loader: DataLoader, generators: Generators, saved: Any, resumed: TorchState | None) -> None:

@@ -157,7 +157,10 @@ def process_generators(states: list[str] | None) -> Iterator[None]:
 
 def encode_index(index: Any) -> bytes:
     """Return what the digest of an order takes of what a sampler gave."""
-    return msgspec.msgpack.encode(index, enc_hook=_plain)
+    try:
+        return msgspec.msgpack.encode(index, enc_hook=_plain)
+    except (OverflowError, UnicodeEncodeError):  # a hash of more than 64 bits; a file name that is no text
+        return repr(index).encode(errors="surrogatepass")
 
 
 def _plain(value: Any) -> Any:
