@@ -4,6 +4,7 @@ import dataclasses
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -116,6 +117,38 @@ def test_a_run_that_a_forked_child_goes_on_with_says_whose_it_is():
             assert "belongs to the process that forked" in pipe.read()
         os.waitpid(child, 0)
         assert [delivered.value for delivered in run] == [2, 4, 6, 8]
+
+
+def test_a_forked_child_does_not_change_the_workers_of_its_parent():
+    with Engine(Job(double), num_workers=2, executor="process") as engine:
+        run = engine.run([[i] for i in range(5)])
+        assert next(run).value == 0
+        read, write = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                engine.resize(3)
+            except HeadraceError as error:
+                os.write(write, str(error).encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with open(read) as pipe:
+            assert "belongs to the process that forked" in pipe.read()
+        os.waitpid(child, 0)
+        assert [delivered.value for delivered in run] == [2, 4, 6, 8]
+
+
+def test_what_makes_payloads_may_ask_for_more_workers():
+    def payloads(engine):
+        for number in range(12):
+            time.sleep(0.005)  # slow: the consumer waits for it
+            if number in (2, 7):
+                engine.resize(2 if number == 2 else 1)
+            yield [number]
+
+    with Engine(Job(double), num_workers=1, executor="process") as engine:
+        assert [delivered.value for delivered in engine.run(payloads(engine))] == [2 * number for number in range(12)]
 
 
 def megabytes(info):

@@ -242,6 +242,7 @@ def test_a_timeout_ends_the_wait_for_a_batch():
         next(iterator)
 
 
+@pytest.mark.filterwarnings("ignore:start_method='fork':RuntimeWarning")  # other tests may have left threads
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_multiprocessing_context_says_how_workers_start(method):
     loader = DataLoader(cases.Items(int, 4), batch_size=2, num_workers=1, multiprocessing_context=method)

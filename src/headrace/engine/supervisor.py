@@ -134,7 +134,8 @@ class Supervisor:
         if self._over or (self._fatal is not None and not isinstance(event, ResultRequested)):
             self.workers_are_lost |= isinstance(event, Exited | SetupFailed)
             return []
-        return self._decide(_HANDLERS[type(event)](self, event))
+        actions = _HANDLERS[type(event)](self, event)
+        return actions if type(event) is Resized else self._decide(actions)  # it may come while a payload is pulled
 
     def handle_answers(self, answers: Iterable[Answer]) -> list[Action]:
         """Do as `handle` does, for answers that came together.

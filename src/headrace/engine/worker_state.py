@@ -247,6 +247,7 @@ class Workforce:
             if not state.unanswered:
                 state.quiet_since, state.warned = now, False
             state.unanswered.append(ticket)
+        self._find_idle()
         return chosen
 
     def assign_items(self, num: int, limit: int, now: float) -> list[Assign]:
@@ -261,7 +262,13 @@ class Workforce:
             state.unanswered.append(ticket)
             self.holders[ticket] = worker_idx
             assigned.append(Assign(worker_idx, ticket))
+        self._find_idle()
         return assigned
+
+    def _find_idle(self) -> None:
+        """Find out who has nothing to do, where nobody is chosen for that: what was noted of it would only grow."""
+        self.idle.clear()
+        self.idle.extend(worker_idx for worker_idx, state in enumerate(self.states) if not state.unanswered)
 
     def _choose_idle(self, first: int, num: int, now: float) -> list[int]:
         """Give one ticket to each worker that has none; return to whom."""

@@ -72,8 +72,7 @@ class Workers:
         """
         if self._is_closed:
             raise HeadraceError("this engine is closed", fix="make a new one")
-        if os.getpid() != self._pid:
-            raise HeadraceError("this engine belongs to the process that forked this one", fix="make a new one")
+        self._check_owner()
         if self._is_stopping:
             self.stop()
         if self._is_started:
@@ -86,12 +85,18 @@ class Workers:
             self.stop()
             raise
 
+    def _check_owner(self) -> None:
+        if os.getpid() != self._pid:
+            raise HeadraceError("this engine belongs to the process that forked this one", fix="make a new one")
+
     def resize(self, num_workers: int) -> None:
         """Have so many workers from the next run on.
 
         Raises:
             ConfigError: The executor cannot have others than it was started with.
+            HeadraceError: This process was forked from the one that made the engine.
         """
+        self._check_owner()
         if self._is_started and not self.executor.is_resizable and num_workers != self.num_workers:
             raise ConfigError(
                 f"workers of {type(self.executor).__name__} cannot come and go",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Iterator
 from typing import Protocol
 
@@ -116,11 +117,14 @@ class PooledReader(WholeSeqReader):
     def _take(self, first: int, asked: NDArray[np.int64], block: SeqBlock) -> None:
         self._first, self._asked, self._block, self._offsets = first, asked, block, None
         if len(block) != len(asked):  # some were left out: which ones is known by the corpus indices
-            came = list(block.corpus_indices or ())
+            came, wanted = list(block.corpus_indices or ()), asked.tolist()
+            num_came, num_wanted = Counter(came), Counter(wanted)
             self._offsets, offset = [], 0
-            for corpus_idx in asked.tolist():
+            for corpus_idx in wanted:
                 is_here = offset < len(came) and came[offset] == corpus_idx
-                self._offsets.append(offset if is_here else None)
+                # Of one that is there several times, and not as often as it should be, nobody knows which did come.
+                is_sure = is_here and num_came[corpus_idx] == num_wanted[corpus_idx]
+                self._offsets.append(offset if is_sure else None)
                 offset += is_here
 
     def _left_out(self, number: int) -> SourceError:
