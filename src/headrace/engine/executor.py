@@ -31,8 +31,8 @@ from typing import Any, ClassVar
 from headrace.errors import ConfigError, did_you_mean
 
 from .events import Event
-from .memory.memfd import create_memfd
 from .memory.lease import MemoryWatcher
+from .memory.memfd import create_memfd
 from .user.job import Job, Mode
 from .user.worker_info import RunsIn
 
