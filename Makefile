@@ -56,11 +56,11 @@ imports: $(VENV)/.installed-dev
 
 examples: $(VENV)/.installed-dev
 	@echo "== examples in README.md, docs/ and docstrings"
-	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules --doctest-ignore-import-errors --ignore=src/headrace/adapters --ignore=src/headrace/torch README.md docs/*.md src
+	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules --doctest-ignore-import-errors --ignore=src/headrace/adapters --ignore=src/headrace/torch README.md docs src
 
 docs: $(VENV)/.installed-dev
 	@echo "== docs"
-	@site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
+	@export NO_MKDOCS_2_WARNING=1; site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
 
 bench: $(VENV_ALL)/.installed-bench
 	@set -e; for script in $(filter-out benchmarks/goals.py,$(wildcard benchmarks/*.py)); do \
