@@ -1,4 +1,4 @@
-"""What one HDF5 file in RETURNN's layout (docs/how-to/hdf.md) holds: keys, dtypes, lengths, tags, and where the bytes are.
+"""What one HDF5 file in RETURNN's layout (docs/how-to/hdf.md) holds: keys, dtypes, lengths, tags, where bytes are.
 
 The layout (RETURNN's): `inputs` is the key "data", `targets/data/<key>` are the others, each with all sequences one
 after the other along the first axis. `seqLengths[N, C]` has a column for `inputs`, if there are any, then one for
