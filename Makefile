@@ -37,7 +37,7 @@ test-all: $(STAMP_ALL)
 	@$(BIN_ALL)/python -m pytest $(PYTEST_ARGS)
 
 test-installs: $(VENV)/.installed-test
-	@TORCH='$(TORCH)' HEADRACE_TEST_INSTALLS=$(if $(EXTRAS),extras,core) $(BIN)/python -m pytest tests/test_clean_installs.py $(PYTEST_ARGS)
+	@TORCH='$(TORCH)' HEADRACE_TEST_INSTALLS=$(if $(EXTRAS),extras,core) $(BIN)/python -m pytest -o faulthandler_timeout=0 tests/test_clean_installs.py $(PYTEST_ARGS)
 
 check: lint types imports examples docs
 
