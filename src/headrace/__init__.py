@@ -113,6 +113,8 @@ if TYPE_CHECKING:
     from .sources import init_vocabulary as init_vocabulary
     from .sources import open_source as open_source
     from .specs import DataSpec as DataSpec
+    from .vocabularies import WithEnds as WithEnds
+    from .vocabularies import next_token_fields as next_token_fields
 
 _ROOM_OF = {
     "adapters.lhotse": ("LhotseDataLoader",),
@@ -213,6 +215,7 @@ _ROOM_OF = {
         "open_source",
     ),
     "specs": ("DataSpec",),
+    "vocabularies": ("WithEnds", "next_token_fields"),
 }
 _get_name, __dir__ = export_lazily(__name__, _ROOM_OF)
 

@@ -55,8 +55,9 @@ def test_patterns_braces_and_folders_are_the_same_at_every_entrance(corpus: Path
     for files in (folder, str(folder / "*"), str(folder / f"p{{0..2}}.{kind}"), str(folder / f"p{{0,1,2}}.{kind}")):
         assert content(open_source(files)) == expected
         assert content(cls(files)) == expected  # type: ignore[call-arg]
-        with hr.DataLoader(hr.SourceDataset(files), batch_size=2) as loader:
-            assert [tag for batch in loader for tag in batch.tags] == [tag for tag, _ in expected]
+        for data in (hr.SourceDataset(files), files):
+            with hr.DataLoader(data, batch_size=2) as loader:
+                assert [tag for batch in loader for tag in batch.tags] == [tag for tag, _ in expected]
     assert [tag[0] for tag, _ in content(cls(str(folder / f"p{{2,0}}.{kind}")))][:: len(expected) // 3] == ["2", "0"]  # type: ignore[call-arg]
 
 
@@ -80,7 +81,7 @@ def test_a_web_server_is_read_as_the_files_are_and_a_changed_file_anew(corpus: P
         copy = pickle.loads(pickle.dumps(source))
         assert content(copy) == content(source) == expected
         assert content(TarSource(server.url("p{0..1}.tar"))) == expected
-        loader = hr.DataLoader(hr.SourceDataset(urls), batch_size=2, num_workers=2)
+        loader = hr.DataLoader(server.url("p{0,1}.tar"), batch_size=2, num_workers=2)
         with loader:
             assert [tag for batch in loader for tag in batch.tags] == [tag for tag, _ in expected]
         num_reads = server.num_requests()
@@ -116,3 +117,10 @@ def test_a_store_is_read_by_patterns_and_folders(corpus: Path, monkeypatch: pyte
 def test_what_is_named_by_its_path_is_not_read_by_a_url() -> None:
     with pytest.raises(ConfigError, match=r"(?s)named by the paths.*headrace convert"):
         hr.sources.AudioFolderSource("https://example.org/recordings/a.wav")
+
+
+def test_the_text_of_a_config_is_none_of_a_pattern(corpus: Path) -> None:
+    path = corpus / "hdf" / "p1.hdf"
+    for config in (f"{{'class': 'HDFDataset', 'files': ['{path}'], 'name': 'x'}}", f"HDFDataset:files=['{path}']"):
+        with hr.DataLoader(config, batch_size=3) as loader:
+            assert next(iter(loader)).tags == ["1-0", "1-1", "1-2"]
