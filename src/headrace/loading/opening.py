@@ -44,8 +44,8 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
     elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise ConfigError(
-            f"a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and __getitem__, or an "
-            f"iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
+            f"a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and "
+            f"__getitem__, or an iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
         )
     elif not _is_map_style(dataset):
         if isinstance(dataset, Iterator):
