@@ -14,14 +14,14 @@ from headrace.datasets import gathering
 from headrace.errors import ConfigError, SourceError
 from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
+from headrace.show.drawing import format_count, format_seconds
+from headrace.show.reporters import report_progress
 from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
 
 from .console import bold, open_messages, open_output, print_json
-from .drawing import format_count, format_seconds
 from .opening import class_of, open_corpus, parse_settings
 from .options import AsJson, SourceClass, SourceSettings
-from .progress import report_progress
 
 _INDEX_MAGIC = b"HRINDEX\n"
 _PATIENCE_SECONDS = 2.0  # what takes less is over before anybody looks at a bar

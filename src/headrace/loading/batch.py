@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError, did_you_mean
+from headrace.show.card import Card, layout_of_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +163,19 @@ class Batch(Mapping[str, Any]):
         return 1 - self.num_frames / (rows * frames) if rows * frames else 0.0
 
     def __repr__(self) -> str:
-        layout = ", ".join(
-            f"{key}: {value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else f"{key}: {len(value)} values"
-            for key, value in self.arrays.items()
-        )
+        layout = ", ".join(f"{key}: {layout_of_value(value)}" for key, value in self.arrays.items())
         return f"<Batch {self.position} of epoch {self.epoch}, {self.num_seqs} sequences, {layout}>"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("place", f"batch {self.position}, step {self.step} of epoch {self.epoch}"),
+            ("size", f"{self.num_seqs:,} sequences, {self.num_frames:,} frames, {self.padding_share:.1%} padding"),
+        ]
+        if self.is_repeat:
+            facts.append(("repeat", "fills up the last step: give it no weight"))
+        layouts = {key: layout_of_value(value) for key, value in self.arrays.items()}
+        lengths = {key: np.asarray(lengths) for key, lengths in self.lengths.items()}
+        return Card("Batch", facts, layouts, lengths).html()
 
 
 class _NoKeyError(SourceError, KeyError):
