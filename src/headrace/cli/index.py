@@ -16,6 +16,7 @@ from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
 from headrace.show.drawing import format_count, format_seconds
 from headrace.show.reporters import report_progress
+from headrace.show.watched import PATIENCE_SECONDS
 from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
 
@@ -24,7 +25,6 @@ from .opening import class_of, open_corpus, parse_settings
 from .options import AsJson, SourceClass, SourceSettings
 
 _INDEX_MAGIC = b"HRINDEX\n"
-_PATIENCE_SECONDS = 2.0  # what takes less is over before anybody looks at a bar
 
 
 def index(
@@ -52,7 +52,7 @@ def index(
     corpus_files.check()
     start = time.perf_counter()
     with (
-        report_progress(open_messages(), "indexing", unit="part", quiet=as_json, after=_PATIENCE_SECONDS) as tell,
+        report_progress(open_messages(), "indexing", unit="part", quiet=as_json, after=PATIENCE_SECONDS) as tell,
         gathering(num_workers=num_workers, tell=tell),
     ):
         if verify:

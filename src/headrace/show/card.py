@@ -145,8 +145,8 @@ def sparkline(lengths: NDArray[Any]) -> str:
     shortest, longest = int(sample.min()), int(sample.max())
     if shortest == longest:
         return ""  # nothing to see
-    num_bins = min(_NUM_BINS, longest - shortest + 1)
-    counts, _ = np.histogram(sample, bins=num_bins, range=(shortest, longest + 1))
+    width = -(-(longest - shortest + 1) // _NUM_BINS)  # whole, so that all bins hold as many lengths
+    counts = np.bincount((sample - shortest) // width)
     heights = np.ceil(counts / counts.max() * (len(_BLOCKS) - 1)).astype(int)
     return "".join(_BLOCKS[height] for height in heights.tolist())
 

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli import progress
+from headrace.show import reporters as progress
 from headrace.show.reporters import describe_state, open_reporter
 
 
