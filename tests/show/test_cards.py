@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
+from headrace.pipes.iter import IterableWrapper
 from headrace.show.card import Card, describe_lengths, sparkline
 
 HOSTILE = "<script>alert('x')</script>&\"<b>"
@@ -74,6 +75,8 @@ MAKERS = {
     "loader": lambda path: hr.DataLoader(hr.HDFDataset([path], name=HOSTILE), batching=hr.FrameBudget(50)),
     "items": lambda path: hr.DataLoader([1, 2, 3], batch_size=2),
     "stream": lambda path: hr.DataLoader(Stream(), batch_size=1),
+    "dataloader2": lambda path: hr.DataLoader2(IterableWrapper([1, 2])),
+    "lhotse": lambda path: hr.LhotseDataLoader({}, [[1], [2]], num_workers=0),
     "progress": lambda path: hr.progress(hr.DataLoader([1, 2, 3], batch_size=2)),
 }
 
