@@ -86,6 +86,7 @@ class Seat:
         dead_seconds: How long an agent may say nothing.
         losses: Of all workers of the executor.
         write_welcome: Makes what an agent is given.
+        unsent: Of the executor: it is in there when there is something to `flush`.
 
     Attributes:
         link: The connection to its agent, if there is one.
@@ -102,6 +103,7 @@ class Seat:
         dead_seconds: float,
         losses: LossesByHost,
         write_welcome: WriteWelcome,
+        unsent: set[Seat],
     ) -> None:
         self.worker_idx = worker_idx
         self.memory = memory
@@ -115,6 +117,7 @@ class Seat:
         self._dead_seconds = dead_seconds
         self._losses = losses
         self._write_welcome = write_welcome
+        self._unsent = unsent
         self._launched: Launched | None = None
         self._queue: list[ToAgent] = []  # for an agent that has not connected yet
         self._refused: ConfigError | None = None
@@ -152,6 +155,7 @@ class Seat:
         queue, self._queue = self._queue, []
         for message in queue:
             link.put(message)
+        self._unsent.add(self)
 
     def refuse(self, error: ConfigError) -> None:
         """Take note that the agent that came cannot be used."""
@@ -162,7 +166,7 @@ class Seat:
         if self.link is not None:
             self.has_exited, self.starved_since = False, None
             self._num_restarts += 1
-            self.link.put(RestartWorker(first_item))
+            self.put(RestartWorker(first_item))
             return
         self.end(0.0)
         self.vacant_since = time.monotonic()
@@ -221,7 +225,7 @@ class Seat:
         if self.link is None:
             self._queue = [begin]
         else:
-            self.link.put(begin)
+            self.put(begin)
 
     def put(self, message: ToAgent) -> None:
         """Say something with the next `flush`."""
@@ -229,9 +233,11 @@ class Seat:
             self._queue.append(message)
         else:
             self.link.put(message)
+            self._unsent.add(self)
 
     def flush(self, *, tells_freed: bool = False) -> None:
         """Send what the connection takes; of what was freed, tell if it is worth a message."""
+        self._unsent.discard(self)
         link = self.link
         if link is None:
             return
@@ -256,14 +262,14 @@ class Seat:
         """
         if self.starved_since is not None and now - self.starved_since > _HOARD_SECONDS and self.link is not None:
             self.starved_since = None
-            self.link.put(GiveUpWaiting(self._starved_at, self.memory.held_bytes))
+            self.put(GiveUpWaiting(self._starved_at, self.memory.held_bytes))
 
     def ask_stack(self) -> bool:
         """Ask for the stack of the worker; tell whether there is anybody to ask."""
         self.stack = None
         if self.link is None or self.has_exited:
             return False
-        self.link.put(AskStack())
+        self.put(AskStack())
         self.link.flush()
         return True
 
@@ -289,6 +295,7 @@ class Seat:
                 events.append(event)
         if link.lost is not None:
             self.lose(now, link.lost)
+            events += self._tell_end(now)
         return events
 
     def _take(self, message: FromAgent, waited: float) -> Event | None:
@@ -334,45 +341,58 @@ class Seat:
             self._lost = now, why
         self.hang_up()
 
-    def look_after(self, now: float, *, was_heard: bool) -> Event | None:
-        """Return what follows from the silence of an agent, or from its end.
+    def look_after(self, now: float, waited: float) -> list[Event]:
+        """Return what follows from the silence of an agent, or from its end, and what was not heard of it yet.
 
         Args:
             now: On the clock of the system.
-            was_heard: Whether there is something to be read from it now.
+            waited: On the clock of waiting.
         """
-        if self.link is not None and self.link.lost is not None:  # found out when something was sent
-            self.lose(now, self.link.lost)
-        if self.link is not None:
-            if self._heard_at == 0.0 or was_heard or (self._is_new and self.link.num_sent != self._num_sent):
-                self._heard_at = now
-            self._num_sent = self.link.num_sent
-            limit = max(self._dead_seconds, _FIRST_SECONDS) if self._is_new else self._dead_seconds
-            if now - self._heard_at <= limit:
-                return None
+        link = self.link
+        if link is None:
+            return self._tell_end(now)
+        if link.lost is not None:  # found out when something was sent
+            self.lose(now, link.lost)
+            return self._tell_end(now)
+        if self._heard_at == 0.0 or (self._is_new and link.num_sent != self._num_sent):
+            self._heard_at = now
+        self._num_sent = link.num_sent
+        events: list[Event] = []
+        if link.is_patient or self._is_silent(now):  # which may be because nobody has listened
+            events += self.receive(now, waited)
+        if self.link is not None and self._is_silent(now):
             self.lose(now, f"its agent there has said nothing for {now - self._heard_at:.1f} s")
+            events += self._tell_end(now)
+        return events
+
+    def _is_silent(self, now: float) -> bool:
+        limit = max(self._dead_seconds, _FIRST_SECONDS) if self._is_new else self._dead_seconds
+        return now - self._heard_at > limit
+
+    def _tell_end(self, now: float) -> list[Event]:
+        """Return the end of a worker without a connection, if it was not told and all that is to be known of it is."""
         refused, self._refused = self._refused, None
         if refused is not None:
             self.has_exited = True
-            return SetupFailed(self.worker_idx, Failure.of(refused))
+            return [SetupFailed(self.worker_idx, Failure.of(refused))]
         if self.has_exited:
-            return None
+            return []
         ending = self._launched.ending() if self._launched is not None else None
         if self._lost is not None:
             lost_at, why = self._lost
             is_waiting = self._launched is not None and not self.takes_any and now - lost_at < _ENDING_SECONDS
             if ending is None and is_waiting:
-                return None
+                return []
             cause = f"on {self._host} was lost with its connection: {why}"
             accident = self._losses.accident_of(self._host, self._connected_at, lost_at)
             return self._report_exit(f"{cause}; its agent {ending}" if ending is not None else cause, accident)
         if ending is not None:
             return self._report_exit(f"has an agent, {self._launched_where()}, that {ending} before it had connected")
-        return None
+        return []
 
     def _launched_where(self) -> str:
         return "" if self._launched is None else self._launched.where
 
-    def _report_exit(self, cause: str, accident: int | None = None) -> Exited:
+    def _report_exit(self, cause: str, accident: int | None = None) -> list[Event]:
         self.has_exited = True
-        return Exited(self.worker_idx, cause, accident=accident)
+        return [Exited(self.worker_idx, cause, accident=accident)]
