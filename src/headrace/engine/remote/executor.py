@@ -3,7 +3,8 @@
 The trainer listens, a launcher has agents started, which connect back, show that they know the secret of the run, and
 are given the job. Results come straight into memory that is reused, with the leases of local ones. Invariants: no
 method waits for a worker, but `stack_of` for up to a second, and `close`; an agent that is gone, or says nothing for
-`dead_seconds`, is the death of its worker, which the supervisor decides about; what is said of silence is said only
+`dead_seconds`, is the death of its worker, which the supervisor decides about, and one whose connection breaks has
+`return_seconds` to come back; what is said of silence is said only
 after all that had come was read, because the consumer may have been away for hours; what a ticket costs does not depend
 on how many workers there are.
 """
@@ -67,6 +68,8 @@ class RemoteExecutor(Executor):
         max_bytes: Limit on the memory that results of each worker take, here and there, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
         dead_seconds: After how long a machine that says nothing is taken for dead.
+        return_seconds: When a connection breaks, the worker lives on and connects again, and nothing is lost: for so
+            long. After that it is taken for dead, too. 0: at once.
         max_workers: Where somebody else starts the workers: those that connect while an epoch runs join, up to so many
             in all, until the consumer asks for fewer. `None`: they wait until one is missing.
         checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
@@ -91,12 +94,15 @@ class RemoteExecutor(Executor):
         max_bytes: int = 2 << 30,
         threads_per_worker: int = 1,
         dead_seconds: float = 2.0,
+        return_seconds: float = 2.0,
         max_workers: int | None = None,
         checks_values: bool | None = None,
         tls: Tls | None = None,
     ) -> None:
         if not dead_seconds > 0:
             raise ConfigError(f"dead_seconds is {dead_seconds}", fix="give seconds, more than 0")
+        if not return_seconds >= 0:
+            raise ConfigError(f"return_seconds is {return_seconds}", fix="give seconds, 0 or more")
         self._launcher = launcher
         self._host = launcher.host if host is None else host
         self._secret = choose_secret(secret, is_shared=not launcher.starts)
@@ -106,7 +112,7 @@ class RemoteExecutor(Executor):
         self._port = SharedPort(self._host, check_count("port", port, maximum=(1 << 16) - 1), self._secret, tls)
         self._max_bytes = check_count("max_bytes", max_bytes, minimum=1, maximum=1 << 48)
         self._num_threads = check_count("threads_per_worker", threads_per_worker, minimum=1)
-        self._dead_seconds = dead_seconds
+        self._dead_seconds, self._return_seconds = dead_seconds, return_seconds
         if max_workers is not None and launcher.starts:
             raise ConfigError(
                 f"max_workers={max_workers}: {type(launcher).__name__} starts workers itself, and none join",
@@ -144,6 +150,7 @@ class RemoteExecutor(Executor):
             max_bytes=self._max_bytes,
             threads_per_worker=self._num_threads,
             dead_seconds=self._dead_seconds,
+            return_seconds=self._return_seconds,
             max_workers=self._max_workers if self._is_elastic else None,
             checks_values=self._checks_values,
             tls=self._tls,
@@ -203,7 +210,8 @@ class RemoteExecutor(Executor):
     def _add_seat(self, worker_idx: int) -> Seat:
         write_welcome = partial(self._write_welcome, max(self._num_workers, worker_idx + 1))
         memory = ReceiveMemory(self._max_bytes)
-        seat = Seat(worker_idx, memory, self._dead_seconds, self._losses, write_welcome, self._unsent)
+        times = self._dead_seconds, self._return_seconds
+        seat = Seat(worker_idx, memory, *times, self._losses, write_welcome, self._unsent)
         self._seats[worker_idx] = seat
         seat.memory.watch(self._watcher)
         self._launch(seat)
@@ -220,7 +228,7 @@ class RemoteExecutor(Executor):
         return self._host or self._launcher.public_host()
 
     def _write_welcome(
-        self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool
+        self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool, dialogue: bytes
     ) -> tuple[Welcome, list[memoryview]]:
         """Return what an agent is given."""
         shipment = self._shipment
@@ -244,6 +252,8 @@ class RemoteExecutor(Executor):
             credit_bytes=credit_bytes,
             alive_seconds=self._dead_seconds / _SIGNS,
             checks_values=not is_local and self._tls is None if self._checks_values is None else self._checks_values,
+            dialogue=dialogue,
+            return_seconds=self._return_seconds,
         )
         return welcome, buffers
 
@@ -279,8 +289,7 @@ class RemoteExecutor(Executor):
         """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
         for seat in (*self._seats.values(), *(seat for _, seat in self._ending)):
             seat.disown()
-        if self._listener is not None:
-            self._listener.close()
+        self._port.disown()
         self._seats, self._ending = {}, []
         self._forget()
 
@@ -342,7 +351,7 @@ class RemoteExecutor(Executor):
         """Send tickets to a worker in one message."""
         seat = self._seats[worker_idx]
         seat.put(Submit(run_id, tickets, payloads))
-        self._send(seat, tells_freed=True)
+        self._send(seat, tells_all=True)
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
@@ -422,9 +431,9 @@ class RemoteExecutor(Executor):
                 self._starved.discard(seat)
         return bool(self._starved)
 
-    def _send(self, seat: Seat, *, tells_freed: bool = False) -> None:
+    def _send(self, seat: Seat, *, tells_all: bool = False) -> None:
         """Send what a connection takes, and listen to it from now on: for room in it, too, where it has none."""
-        seat.flush(tells_freed=tells_freed)
+        seat.flush(tells_all=tells_all)
         link = seat.link
         if link is None or link.lost is not None:
             return
@@ -466,7 +475,7 @@ class RemoteExecutor(Executor):
         """See to what nothing else tells of: silence, the ends of agents, memory that was freed."""
         listener.pump()
         for seat in self._seats.values():
-            self._send(seat)
+            self._send(seat, tells_all=True)
             self._events += seat.look_after(now, waited)
         if self._is_elastic and self._begin is not None and not self._begin.is_stream:
             self._fit_to_agents(listener, now)
