@@ -115,6 +115,8 @@ if TYPE_CHECKING:
     from .sources import init_vocabulary as init_vocabulary
     from .sources import open_source as open_source
     from .specs import DataSpec as DataSpec
+    from .vocabularies import WithEnds as WithEnds
+    from .vocabularies import next_token_fields as next_token_fields
 
 _ROOM_OF = {
     "adapters.lhotse": ("LhotseDataLoader",),
@@ -217,6 +219,7 @@ _ROOM_OF = {
         "open_source",
     ),
     "specs": ("DataSpec",),
+    "vocabularies": ("WithEnds", "next_token_fields"),
 }
 _get_name, __dir__ = export_lazily(__name__, _ROOM_OF)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.batching.packed_layout import attention_mask, segment_bounds
 from headrace.errors import SourceError, did_you_mean
 from headrace.show.card import Card, layout_of_value
 
@@ -148,6 +149,18 @@ class Batch(Mapping[str, Any]):
     def positions(self) -> NDArray[np.int32] | None:
         """Position of each token in its sequence, see `Packing`; None if rows are not shared."""
         return None if self.packing is None else self.packing.positions
+
+    @property
+    def cu_seqlens(self) -> NDArray[np.int32] | None:
+        """Where segments begin in the R * T tokens of the rows, and their end, `int32[S + 1]`; None without packing.
+
+        For attention by `cu_seqlens`; padding counts as segments, see `segment_bounds`.
+        """
+        return None if self.packing is None else segment_bounds(self.packing.segment_ids)
+
+    def attention_mask(self, *, causal: bool = False) -> NDArray[np.bool_] | None:
+        """Return which token may attend to which, `bool[R, T, T]`: those of its own sequence; None without packing."""
+        return None if self.packing is None else attention_mask(self.packing.segment_ids, causal=causal)
 
     @property
     def num_frames(self) -> int:
