@@ -20,6 +20,7 @@ from headrace.errors import ConfigError
 from headrace.files.lists.patterns import is_pattern
 from headrace.files.locations import is_url
 from headrace.sources import Source
+from headrace.sources.tables.ray_data import open_ray_data
 
 from .inputs import DatasetSubject, ItemsSubject, Subject
 from .options import LoaderOptions
@@ -77,7 +78,7 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
 
     A `datasets.Dataset` of numbers becomes a source, whose lengths are known. Its rows are left as they are for a
     collate of the user's, where a format or a transform makes them, and where there are texts, recordings or the like,
-    unless lengths are needed.
+    unless lengths are needed. A `ray.data.Dataset` is such a table where it is materialized, and else a stream.
 
     Raises:
         ConfigError: It is several tables, or one whose columns cannot be told apart.
@@ -89,6 +90,10 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
         raise ConfigError(
             f"a {type(dataset).__name__} has one dataset for each split: {names}",
             fix=f"give one of them: dataset[{next(iter(dataset), 'train')!r}]",
+        )
+    if _is_of_module(dataset, "ray.data", "Dataset"):
+        return open_ray_data(
+            dataset, is_as_stored=options.collate is None, needs_lengths=options.batching.needs_lengths
         )
     is_table = options.collate is None and _is_of_module(dataset, "datasets", "Dataset")
     if is_table and (options.batching.needs_lengths or _is_as_stored(dataset)):
