@@ -1,0 +1,179 @@
+"""Trainings by trainers of others on a few ranks: what the tests of the trainers start, each rank in a process.
+
+A rank writes a line for each batch that it trains on: the sequences in it, and the loss. The processes are forks of one
+that has imported the trainers once (`forkserver`), which takes most of the time of a short training.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace import Buckets, DataLoader, FixedCount, FrameBudget, StaticDataset
+
+NUM_SEQS, VOCABULARY = 36, 40
+_PRELOAD = [
+    "torch",
+    "transformers.trainer",
+    "transformers.models.gpt2.modeling_gpt2",
+    "accelerate",
+    "lightning",
+    "headrace.adapters.transformers",
+]
+_OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "GROUP_", "SLURM_", "OMPI_", "PMI_", "MASTER_", "ACCELERATE")
+
+Job = Callable[..., None]
+Records = list[list[Any]]
+
+
+def run_ranks(job: Job, folder: Path, world_size: int, kill_at: int | None = None, **options: Any) -> None:
+    """Run a job on some ranks, and wait for them.
+
+    Args:
+        job: Called on each rank as `job(folder, kill_at, **options)`.
+        folder: Where the ranks keep their checkpoints and records.
+        world_size: How many ranks there are.
+        kill_at: The step after which each rank is killed; None: none is.
+        options: For the job.
+    """
+    from peers.test_loader_gloo import free_port
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in _PRELOAD if find_spec(name.partition(".")[0])])
+    folder.mkdir(exist_ok=True)
+    port = free_port()
+    ranks = [
+        context.Process(target=_run_rank, args=(job, folder, kill_at, options, rank, world_size, port))
+        for rank in range(world_size)
+    ]
+    try:
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(150)
+        expected = 0 if kill_at is None else -signal.SIGKILL
+        texts = [path.read_text() for path in sorted(folder.glob("*.log"))]
+        assert [rank.exitcode for rank in ranks] == [expected] * world_size, "\n".join(texts)
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+
+
+def _run_rank(
+    job: Job, folder: Path, kill_at: int | None, options: Mapping[str, Any], rank: int, world_size: int, port: int
+) -> None:
+    with open(folder / f"{rank}.log", "w") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    for name in [name for name in os.environ if name.startswith(_OF_LAUNCHERS)]:
+        del os.environ[name]
+    os.environ |= {"HEADRACE_CACHE": str(folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+    if world_size > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["TEST_RANK"] = str(rank)
+    import torch
+
+    torch.set_num_threads(1)
+    job(folder, kill_at, **options)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+
+
+class Recorder:
+    """Writes what a rank trains on, and kills it.
+
+    Args:
+        folder: For the records.
+        kill_at: After so many batches of this process; None: never.
+    """
+
+    def __init__(self, folder: Path, kill_at: int | None) -> None:
+        self._file = open(folder / f"{os.environ['TEST_RANK']}.jsonl", "a")  # noqa: SIM115 - until the process ends
+        self._kill_at, self._num = kill_at, 0
+
+    def record(self, tokens: Any, loss: Any) -> None:
+        """Take note of a batch, `int[B, T]`, of which the first token of each sequence is its number."""
+        self._file.write(json.dumps([tokens[:, 0].tolist(), float(loss)]) + "\n")
+        self._file.flush()
+
+    def end_step(self) -> None:
+        """Die here, if this is the step."""
+        self._num += 1
+        if self._num == self._kill_at:
+            if find_spec("torch") and __import__("torch").distributed.is_initialized():
+                __import__("torch").distributed.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_records(folder: Path, world_size: int) -> list[Records]:
+    """Return what each rank has written, one list for each process of it."""
+    return [[json.loads(line) for line in (folder / f"{rank}.jsonl").open()] for rank in range(world_size)]
+
+
+def open_loader(batching: str = "equal", num_workers: int = 0, **options: Any) -> DataLoader:
+    """Return a loader of token sequences; the first token of each is its number."""
+    rng = np.random.default_rng(1)
+    seqs = []
+    for number in range(NUM_SEQS):
+        tokens = rng.integers(0, VOCABULARY, int(rng.integers(3, 12)))
+        tokens[0] = number
+        seqs.append({"input_ids": tokens, "attention_mask": np.ones_like(tokens), "labels": tokens})
+    kinds = {"equal": FixedCount(3), "budget": FrameBudget(30), "buckets": Buckets(FrameBudget(30), num_buckets=3)}
+    dataset = StaticDataset(seqs, seq_ordering="random")
+    options = {"pad_values": {"labels": -100}, "seed": 3, **options}
+    return DataLoader(dataset, batching=kinds[batching], num_workers=num_workers, **options)
+
+
+# --- the trainers ---
+
+
+def train_by_transformers(
+    folder: Path, kill_at: int | None, batching: str = "equal", num_workers: int = 0, **arguments: Any
+) -> None:
+    """Train by transformers' Trainer, which resumes if there is a checkpoint."""
+    from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments, set_seed
+
+    from headrace.adapters.transformers import HeadraceTrainer
+
+    recorder = Recorder(folder, kill_at)
+
+    class Trainer(HeadraceTrainer):
+        def training_step(self, model, inputs, *args, **kwargs):
+            assert type(inputs) is dict
+            loss = super().training_step(model, inputs, *args, **kwargs)
+            recorder.record(inputs["input_ids"], loss)
+            return loss
+
+        def _maybe_log_save_evaluate(self, *args, **kwargs):
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+            recorder.end_step()
+
+    set_seed(1)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=8, n_layer=1, n_head=2, n_positions=16))
+    defaults = {"num_train_epochs": 3, "save_steps": 3, "gradient_accumulation_steps": 2, "learning_rate": 1e-2}
+    args = TrainingArguments(
+        str(folder / "out"),
+        **{**defaults, **arguments},
+        use_cpu=True,
+        report_to="none",
+        logging_steps=1,
+        disable_tqdm=True,
+    )
+    checkpoints = list((folder / "out").glob("checkpoint-*"))
+    with open_loader(batching, num_workers) as loader, open_loader("equal") as held_out:
+        trainer = Trainer(model, args, train_dataset=loader, eval_dataset=held_out)
+        trainer.train(resume_from_checkpoint=bool(checkpoints))
+        (folder / f"losses-{os.environ['TEST_RANK']}.json").write_text(json.dumps(trainer.state.log_history))
