@@ -29,7 +29,18 @@ _PRELOAD = [
     "lightning",
     "headrace.adapters.transformers",
 ]
-_OF_LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_", "NODE_RANK", "GROUP_", "SLURM_", "OMPI_", "PMI_", "MASTER_", "ACCELERATE")
+_OF_LAUNCHERS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "NODE_RANK",
+    "GROUP_",
+    "SLURM_",
+    "OMPI_",
+    "PMI_",
+    "MASTER_",
+    "ACCELERATE",
+)
 
 Job = Callable[..., None]
 Records = list[list[Any]]
@@ -106,7 +117,7 @@ class Recorder:
 
     def record(self, tokens: Any, loss: Any) -> None:
         """Take note of a batch, `int[B, T]`, of which the first token of each sequence is its number."""
-        self._file.write(json.dumps([tokens[:, 0].tolist(), float(loss)]) + "\n")
+        self._file.write(json.dumps([tokens[:, 0].tolist(), loss.item()]) + "\n")
         self._file.flush()
 
     def end_step(self) -> None:
@@ -177,3 +188,58 @@ def train_by_transformers(
         trainer = Trainer(model, args, train_dataset=loader, eval_dataset=held_out)
         trainer.train(resume_from_checkpoint=bool(checkpoints))
         (folder / f"losses-{os.environ['TEST_RANK']}.json").write_text(json.dumps(trainer.state.log_history))
+
+
+def train_by_lightning(
+    folder: Path, kill_at: int | None, batching: str = "equal", num_workers: int = 0, every: int = 3, **arguments: Any
+) -> None:
+    """Train by Lightning's Trainer, which resumes if there is a checkpoint."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from headrace.adapters.lightning import HeadraceDataModule
+
+    recorder = Recorder(folder, kill_at)
+
+    class Model(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.out = torch.nn.Embedding(VOCABULARY, 8), torch.nn.Linear(8, VOCABULARY)
+
+        def loss(self, batch):
+            assert len(batch.tags) == len(batch["input_ids"])
+            assert batch.lengths["input_ids"].dtype == torch.int32
+            scores = self.out(self.embed(batch["input_ids"]))
+            return torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
+
+        def training_step(self, batch, batch_idx):
+            loss = self.loss(batch)
+            recorder.record(batch["input_ids"], loss)
+            return loss
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", self.loss(batch))
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+    class Killer(ModelCheckpoint):
+        def on_train_batch_end(self, *args, **kwargs):
+            super().on_train_batch_end(*args, **kwargs)
+            recorder.end_step()
+
+    torch.manual_seed(1)
+    saver = Killer(folder / "out", save_last=True, every_n_train_steps=every)
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    options = {"max_epochs": 3, "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=world_size,
+        strategy="ddp" if world_size > 1 else "auto",
+        callbacks=[saver],
+        **{**options, **arguments},
+    )
+    last = folder / "out" / "last.ckpt"
+    data = HeadraceDataModule(lambda: open_loader(batching, num_workers), [lambda: open_loader("equal")])
+    trainer.fit(Model(), data, ckpt_path=last if last.exists() else None)
