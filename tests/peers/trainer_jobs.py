@@ -115,9 +115,9 @@ class Recorder:
         self._file = open(folder / f"{os.environ['TEST_RANK']}.jsonl", "a")  # noqa: SIM115 - until the process ends
         self._kill_at, self._num = kill_at, 0
 
-    def record(self, tokens: Any, loss: Any) -> None:
+    def record(self, tokens: Any, loss: Any, *more: Any) -> None:
         """Take note of a batch, `int[B, T]`, of which the first token of each sequence is its number."""
-        self._file.write(json.dumps([tokens[:, 0].tolist(), loss.item()]) + "\n")
+        self._file.write(json.dumps([tokens[:, 0].tolist(), loss.item(), *more]) + "\n")
         self._file.flush()
 
     def end_step(self) -> None:
@@ -243,3 +243,47 @@ def train_by_lightning(
     last = folder / "out" / "last.ckpt"
     data = HeadraceDataModule(lambda: open_loader(batching, num_workers), [lambda: open_loader("equal")])
     trainer.fit(Model(), data, ckpt_path=last if last.exists() else None)
+
+
+def train_by_accelerate(
+    folder: Path,
+    kill_at: int | None,
+    batching: str = "equal",
+    num_workers: int = 0,
+    accumulate: int = 1,
+    every: int = 3,
+    **options: Any,
+) -> None:
+    """Train by a loop with accelerate, which resumes if there is a checkpoint."""
+    import torch
+    from accelerate import Accelerator
+
+    from headrace.adapters.accelerate import prepare_loader
+
+    recorder = Recorder(folder, kill_at)
+    torch.manual_seed(1)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate, **options)
+    model = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 8), torch.nn.Linear(8, VOCABULARY))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with open_loader(batching, num_workers) as given:
+        loader = prepare_loader(accelerator, given)
+        model, optimizer, prepared = accelerator.prepare(model, optimizer, loader)
+        assert prepared is loader
+        checkpoint, num = folder / "out", 0
+        if checkpoint.exists():
+            accelerator.load_state(str(checkpoint))
+        for epoch in range(loader.epoch, 3):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                with accelerator.accumulate(model):
+                    scores = model(batch["input_ids"])
+                    loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten())
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                recorder.record(batch["input_ids"], loss, accelerator.sync_gradients)
+                num += accelerator.sync_gradients
+                if accelerator.sync_gradients and num % every == 0:
+                    accelerator.save_state(str(checkpoint))
+                recorder.end_step()
+    accelerator.end_training()

@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.loading import DataLoader
 
 from .torch import TorchLoader
-from .trainers import EpochLoader, device_for_copies
+from .trainers import EpochLoader, check_divided, device_for_copies
 
 try:
     from accelerate import Accelerator
@@ -48,17 +48,10 @@ def prepare_loader(accelerator: Accelerator, loader: DataLoader | TorchLoader) -
         loader: The loader; its ranks are those of the processes that accelerate has started.
 
     Raises:
-        ConfigError: The loader gives each process another share than accelerate has processes.
+        ConfigError: The loader takes it that there are more processes, or fewer.
     """
-    device = accelerator.device
-    prepared = AccelerateLoader(loader, device_for_copies(device))
-    found, num_processes = prepared.loader.ranks, accelerator.num_processes
-    if found.world_size not in (1, num_processes):
-        raise ConfigError(
-            f"the loader divides the data among {found.world_size} processes ({found.source}), and accelerate has "
-            f"{num_processes}",
-            fix="let the loader find its rank: leave out rank= and world_size=, and make it after the Accelerator",
-        )
+    prepared = AccelerateLoader(loader, device_for_copies(accelerator.device))
+    check_divided(prepared, accelerator.num_processes, "accelerate")
     accelerator.register_for_checkpointing(prepared)
     return prepared
 

@@ -14,7 +14,7 @@ from headrace.errors import ConfigError
 from headrace.loading import DataLoader
 
 from .torch import TorchLoader
-from .trainers import EvalLoader, StepLoader, device_for_copies
+from .trainers import EvalLoader, StepLoader, TrainerLoader, check_divided, device_for_copies
 
 try:
     from lightning.pytorch import LightningDataModule
@@ -93,6 +93,7 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc, unused-igno
             return super().train_dataloader()
         if self._train is None:
             self._train = LightningLoader(self._open(given), self._steps_per_epoch, self._device())
+            self._check(self._train)
         return self._train
 
     def val_dataloader(self) -> Any:
@@ -119,7 +120,13 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc, unused-igno
             return {name: self._views(one) for name, one in given.items()}
         if isinstance(given, Sequence):
             return [self._views(one) for one in given]
-        return EvalLoader(self._open(given), self._device())
+        loader = EvalLoader(self._open(given), self._device())
+        self._check(loader)
+        return loader
+
+    def _check(self, loader: TrainerLoader) -> None:
+        if self.trainer is not None:
+            check_divided(loader, self.trainer.world_size, "Lightning")
 
     def _open(self, given: Given) -> DataLoader | TorchLoader:
         if isinstance(given, DataLoader | TorchLoader) or not callable(given):

@@ -239,3 +239,25 @@ class EvalLoader(EpochLoader):
 def device_for_copies(device: torch.device) -> torch.device | str:
     """Return the device that batches are copied to ahead of use; the CPU where the trainer copies them itself."""
     return device if device.type == "cuda" else "cpu"
+
+
+def check_divided(loader: TrainerLoader, num_processes: int, trainer: str) -> None:
+    """Check that the processes of a trainer get different batches, before the first one.
+
+    Args:
+        loader: The loader of this process.
+        num_processes: How many the trainer has.
+        trainer: Its name, for messages.
+
+    Raises:
+        ConfigError: The loader takes it that there are more processes, or fewer.
+    """
+    divided_by, found = loader.loader.divided_by, loader.loader.ranks
+    if divided_by is not None and found.world_size == 1:  # the dataset shards itself
+        return
+    if found.world_size != num_processes and found.source in ("arguments", "single process"):
+        raise ConfigError(
+            f"{trainer} has {num_processes} processes, and the loader says that this is rank {found.rank} of "
+            f"{found.world_size} ({found.source})",
+            fix="let the loader find its rank: leave out rank= and world_size=; nobody else divides its batches",
+        )

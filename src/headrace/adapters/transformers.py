@@ -16,7 +16,7 @@ from headrace.errors import ConfigError, ResumeError
 from headrace.loading import Batch, DataLoader
 
 from .torch import TorchLoader
-from .trainers import EvalLoader, StepLoader, TrainerLoader, device_for_copies
+from .trainers import EvalLoader, StepLoader, TrainerLoader, check_divided, device_for_copies
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -195,6 +195,7 @@ class HeadraceTrainerMixin:
         known = self._train_loader
         if known is None or dataset not in (known.loader, known.over):
             self._train_loader = known = TrainLoader(dataset, self._device_for_copies())
+        check_divided(known, self.args.world_size, "the Trainer")  # type: ignore[attr-defined]
         return known
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
@@ -204,13 +205,18 @@ class HeadraceTrainerMixin:
             found = self.eval_dataset[found]  # type: ignore[attr-defined]
         if not isinstance(found, DataLoader | TorchLoader):
             return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
-        return _EvaluationLoader(found, self._device_for_copies())
+        return self._evaluation_loader(found)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """Return what `predict` reads."""
         if not isinstance(test_dataset, DataLoader | TorchLoader):
             return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
-        return _EvaluationLoader(test_dataset, self._device_for_copies())
+        return self._evaluation_loader(test_dataset)
+
+    def _evaluation_loader(self, loader: DataLoader | TorchLoader) -> _EvaluationLoader:
+        found = _EvaluationLoader(loader, self._device_for_copies())
+        check_divided(found, self.args.world_size, "the Trainer")  # type: ignore[attr-defined]
+        return found
 
     def _device_for_copies(self) -> Any:
         return device_for_copies(self.args.device)  # type: ignore[attr-defined]
