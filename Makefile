@@ -13,13 +13,14 @@ BIN_ALL := $(VENV_ALL)/bin
 STAMP_ALL := $(VENV_ALL)/.installed-all-$(shell printf %s '$(TORCH)' | cksum | cut -d ' ' -f 1)
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-all check lint types imports examples docs bench goals soak clean
+.PHONY: help demo test test-all test-installs check lint types imports examples docs bench goals soak clean
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      convert the spoken numbers to HDF5, run epochs over them, train, kill, resume"
 	@echo "make test      run the tests without optional packages (no torch)"
 	@echo "make test-all  run every test, with torch (TORCH=torch==2.13.0 pins it) and the peers"
+	@echo "make test-installs  the wheel in an empty environment, with each Python at hand (EXTRAS=1: and with each extra)"
 	@echo "make check     lint, types, import rules, the examples in the docs, the docs themselves"
 	@echo "make bench     run the benchmarks against the peers (BENCH_ARGS=--quick for their short forms)"
 	@echo "make goals     run them and print every number to reach, and where it stands"
@@ -34,6 +35,9 @@ test: $(VENV)/.installed-test
 
 test-all: $(STAMP_ALL)
 	@$(BIN_ALL)/python -m pytest $(PYTEST_ARGS)
+
+test-installs: $(VENV)/.installed-test
+	@TORCH='$(TORCH)' HEADRACE_TEST_INSTALLS=$(if $(EXTRAS),extras,core) $(BIN)/python -m pytest -o faulthandler_timeout=0 tests/test_clean_installs.py $(PYTEST_ARGS)
 
 check: lint types imports examples docs
 
@@ -52,11 +56,11 @@ imports: $(VENV)/.installed-dev
 
 examples: $(VENV)/.installed-dev
 	@echo "== examples in README.md, docs/ and docstrings"
-	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules --doctest-ignore-import-errors --ignore=src/headrace/adapters --ignore=src/headrace/torch README.md docs/*.md src
+	@PYTHONPATH=docs $(BIN)/python -m pytest -q -p run_examples --doctest-modules --doctest-ignore-import-errors --ignore=src/headrace/adapters --ignore=src/headrace/torch README.md docs src
 
 docs: $(VENV)/.installed-dev
 	@echo "== docs"
-	@site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
+	@export NO_MKDOCS_2_WARNING=1; site=$$(mktemp -d) && trap 'rm -rf "$$site"' EXIT && $(BIN)/mkdocs build --quiet --strict --site-dir "$$site"
 
 bench: $(VENV_ALL)/.installed-bench
 	@set -e; for script in $(filter-out benchmarks/goals.py,$(wildcard benchmarks/*.py)); do \

@@ -1,4 +1,4 @@
-"""A pytest plugin that executes the examples of README.md and docs/*.md, for `make examples`.
+"""A pytest plugin that executes the examples of README.md and docs/, for `make examples`.
 
 Each document runs in a folder of its own that holds `a.hdf` and `b.hdf`, two small corpora, and `data/`. A `python`
 block is executed; a `py` block whose first line is `# name.py` is saved under that name, to be imported. The
@@ -86,7 +86,7 @@ pytest_collect_file = Sybil(
         SkipParser(),
     ],
     path=str(_ROOT),
-    patterns=["README.md", "docs/*.md"],
+    patterns=["README.md", "docs/**/*.md", "docs/*.md"],
     setup=_setup,
     teardown=_teardown,
 ).pytest()

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import headrace
+
 ROOT = Path(__file__).parents[2]
 OPTIONAL = ("torch", "soundfile", "soxr", "pyarrow", "datasets", "lhotse", "ray", "s3fs", "matplotlib", "returnn")
 COMMAND_LINE = ("typer", "rich")
@@ -47,3 +49,8 @@ def test_the_wheel_holds_the_package_and_no_data(tmp_path: Path) -> None:
     assert "headrace/py.typed" in names
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert not [name for name in names if name.endswith((".flac", ".jsonl", ".hdf"))]
+
+
+def test_the_citation_names_this_version() -> None:
+    lines = (ROOT / "CITATION.cff").read_text().splitlines()
+    assert f"version: {headrace.__version__}" in lines

@@ -203,6 +203,22 @@ def test_what_is_jumped_over_is_not_loaded(open_dataset):
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
+@pytest.mark.parametrize("method", ["seq_order", "dedicated"])
+@pytest.mark.parametrize("skips", [False, True])
+def test_workers_that_are_closed_in_mid_epoch_come_back_where_it_was(open_dataset, executor, method, skips):
+    config = {**WORDS, "transform": fail_at_7} if skips else {**WORDS, "seq_ordering": "random"}
+    options = EngineOptions(on_error=Skipping()) if skips else None
+    outer = open_dataset(config, 2, 4, executor=executor, sharding_method=method, engine_options=options)
+    whole = stream(outer, 2)
+    read = []
+    for seq in outer.epoch(2):
+        read.append(seq)
+        if len(read) in (3, 4, 12):
+            outer.close_workers()
+    assert [(seq.seq_idx, seq.tag) for seq in read] == [seq[:2] for seq in whole]
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
 def test_leaving_an_epoch_early_and_starting_another_is_clean(open_dataset, executor):
     config = {**WORDS, "seq_ordering": "random"}
     inner, outer = init_dataset(config), open_dataset(config, 2, 4, executor=executor)

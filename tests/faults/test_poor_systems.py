@@ -196,3 +196,91 @@ with Engine(Job(lambda info: mine.double), num_workers=1, executor=ProcessExecut
     )
     assert result.stdout == "[0, 2, 4]\n", result.stderr
     assert not marks.exists(), marks.read_text()
+
+
+# What a macOS system lacks, or a Linux one that has no memfds (`{lack}`).
+_WITHOUT_PROCESSES = """
+import ctypes, fcntl, logging, mmap, os, select, signal, socket, sys
+import asyncio, fsspec, h5py, msgspec, numpy as np, xxhash  # what others do there is their own concern
+sys.path.insert(0, {folder!r})
+import sandbox
+
+def be_like_macos():
+    def no_proc(event, args):
+        if event in ("open", "os.listdir", "os.scandir") and str(args[0]).startswith("/proc"):
+            raise FileNotFoundError(2, "No such file or directory", args[0])
+    sys.addaudithook(no_proc)
+    sys.platform = "darwin"
+    for module, names in (
+        (os, "memfd_create MFD_CLOEXEC MFD_ALLOW_SEALING pipe2 pidfd_open sched_getaffinity sched_setaffinity "
+             "posix_fadvise posix_fallocate copy_file_range eventfd splice O_DIRECT O_PATH"),
+        (signal, "pidfd_send_signal sigtimedwait sigwaitinfo"),
+        (select, "epoll EPOLLIN EPOLLOUT"),
+        (socket, "MSG_CMSG_CLOEXEC MSG_NOSIGNAL SOCK_CLOEXEC SOCK_NONBLOCK SO_PEERCRED TCP_USER_TIMEOUT"),
+        (fcntl, "F_ADD_SEALS F_SEAL_SHRINK F_OFD_SETLK F_SETSIG F_SETPIPE_SZ"),
+        (mmap, "MADV_REMOVE MADV_POPULATE_WRITE MADV_HUGEPAGE MAP_POPULATE"),
+    ):
+        for name in names.split():
+            if hasattr(module, name):
+                delattr(module, name)
+
+{lack}
+
+import headrace as hr
+from headrace.engine.process.executor import ProcessExecutor
+
+path = {path!r}
+with hr.HDFWriter(path + "/corpus.hdf") as writer:
+    for number in range(24):
+        writer.append(f"seq-{{number}}", {{"data": np.full((number + 1, 2), number, np.float32)}})
+
+def stream(**options):
+    dataset = hr.HDFDataset([path + "/corpus.hdf"], seq_ordering="random")
+    with hr.DataLoader(dataset, batching=hr.FrameBudget(60), transform=double, **options) as loader:
+        return [(batch["data"].tobytes(), batch.tags) for epoch in (1, 2) for batch in loader]
+
+def double(seq):
+    return {{"data": 2 * seq["data"]}}
+
+class Numbers:
+    def __iter__(self):
+        return iter([np.full(3, number) for number in range(20)])
+
+def numbers(**options):
+    with hr.DataLoader(Numbers(), batch_size=4, transform=lambda seq: seq, **options) as loader:
+        return [np.asarray(batch).tobytes() for batch in loader]
+
+here = stream(num_workers=0)
+assert len(here) > 4
+assert stream(num_workers=2, executor="thread") == here
+assert stream(num_workers=2) == here
+assert numbers(num_workers=2) == numbers(num_workers=0)
+with hr.MultiProcDataset(hr.HDFDataset([path + "/corpus.hdf"]), num_workers=2, buffer_size=4) as dataset:
+    assert [seq.tag for seq in dataset.epoch(1)] == [f"seq-{{number}}" for number in range(24)]
+try:
+    stream(num_workers=2, executor=ProcessExecutor())
+except hr.ConfigError as error:
+    assert "executor='thread'" in str(error), error
+else:
+    raise AssertionError("worker processes without what they need")
+print("all is well")
+"""
+
+
+@pytest.mark.parametrize(
+    "lack",
+    [
+        "be_like_macos()",
+        pytest.param("sandbox.forbid('memfd_create')", marks=needs_sandbox),
+        pytest.param("sandbox.forbid('memfd_create', code=1)", marks=needs_sandbox),
+    ],
+)
+def test_where_there_are_no_worker_processes_threads_do_the_same(
+    run_program: RunProgram, tmp_path: Path, lack: str
+) -> None:
+    program = _WITHOUT_PROCESSES.format(folder=str(Path(__file__).parent), path=str(tmp_path), lack=lack)
+    result = run_program(program)
+    assert result.stdout == "all is well\n", result.stderr
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.count("threads of this process work in their place") == 1, result.stderr
+    assert "Traceback" not in result.stderr

@@ -78,7 +78,7 @@ def test_the_table_of_formats_in_the_docs_has_a_line_for_each(name: str) -> None
     writer = f"`{entry.writer_name}`" if entry.writer_name else ""
     cells = [entry.docs or entry.title, f"`{entry.source_name}`", writer, entry.suits]
     line = "|" + "|".join(f" {cell} " if cell else " " for cell in cells) + "|"
-    assert line in (Path(__file__).parents[2] / "docs" / "converting.md").read_text().splitlines()
+    assert line in (Path(__file__).parents[2] / "docs" / "how-to" / "converting.md").read_text().splitlines()
 
 
 @pytest.fixture

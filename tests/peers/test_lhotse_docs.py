@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = ["lhotse.md", "migrating-from-lhotse.md"]
+PAGES = ["reference/lhotse.md", "how-to/migrating-from-lhotse.md"]
 
 if importlib.util.find_spec("lhotse") is None or importlib.util.find_spec("soundfile") is None:
     pytest.skip("needs lhotse and soundfile", allow_module_level=True)

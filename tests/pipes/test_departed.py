@@ -31,7 +31,7 @@ DOCUMENTED = re.findall(
     ZipperLongest
     """,
 )
-PAGE = Path(__file__).parents[2] / "docs" / "migrating-from-torchdata.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "migrating-from-torchdata.md"
 
 
 @pytest.mark.parametrize("name", DOCUMENTED)

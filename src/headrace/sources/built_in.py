@@ -140,7 +140,7 @@ BUILT_IN = (
         recognizes=_is_cuts,
         member=r"cuts\.\d+\.jsonl(\.gz)?",
         takes_folder=True,
-        docs="[lhotse](lhotse.md)'s manifests and Shar",
+        docs="[lhotse](../reference/lhotse.md)'s manifests and Shar",
         suits="lhotse's corpora",
     ),
     Format(
@@ -160,7 +160,7 @@ BUILT_IN = (
         _at("audio.source:AudioSource"),
         recognizes=_is_lines,  # it says best what is wrong with a line
         takes_many=False,
-        docs="a [manifest](datasets.md#recordings) of recordings, `.jsonl`",
+        docs="a [manifest](../reference/datasets.md#recordings) of recordings, `.jsonl`",
         suits="speech, with labels",
     ),
     Format(

@@ -263,7 +263,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self.num_workers = num_workers
 
     def close_workers(self) -> None:
-        """End the workers; they come back when they are needed."""
+        """End the workers; they come back when they are needed, also in the middle of an epoch, where it was."""
+        self._stop_run()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -425,7 +426,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         super()._change_recipe(**changes)
         if not isinstance(self._config, Dataset):  # which has taken them itself
             self._config.update(changes)
-        self._stop_run()
         self.close_workers()  # they have the old options
 
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
@@ -433,7 +433,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         super()._take_shard(num_shards, shard_index)
         if not isinstance(self._config, Dataset):
             self._config.update(_num_shards=num_shards, _shard_index=shard_index)
-        self._stop_run()
         self.close_workers()
 
     def have_corpus_seq_idx(self) -> bool:

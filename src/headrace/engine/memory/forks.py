@@ -47,7 +47,7 @@ class Fork:
         self._thread = threading.get_ident()
         self._read_fd = self._write_fd = -1
         with contextlib.suppress(OSError):  # no descriptor is left: what is leased now is never written again
-            self._read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC)
+            self._read_fd, self._write_fd = os.pipe()
 
     @property
     def is_of_this_thread(self) -> bool:

@@ -53,20 +53,29 @@ def create_memfd(name: str) -> int:
         ConfigError: This system has no memfds.
     """
     if not hasattr(os, "memfd_create") or sys.maxsize < 2**32:
-        raise ConfigError(
-            "worker processes need memfds of a 64-bit Linux, and this system has none",
-            where=f"platform {sys.platform!r}",
-            fix="use executor='thread' or executor='inline'",
-        )
+        raise _there_are_none(f"platform {sys.platform!r}")
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        fd = os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+        try:
+            fd = os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            fd = os.memfd_create(name, flags)
     except OSError as error:
-        if error.errno != errno.EINVAL:
+        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):
             raise
-        fd = os.memfd_create(name, flags)
+        raise _there_are_none(f"memfd_create: {error.strerror}") from error
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return fd
+
+
+def _there_are_none(where: str) -> ConfigError:
+    return ConfigError(
+        "worker processes need memfds of a 64-bit Linux, and this system has none",
+        where=where,
+        fix="use executor='thread' or executor='inline'",
+    )
 
 
 def round_to_pages(num_bytes: int) -> int:

@@ -68,10 +68,11 @@ _MAX_FDS = 16
 _SPILLED = b"\xc1"
 _FD_BYTES = array.array("i").itemsize
 # As plain numbers: the flags of `socket` are enums, and arithmetic on those takes longer than a system call.
-_RECEIVE = int(socket.MSG_CMSG_CLOEXEC)
-_RECEIVE_NOWAIT = int(socket.MSG_CMSG_CLOEXEC | socket.MSG_DONTWAIT)
+# Where there are no such flags, there are no channels either (`executor.py`), but the module can be imported.
+_RECEIVE = int(getattr(socket, "MSG_CMSG_CLOEXEC", 0))
+_RECEIVE_NOWAIT = int(_RECEIVE | socket.MSG_DONTWAIT)
 _LOST = int(socket.MSG_CTRUNC | socket.MSG_TRUNC)
-_SEND = int(socket.MSG_NOSIGNAL)
+_SEND = int(getattr(socket, "MSG_NOSIGNAL", 0))
 
 
 class Channel:

@@ -8,7 +8,7 @@ A proof is an HMAC with the secret over the role and both challenges, so one can
 again, and who listens learns nothing that helps. Invariants: each step has a fixed length, so a stranger can send no
 more than that; nothing else is looked at, let alone unpickled, before the proof is; proofs are compared in constant
 time. From the secret and both challenges follow the keys of this connection, see `seal.py`. What is *not* promised:
-what follows is not encrypted, see docs/remote-workers.md.
+what follows is not encrypted, see docs/how-to/remote-workers.md.
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@
 The seal is a BLAKE2b of eight bytes with a key of this connection and direction, over the number of the frame and all
 that stands before it. Checksums are XXH3 with a seed that is derived from the key. Invariants: lengths are believed
 when the seal was looked at, and messages are decoded when their checksum was. What is *not* promised: XXH3 finds what a
-fault of a network changes, and is no proof against somebody who changes bytes on purpose; see docs/remote-workers.md.
+fault of a network changes, and is no proof against somebody who changes bytes on purpose
+(docs/how-to/remote-workers.md).
 """
 
 from __future__ import annotations

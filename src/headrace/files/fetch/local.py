@@ -68,7 +68,7 @@ class LocalReader(Reader):
         try:
             source = _open_source(self.name)
             _check_version(self.name, os.fstat(source), stat)
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, AttributeError):  # macOS has none
                 os.posix_fadvise(source, 0, 0, os.POSIX_FADV_SEQUENTIAL)
             if self._with_digests:
                 digest = xxhash.xxh3_128()

@@ -217,7 +217,7 @@ class PartFile:
         size = self._stat.size
         with part_errors(self.path):
             try:
-                if size:
+                if size and hasattr(os, "posix_fallocate"):  # macOS has none
                     os.posix_fallocate(self.descriptor, 0, size)
             except OSError as error:
                 if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):

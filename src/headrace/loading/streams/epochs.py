@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.batching import PlanCounts
-from headrace.engine import Engine, EngineOptions, Raising, where_runs
+from headrace.engine import Engine, EngineOptions, Raising, make_executor, where_runs
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks
@@ -75,7 +75,7 @@ class ReadForAll:
         max_bytes = _EXCHANGE_BYTES if options.max_bytes is None else max(options.max_bytes // num_shares, 1)
         executor = options.limited_executor(num_shares)
         if executor == "process":
-            executor = ProcessExecutor()
+            executor = make_executor(executor)
         of_makers, of_reader = executor, executor if isinstance(executor, str) else executor.another()
         self._exchange: Exchange | None = None
         if type(executor) is ProcessExecutor:

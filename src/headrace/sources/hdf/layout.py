@@ -1,4 +1,4 @@
-"""What one HDF5 file in RETURNN's layout (docs/hdf.md) holds: keys, dtypes, lengths, tags, and where the bytes are.
+"""What one HDF5 file in RETURNN's layout (docs/how-to/hdf.md) holds: keys, dtypes, lengths, tags, where bytes are.
 
 The layout (RETURNN's): `inputs` is the key "data", `targets/data/<key>` are the others, each with all sequences one
 after the other along the first axis. `seqLengths[N, C]` has a column for `inputs`, if there are any, then one for
@@ -164,7 +164,7 @@ def _read(file: h5py.File, path: str) -> FileLayout:
         raise SourceError(
             "the file has neither inputs nor targets/data",
             where=path,
-            fix="give a file in RETURNN's HDF layout (docs/hdf.md)",
+            fix="give a file in RETURNN's HDF layout (docs/how-to/hdf.md)",
         )
     times = None
     if "times" in file and "inputs" in file:
@@ -209,7 +209,7 @@ def _length_table(file: h5py.File, names: list[str], path: str) -> list[NDArray[
     dataset = _child(file, "seqLengths", h5py.Dataset, path)
     if dataset is None:
         raise SourceError(
-            "the file has no seqLengths", where=path, fix="give a file in RETURNN's HDF layout (docs/hdf.md)"
+            "the file has no seqLengths", where=path, fix="give a file in RETURNN's HDF layout (docs/how-to/hdf.md)"
         )
     if dataset.dtype.kind not in "iuf" or dataset.ndim not in (1, 2):
         found = f"{dataset.dtype}{list(dataset.shape or ())}"
