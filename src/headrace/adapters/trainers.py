@@ -241,8 +241,13 @@ def device_for_copies(device: torch.device) -> torch.device | str:
     return device if device.type == "cuda" else "cpu"
 
 
+def has_own_shards(loader: TrainerLoader) -> bool:
+    """Tell whether the dataset divides itself among the ranks, so that each rank has a position of its own."""
+    return loader.loader.divided_by is not None and loader.loader.ranks.world_size == 1
+
+
 def check_divided(loader: TrainerLoader, num_processes: int, trainer: str) -> None:
-    """Check that the processes of a trainer get different batches, before the first one.
+    """Check that the processes of a trainer get different batches, and that one state holds for all, before the first.
 
     Args:
         loader: The loader of this process.
@@ -250,11 +255,16 @@ def check_divided(loader: TrainerLoader, num_processes: int, trainer: str) -> No
         trainer: Its name, for messages.
 
     Raises:
-        ConfigError: The loader takes it that there are more processes, or fewer.
+        ConfigError: The loader takes it that there are more processes, or fewer; or each has a state of its own.
     """
-    divided_by, found = loader.loader.divided_by, loader.loader.ranks
-    if divided_by is not None and found.world_size == 1:  # the dataset shards itself
-        return
+    if has_own_shards(loader):
+        raise ConfigError(
+            f"{trainer} saves one state of the data for all processes, and each has its own here: "
+            f"{loader.loader.divided_by}",
+            fix="let the loader divide the batches of a dataset that has no shards of its own; or write the loop "
+            "yourself, with headrace.adapters.trainers.EpochLoader, and save its state_dict() on each rank",
+        )
+    found = loader.loader.ranks
     if found.world_size != num_processes and found.source in ("arguments", "single process"):
         raise ConfigError(
             f"{trainer} has {num_processes} processes, and the loader says that this is rank {found.rank} of "
