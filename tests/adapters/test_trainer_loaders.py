@@ -5,7 +5,7 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -37,6 +37,7 @@ def tensors(batch):
     return batch.map_arrays(torch.from_numpy)
 
 
+@settings(max_examples=30)
 @given(
     batching=st.sampled_from(BATCHINGS),
     rank=st.sampled_from([(0, 1), (0, 2), (1, 2)]),
@@ -65,6 +66,7 @@ def test_an_epoch_loader_that_is_interrupted_gives_what_one_gives_that_is_not(ba
     assert found == expected
 
 
+@settings(max_examples=30)
 @given(
     batching=st.sampled_from(BATCHINGS),
     rank=st.sampled_from([(0, 1), (0, 2), (1, 2)]),

@@ -18,7 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from headrace import Buckets, DataLoader, FixedCount, FrameBudget, StaticDataset
+from headrace import Buckets, DataLoader, FixedCount, FrameBudget, Pack, StaticDataset
+from headrace.batching import Batching
 
 NUM_SEQS, VOCABULARY = 36, 40
 _PRELOAD = [
@@ -43,17 +44,20 @@ _OF_LAUNCHERS = (
 )
 
 Job = Callable[..., None]
-Records = list[list[Any]]
+Records = list[Any]
 
 
-def run_ranks(job: Job, folder: Path, world_size: int, kill_at: int | None = None, **options: Any) -> None:
-    """Run a job on some ranks, and wait for them.
+def run_ranks(
+    job: Job, folder: Path, world_size: int, kill_at: int | None = None, fails: bool = False, **options: Any
+) -> str:
+    """Run a job on some ranks, wait for them, and return what they print.
 
     Args:
         job: Called on each rank as `job(folder, kill_at, **options)`.
         folder: Where the ranks keep their checkpoints and records.
         world_size: How many ranks there are.
         kill_at: The step after which each rank is killed; None: none is.
+        fails: Whether each rank ends with an error.
         options: For the job.
     """
     from peers.test_loader_gloo import free_port
@@ -71,13 +75,14 @@ def run_ranks(job: Job, folder: Path, world_size: int, kill_at: int | None = Non
             rank.start()
         for rank in ranks:
             rank.join(150)
-        expected = 0 if kill_at is None else -signal.SIGKILL
-        texts = [path.read_text() for path in sorted(folder.glob("*.log"))]
-        assert [rank.exitcode for rank in ranks] == [expected] * world_size, "\n".join(texts)
+        expected = -signal.SIGKILL if kill_at is not None else int(fails)
+        text = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
+        assert [rank.exitcode for rank in ranks] == [expected] * world_size, text
     finally:
         for rank in ranks:
             rank.kill()
             rank.join()
+    return text
 
 
 def _run_rank(
@@ -112,7 +117,9 @@ class Recorder:
     """
 
     def __init__(self, folder: Path, kill_at: int | None) -> None:
-        self._file = open(folder / f"{os.environ['TEST_RANK']}.jsonl", "a")  # noqa: SIM115 - until the process ends
+        num_before = len(list(folder.glob(f"{os.environ['TEST_RANK']}-*.jsonl")))
+        path = folder / f"{os.environ['TEST_RANK']}-{num_before}.jsonl"
+        self._file = open(path, "w")  # noqa: SIM115 - until the process ends
         self._kill_at, self._num = kill_at, 0
 
     def record(self, tokens: Any, loss: Any, *more: Any) -> None:
@@ -129,12 +136,13 @@ class Recorder:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def read_records(folder: Path, world_size: int) -> list[Records]:
-    """Return what each rank has written, one list for each process of it."""
-    return [[json.loads(line) for line in (folder / f"{rank}.jsonl").open()] for rank in range(world_size)]
+def read_records(folder: Path, rank: int) -> list[Records]:
+    """Return what a rank has written, one list for each process that it was."""
+    paths = sorted(folder.glob(f"{rank}-*.jsonl"))
+    return [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
 
 
-def open_loader(batching: str = "equal", num_workers: int = 0, **options: Any) -> DataLoader:
+def open_loader(batching: str | Batching = "equal", num_workers: int = 0, **options: Any) -> DataLoader:
     """Return a loader of token sequences; the first token of each is its number."""
     rng = np.random.default_rng(1)
     seqs = []
@@ -145,7 +153,7 @@ def open_loader(batching: str = "equal", num_workers: int = 0, **options: Any) -
     kinds = {"equal": FixedCount(3), "budget": FrameBudget(30), "buckets": Buckets(FrameBudget(30), num_buckets=3)}
     dataset = StaticDataset(seqs, seq_ordering="random")
     options = {"pad_values": {"labels": -100}, "seed": 3, **options}
-    return DataLoader(dataset, batching=kinds[batching], num_workers=num_workers, **options)
+    return DataLoader(dataset, batching=kinds.get(batching, batching), num_workers=num_workers, **options)
 
 
 # --- the trainers ---
@@ -287,3 +295,39 @@ def train_by_accelerate(
                     accelerator.save_state(str(checkpoint))
                 recorder.end_step()
     accelerator.end_training()
+
+
+def save_by_torchtitan(folder: Path, kill_at: int | None, num_steps: int) -> None:
+    """Take some steps from a loader of torchtitan, from its checkpoint if there is one, and save another."""
+    import torch
+    import torch.distributed.checkpoint as checkpoint
+
+    from headrace.adapters.torchtitan import HeadraceDataLoader
+
+    del kill_at
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    config = HeadraceDataLoader.Config(make_loader="peers.trainer_jobs:make_packed_loader")
+    loader = config.build(
+        dp_rank=rank, dp_world_size=world_size, tokenizer=None, seq_len=24, local_batch_size=2, snapshot_every_n_steps=1
+    )
+    states, path = {"dataloader": loader}, str(folder / "out")
+    if os.path.exists(path):
+        checkpoint.load(states, checkpoint_id=path)
+    recorder, batches = Recorder(folder, None), iter(loader)
+    for _ in range(num_steps):
+        inputs, labels = next(batches)
+        assert inputs["input"].shape == labels.shape == inputs["positions"].shape == (2, 24)
+        recorder.record(inputs["input"], labels.sum(), inputs["positions"].tolist())
+    checkpoint.save(states, checkpoint_id=path)
+
+
+def make_packed_loader(rank: int, world_size: int, batch_size: int, seq_len: int, tokenizer: Any) -> DataLoader:
+    """Return what torchtitan reads."""
+
+    def split(seq):
+        return {"input": seq["input_ids"][:-1], "labels": seq["input_ids"][1:]}
+
+    ranks = {"rank": rank, "world_size": world_size}
+    return open_loader(Pack(seq_len, batch_size), transform=split, pad_values={"labels": -100}, **ranks)

@@ -39,8 +39,9 @@ class TrainLoader(StepLoader):
         device: See `TrainerLoader`.
     """
 
-    sampler = None  # these four are what accelerate's `skip_first_batches` makes a loader of, which goes on at a step
-    batch_size = None
+    # With `dataset` and `batch_sampler`, what accelerate's `skip_first_batches` makes a loader of, to go on at a step.
+    sampler = batch_size = prefetch_factor = None
+    num_workers = 0
     drop_last = False
     collate_fn = staticmethod(lambda items: items[0])
 
