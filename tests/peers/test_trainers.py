@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +18,7 @@ JOBS = {
     "lightning": jobs.train_by_lightning,
     "accelerate": jobs.train_by_accelerate,
 }
+PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 SEVERAL = {"batching": "buckets", "num_workers": 1}
 
 
@@ -101,3 +103,32 @@ def test_checkpoints_of_torchtitan_hold_the_position_for_any_number_of_ranks(tmp
         jobs.read_records(tmp_path / "cut", 1),
     )
     assert [first[0][0], second[0], first[0][1], second[1], *first[1]] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", JOBS)
+def test_the_script_of_a_page_trains_and_finds_its_checkpoint(tmp_path, trainer):
+    pytest.importorskip(trainer)
+    (code,) = re.findall(r"```py\n(# train_.*?)```", (PAGES / f"{trainer}.md").read_text(), re.DOTALL)
+    jobs.run_ranks(jobs.run_script, tmp_path, 2 if trainer == "accelerate" else 1, code=code)
+    assert any((tmp_path / "out").iterdir())
+    jobs.run_ranks(jobs.run_script, tmp_path, 1, code=code)
+
+
+@pytest.mark.slow
+def test_the_function_of_the_page_of_torchtitan_makes_what_the_model_gets(tmp_path):
+    pytest.importorskip("torchtitan")
+    (code,) = re.findall(r"```py\n(# my_data.*?)```", (PAGES / "torchtitan.md").read_text(), re.DOTALL)
+    more = """
+import sys
+sys.modules["my_data"] = sys.modules["__main__"]
+from headrace.adapters.torchtitan import HeadraceDataLoader
+sys.modules["my_data"].make_loader = make_loader
+config = HeadraceDataLoader.Config(make_loader="my_data:make_loader")
+loader = config.build(dp_rank=1, dp_world_size=2, tokenizer=None, seq_len=256, local_batch_size=4)
+inputs, labels = next(iter(loader))
+assert {key: tuple(value.shape) for key, value in inputs.items()} == {"input": (4, 256), "positions": (4, 256)}
+assert labels.shape == (4, 256)
+loader.loader.close()
+"""
+    jobs.run_ranks(jobs.run_script, tmp_path, 1, code=code + more)

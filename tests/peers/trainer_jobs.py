@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import runpy
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -154,6 +155,16 @@ def open_loader(batching: str | Batching = "equal", num_workers: int = 0, **opti
     dataset = StaticDataset(seqs, seq_ordering="random")
     options = {"pad_values": {"labels": -100}, "seed": 3, **options}
     return DataLoader(dataset, batching=kinds.get(batching, batching), num_workers=num_workers, **options)
+
+
+def run_script(folder: Path, kill_at: int | None, code: str) -> None:
+    """Run a script as a program, in a folder."""
+    del kill_at
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    path = folder / "script.py"
+    path.write_text(code)
+    runpy.run_path(str(path), run_name="__main__")
 
 
 # --- the trainers ---
