@@ -31,7 +31,8 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         ConfigError: It is nothing that can be loaded, or the order is said twice.
     """
     shuffled = f"permute:seed={options.seed}" if order.shuffle else None
-    dataset = _known_table(dataset, options)
+    if not isinstance(dataset, Dataset | Source):
+        dataset = _known_table(dataset, options)
     if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
         own = open_apart(dataset_over(dataset) if isinstance(dataset, Source) else dataset)
         config = own if isinstance(dataset, Dataset | Source) else dataset
@@ -97,7 +98,8 @@ def _is_of_numbers(feature: Any) -> bool:
 
 def _is_of_module(value: Any, module: str, *classes: str) -> bool:
     """Tell whether a value is of one of the classes of a package that need not be installed."""
-    package = sys.modules.get(module)
+    if (package := sys.modules.get(module)) is None:
+        return False
     found = [getattr(package, name, None) for name in classes]
     return isinstance(value, tuple(one for one in found if isinstance(one, type)))
 
