@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from .ranks import find_ranks as find_ranks
     from .rng import derive_rng as derive_rng
     from .rng import derive_seed as derive_seed
+    from .show.iteration import progress as progress
+    from .show.plot import plot as plot
     from .sources import ArrowSource as ArrowSource
     from .sources import ArrowWriter as ArrowWriter
     from .sources import AudioFolderSource as AudioFolderSource
@@ -182,6 +184,8 @@ _ROOM_OF = {
     "loading": ("Batch", "DataLoader"),
     "ranks": ("Ranks", "find_ranks"),
     "rng": ("derive_rng", "derive_seed"),
+    "show.iteration": ("progress",),
+    "show.plot": ("plot",),
     "sources": (
         "ArrowSource",
         "ArrowWriter",

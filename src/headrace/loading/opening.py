@@ -20,6 +20,7 @@ from headrace.errors import ConfigError
 from headrace.files.lists.patterns import is_pattern
 from headrace.files.locations import is_url
 from headrace.sources import Source
+from headrace.sources.tables.ray_data import open_ray_data
 
 from .inputs import DatasetSubject, ItemsSubject, Subject
 from .options import LoaderOptions
@@ -37,14 +38,15 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         ConfigError: It is nothing that can be loaded, or the order is said twice.
     """
     shuffled = f"permute:seed={options.seed}" if order.shuffle else None
-    dataset = sources.open_source(dataset) if _names_files(dataset) else _known_table(dataset, options)
+    if not isinstance(dataset, Dataset | Source):
+        dataset = sources.open_source(dataset) if _names_files(dataset) else _known_table(dataset, options)
     if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
         own = open_apart(dataset_over(dataset) if isinstance(dataset, Source) else dataset)
         config = own if isinstance(dataset, Dataset | Source) else dataset
         subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
     elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise ConfigError(
-            f"a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and "
+            "a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and "
             f"__getitem__, or an iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
         )
     elif not _is_map_style(dataset):
@@ -77,7 +79,7 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
 
     A `datasets.Dataset` of numbers becomes a source, whose lengths are known. Its rows are left as they are for a
     collate of the user's, where a format or a transform makes them, and where there are texts, recordings or the like,
-    unless lengths are needed.
+    unless lengths are needed. A `ray.data.Dataset` is such a table where it is materialized, and else a stream.
 
     Raises:
         ConfigError: It is several tables, or one whose columns cannot be told apart.
@@ -89,6 +91,10 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
         raise ConfigError(
             f"a {type(dataset).__name__} has one dataset for each split: {names}",
             fix=f"give one of them: dataset[{next(iter(dataset), 'train')!r}]",
+        )
+    if _is_of_module(dataset, "ray.data", "Dataset"):
+        return open_ray_data(
+            dataset, is_as_stored=options.collate is None, needs_lengths=options.batching.needs_lengths
         )
     is_table = options.collate is None and _is_of_module(dataset, "datasets", "Dataset")
     if is_table and (options.batching.needs_lengths or _is_as_stored(dataset)):
@@ -112,7 +118,8 @@ def _is_of_numbers(feature: Any) -> bool:
 
 def _is_of_module(value: Any, module: str, *classes: str) -> bool:
     """Tell whether a value is of one of the classes of a package that need not be installed."""
-    package = sys.modules.get(module)
+    if (package := sys.modules.get(module)) is None:
+        return False
     found = [getattr(package, name, None) for name in classes]
     return isinstance(value, tuple(one for one in found if isinstance(one, type)))
 

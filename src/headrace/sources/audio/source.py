@@ -113,9 +113,9 @@ class AudioSource(RecordingSource):
 
     A line of the manifest is an object such as `{"tag": "en/7", "audio": "en/7.flac", "word": "7", "sample_rate": 8000,
     "num_samples": 5120}`; in CSV and TSV, the first line names these fields. Where a line has no number of samples or
-    no sample rate, the header of its recording is read when the index is built. Durations in seconds are not used: most manifests round them. What the index says is
-    compared with each recording when it is read: that is also when a recording is missed which was there when the
-    index was built.
+    no sample rate, the header of its recording is read when the index is built. Durations in seconds are not used:
+    most manifests round them. What the index says is compared with each recording when it is read: that is also when a
+    recording is missed which was there when the index was built.
 
     Args:
         manifest: Path of the manifest.
