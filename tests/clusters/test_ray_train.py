@@ -6,7 +6,6 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,21 +21,7 @@ import torch  # noqa: E402
 from headrace import Buckets, ConfigError, DataLoader, FrameBudget, StaticDataset  # noqa: E402
 from headrace.adapters.ray_train import prepare_loader  # noqa: E402
 
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0"}
 NUM_EPOCHS, SAVE_STEPS, DIE_AT = 2, 3, 5
-
-
-@pytest.fixture
-def any_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The cluster of other tests, if this process is in one, or one of its own."""
-    if ray.is_initialized():
-        yield
-        return
-    for name, value in _QUIET.items():
-        monkeypatch.setenv(name, value)
-    ray.init("local", num_cpus=2, object_store_memory=80 << 20, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
 
 
 def open_loader(**ranks: int) -> DataLoader:
@@ -82,9 +67,7 @@ def _train(config: dict[str, Any]) -> None:
                     os._exit(9)
 
 
-def test_a_group_of_workers_that_is_started_again_goes_on_with_the_next_batch(
-    any_cluster: None, tmp_path: Path
-) -> None:
+def test_a_group_of_workers_that_is_started_again_goes_on_with_the_next_batch(cluster: Any, tmp_path: Path) -> None:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a script's functions, as in a script
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
