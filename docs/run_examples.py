@@ -1,14 +1,16 @@
 """A pytest plugin that executes the examples of README.md and docs/, for `make examples`.
 
 Each document runs in a folder of its own that holds `a.hdf` and `b.hdf`, two small corpora, and `data/`. A `python`
-block is executed; a `py` block whose first line is `# name.py` is saved under that name, to be imported. The
-`$ headrace` commands of a `console` block are run, and what they print is compared (`...` stands for any text). Other
-blocks are not looked at.
+block is executed, and an `output` block after it is compared with what it printed; a `py` block whose first line is
+`# name.py` is saved under that name, to be imported. The `$ headrace` commands of a `console` block are run, and what
+they print is compared (`...` stands for any text). Other blocks are not looked at.
 """
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import io
 import os
 import shlex
 import shutil
@@ -19,13 +21,15 @@ from typing import Any
 
 import numpy as np
 from sybil import Example, Sybil
-from sybil.parsers.markdown import CodeBlockParser, PythonCodeBlockParser, SkipParser
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown import CodeBlockParser, SkipParser
 from typer.testing import CliRunner
 
 from headrace.cli.app import app
 from headrace.sources import HDFWriter
 
 _ROOT = Path(__file__).parents[1]
+_PYTHON = PythonEvaluator()
 _FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
@@ -72,6 +76,25 @@ def _run_console(example: Example) -> str | None:
     return None
 
 
+def _run_python(example: Example) -> None:
+    """Execute a block, and keep what it prints for the `output` block that may follow."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            _PYTHON(example)
+    finally:
+        sys.stdout.write(printed.getvalue())
+    example.namespace["_printed"] = printed.getvalue()
+
+
+def _compare_output(example: Example) -> str | None:
+    """Return a report if the block before has printed something else."""
+    expected, printed = str(example.parsed), example.namespace["_printed"]
+    if doctest.OutputChecker().check_output(expected, printed, _FLAGS):
+        return None
+    return f"expected:\n{expected}\ngot:\n{printed}"
+
+
 def _save_module(example: Example) -> None:
     """Write a module into the folder of the document, which is on the path of imports."""
     text = str(example.parsed)
@@ -80,7 +103,8 @@ def _save_module(example: Example) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[
-        PythonCodeBlockParser(doctest_optionflags=_FLAGS),
+        CodeBlockParser(language="python", evaluator=_run_python),
+        CodeBlockParser(language="output", evaluator=_compare_output),
         CodeBlockParser(language="py", evaluator=_save_module),
         CodeBlockParser(language="console", evaluator=_run_console),
         SkipParser(),

@@ -22,6 +22,8 @@ try:
 except ImportError as error:
     raise ConfigError("headrace.adapters.jax needs JAX", fix="pip install 'headrace[jax]'") from error
 
+__all__ = ["JaxLoader", "to_jax"]
+
 
 class JaxLoader(LoaderOver):
     """A loader whose batches hold JAX arrays. Not thread-safe.

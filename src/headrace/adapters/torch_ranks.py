@@ -17,6 +17,8 @@ try:
 except ImportError as error:
     raise ConfigError("headrace.adapters.torch_ranks needs PyTorch", fix="pip install 'headrace[torch]'") from error
 
+__all__ = ["all_agree", "gather_texts"]
+
 _MAX_BYTES = 4096  # of a text, with the two bytes of its length: fingerprints of ranks have less than 1 KB
 
 

@@ -1,0 +1,103 @@
+"""The reference has each public name: what `headrace` and its rooms export, and the adapters."""
+
+import ast
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+SOURCES = Path(headrace.__file__).parent
+HOOK = SOURCES.parents[1] / "docs/hooks/reference.py"
+
+
+@pytest.fixture(scope="module")
+def hook():
+    spec = importlib.util.spec_from_file_location("headrace_reference_pages", HOOK)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules[spec.name]
+
+
+@pytest.fixture(scope="module")
+def documented(hook):
+    return [name for page in hook.plan_pages() for name in page.names]
+
+
+def _find(path):
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _is_adapter(path):
+    return path.startswith(("headrace.adapters.", "headrace.torch."))
+
+
+@pytest.fixture(scope="module")
+def objects(documented):
+    """What the documented names are, as far as they can be imported without optional packages."""
+    return [_find(path) for path in documented if not _is_adapter(path)]
+
+
+def _is_documented(value, name, objects, documented):
+    by_name = any(path.rpartition(".")[2] == name for path in documented)
+    return by_name and any(value is known or (value == known and isinstance(value, int | str)) for known in objects)
+
+
+def test_the_names_of_headrace_itself_are_in_the_reference(documented, objects):
+    names = [name for name in headrace.__all__ if name not in ("__version__", "LhotseDataLoader")]
+    assert [name for name in names if not _is_documented(getattr(headrace, name), name, objects, documented)] == []
+    assert "headrace.adapters.lhotse.LhotseDataLoader" in documented
+
+
+def test_the_names_of_each_room_are_in_the_reference(documented, objects):
+    rooms = [file.parent.name for file in SOURCES.glob("*/__init__.py")]
+    assert {"loading", "sources"} < set(rooms)
+    missing = []
+    for room in rooms:
+        if room in ("adapters", "torch", "cli"):
+            continue
+        module = importlib.import_module(f"headrace.{room}")
+        for name in getattr(module, "__all__", ()):
+            if not _is_documented(getattr(module, name), name, objects, documented):
+                missing.append(f"{room}.{name}")
+    assert missing == []
+
+
+def test_what_adapters_declare_as_public_is_in_the_reference(documented):
+    files = [*SOURCES.glob("adapters/*.py"), *SOURCES.glob("adapters/*/__init__.py"), SOURCES / "torch/__init__.py"]
+    found = 0
+    for file in files:
+        for node in ast.parse(file.read_text()).body:
+            if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+                module = ".".join((file.parent if file.name == "__init__.py" else file).with_suffix("").parts)
+                module = module[module.rindex("headrace.") :]
+                assert {f"{module}.{name}" for name in ast.literal_eval(node.value)} <= set(documented)
+                found += 1
+    assert found >= 5
+
+
+def test_a_name_comes_once_and_no_page_twice(hook, documented):
+    paths = [page.path for page in hook.plan_pages()]
+    assert len(paths) == len(set(paths))
+    assert len(documented) == len(set(documented))
+
+
+def test_a_new_public_name_gets_an_entry(hook, tmp_path):
+    for room in ("loading", "batching", "datasets", "sources", "torch", "engine/remote", "files/fetch", "pipes/graph"):
+        (tmp_path / room).mkdir(parents=True)
+        (tmp_path / room / "__init__.py").write_text("__all__ = []\n")
+    for file in ("pipes/__init__", "pipes/iter", "pipes/map", "pipes/utils", "errors", "specs", "ranks"):
+        (tmp_path / f"{file}.py").write_text("")
+    for room in ("dataloader2", "adapters"):
+        (tmp_path / room).mkdir()
+    (tmp_path / "dataloader2/graph.py").write_text("")
+    (tmp_path / "loading/__init__.py").write_text("from .new import Thing\n__all__ = ['Thing']\n")
+    (tmp_path / "adapters/other.py").write_text("__all__ = ['OtherLoader']\nclass OtherLoader: ...\n")
+    names = [name for page in hook.plan_pages(tmp_path) for name in page.names]
+    assert names == ["headrace.loading.Thing", "headrace.adapters.other.OtherLoader"]
