@@ -80,6 +80,8 @@ if TYPE_CHECKING:
     from .ranks import find_ranks as find_ranks
     from .rng import derive_rng as derive_rng
     from .rng import derive_seed as derive_seed
+    from .show.iteration import progress as progress
+    from .show.plot import plot as plot
     from .sources import ArrowSource as ArrowSource
     from .sources import ArrowWriter as ArrowWriter
     from .sources import AudioFolderSource as AudioFolderSource
@@ -113,6 +115,8 @@ if TYPE_CHECKING:
     from .sources import init_vocabulary as init_vocabulary
     from .sources import open_source as open_source
     from .specs import DataSpec as DataSpec
+    from .vocabularies import WithEnds as WithEnds
+    from .vocabularies import next_token_fields as next_token_fields
 
 _ROOM_OF = {
     "adapters.lhotse": ("LhotseDataLoader",),
@@ -178,6 +182,8 @@ _ROOM_OF = {
     "loading": ("Batch", "DataLoader"),
     "ranks": ("Ranks", "find_ranks"),
     "rng": ("derive_rng", "derive_seed"),
+    "show.iteration": ("progress",),
+    "show.plot": ("plot",),
     "sources": (
         "ArrowSource",
         "ArrowWriter",
@@ -213,6 +219,7 @@ _ROOM_OF = {
         "open_source",
     ),
     "specs": ("DataSpec",),
+    "vocabularies": ("WithEnds", "next_token_fields"),
 }
 _get_name, __dir__ = export_lazily(__name__, _ROOM_OF)
 

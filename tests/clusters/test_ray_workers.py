@@ -11,7 +11,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +26,6 @@ from headrace.errors import ConfigError, StalledError, WorkerDiedError
 ray = pytest.importorskip("ray", reason="needs headrace[ray]")
 pytestmark = [pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 PATIENT = 30.0  # seconds: a busy machine is not a dead one
-_NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A head, on which no worker finds room, and two nodes."""
-    from ray.cluster_utils import Cluster
-
-    before = {name: os.environ.get(name) for name in _QUIET}
-    os.environ.update(_QUIET)
-    cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0})
-    cluster.first = cluster.add_node(**_NODE, resources={"first": 4.0})
-    cluster.second = cluster.add_node(**_NODE, resources={"second": 4.0})
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name)
-        else:
-            os.environ[name] = value
 
 
 def on_ray(**options: Any) -> hr.RayExecutor:
@@ -171,7 +148,7 @@ def test_options_that_ray_refuses_are_an_error_at_once(cluster: Any) -> None:
 def test_a_worker_that_waits_for_room_begins_when_a_node_comes(cluster: Any) -> None:
     with Engine(Job(pids_of), num_workers=1, executor=on_ray(resources={"third": 1.0})) as engine:
         run = engine.run(range(20))  # asks Ray for an actor
-        node = cluster.add_node(**_NODE, resources={"third": 1.0})
+        node = cluster.add_node(**cluster.node_options, resources={"third": 1.0})
         try:
             assert numbers_of(run) == list(range(20))
         finally:
@@ -180,7 +157,7 @@ def test_a_worker_that_waits_for_room_begins_when_a_node_comes(cluster: Any) -> 
 
 
 def test_a_node_that_is_lost_is_one_accident_however_many_workers_it_had(cluster: Any) -> None:
-    node = cluster.add_node(**_NODE, resources={"doomed": 4.0})
+    node = cluster.add_node(**cluster.node_options, resources={"doomed": 4.0})
     options = EngineOptions(on_death=Restarting(budget=1))
     executor = on_ray(num_cpus=0.1, resources={"doomed": 1.0})
     with Engine(Job(pids_of), num_workers=3, executor=executor, options=options) as engine:
@@ -189,7 +166,7 @@ def test_a_node_that_is_lost_is_one_accident_however_many_workers_it_had(cluster
         agents = {agent for _, _, agent in first}
         assert len(agents) == 3
         node.kill_raylet()
-        spare = cluster.add_node(**_NODE, resources={"doomed": 4.0})
+        spare = cluster.add_node(**cluster.node_options, resources={"doomed": 4.0})
         assert numbers_of(run) == list(range(30, 9000))
         assert restarts(engine) == 3
         wait_until(lambda: not any(map(is_running, agents)))

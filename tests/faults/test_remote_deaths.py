@@ -228,7 +228,8 @@ def test_a_connection_that_is_cut_anywhere_changes_nothing(
     with Engine(Job(arrays), num_workers=2, executor=remote(launcher)) as engine:
         check(engine, 200)
         assert trouble.happened.is_set()
-        assert num_restarts(engine) == 1
+        # An agent whose worker was at work comes back, and nothing needs to be done again.
+        assert num_restarts(engine) in ((1,) if after_bytes < 400 else (0, 1) if after_bytes == 400 else (0,))
 
 
 @pytest.mark.parametrize("after_bytes", [700, 500_000])

@@ -103,14 +103,17 @@ def test_a_changed_bit_is_found_and_the_work_is_done_again(
     of: Any, after_bytes: int, behind: Callable[..., BehindProxies]
 ) -> None:
     trouble = Trouble("flip", after_bytes, of)
-    assert check(behind(trouble)) == 1
+    was_at_work = after_bytes == 300_000  # so that its agent may come back, and nothing needs to be done again
+    assert check(behind(trouble)) == (0 if was_at_work else 1)
     assert trouble.happened.is_set()
 
 
 def test_connections_that_change_bits_again_and_again_end_the_run_with_an_error_that_says_so(
     behind: Callable[..., BehindProxies],
 ) -> None:
-    executor = RemoteExecutor(behind(again=Trouble("flip", 400_000)), dead_seconds=PATIENT, checks_values=True)
+    executor = RemoteExecutor(
+        behind(again=Trouble("flip", 400_000)), dead_seconds=PATIENT, checks_values=True, return_seconds=0
+    )
     options = EngineOptions(on_death=Restarting(budget=1))
     with (
         Engine(Job(work_of), num_workers=2, executor=executor, options=options) as engine,

@@ -273,7 +273,7 @@ def enter(sock: socket.socket) -> Seal:
 def forge(seal: Seal, packet: bytes = b"", *, num_bytes: int | None = None, num_part_bytes: int = 0) -> bytes:
     """Return a frame that says anything, as only who knows the secret can make one."""
     checksum = xxhash.xxh3_64_intdigest(packet, seal._seed)
-    head = seal_module._HEAD.pack(len(packet) if num_bytes is None else num_bytes, num_part_bytes, checksum)
+    head = seal_module._HEAD.pack(len(packet) if num_bytes is None else num_bytes, num_part_bytes, checksum, 0)
     return head + seal._sign(head) + packet
 
 
@@ -390,6 +390,8 @@ def test_many_strangers_at_once_are_bounded_and_workers_still_come_in(monkeypatc
         (lambda seal: forge(seal, b"\xc1ab"), "cannot be read"),
         (lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", 5000))], 1, 4999), "length of its values"),
         (lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", 2 << 20))], 1, 2 << 20), "more than the credit"),
+        (lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", -8))]), "cannot be read"),
+        (lambda seal: seal.frame([Alive(True)], num_heard=7), "has heard what was not said"),
         (lambda seal: seal.frame([Alive(True)])[:-1] + b"x", "messages have a wrong checksum"),
         (lambda seal: bytes(100), "a frame has a wrong seal"),
         (lambda seal: (seal.frame([Alive(True)]), seal.frame([Alive(False)]))[1], "a frame has a wrong seal"),
@@ -413,13 +415,34 @@ def test_an_agent_that_lies_is_given_up(lie: Callable[[Seal], bytes], words: str
                 while sock.recv(4096):
                     pass
 
-    executor = connected(max_bytes=1 << 20)
+    executor = connected(max_bytes=1 << 20, return_seconds=0)
     options = EngineOptions(on_death=Raising())
     with Engine(Job(lambda info: abs), num_workers=1, executor=executor, options=options) as engine:
         thread = threading.Thread(target=be_agent, args=(port_of(executor),))
         thread.start()
         with pytest.raises(WorkerDiedError, match=words):
             list(engine.run([1]))
+        thread.join()
+
+
+def test_an_agent_that_takes_its_job_and_reads_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("headrace.engine.remote.seat._FIRST_SECONDS", 0.5)
+    table = np.ones(1_000_000)  # more than sockets take by themselves
+    is_over = threading.Event()
+
+    def be_agent(port: int) -> None:
+        with socket.create_connection(("localhost", port)) as sock:
+            sock.sendall(enter(sock).frame(introduce(-1)))
+            is_over.wait(60)
+
+    executor = connected(dead_seconds=0.2)
+    options = EngineOptions(on_death=Raising())
+    with Engine(Job(lambda info: table.take), num_workers=1, executor=executor, options=options) as engine:
+        thread = threading.Thread(target=be_agent, args=(port_of(executor),))
+        thread.start()
+        with pytest.raises(WorkerDiedError, match="has said nothing"):
+            list(engine.run([1]))
+        is_over.set()
         thread.join()
 
 

@@ -107,7 +107,8 @@ def test_what_happens_to_a_connection_changes_nothing(
     trouble = Trouble(kind, after_bytes, of)
     num_restarts = check(remote(agents(trouble)))
     assert trouble.happened.is_set()
-    assert num_restarts == (0 if kind == "drip" else 1)
+    was_at_work = after_bytes >= 100_000  # so that its agent comes back, and nothing needs to be done again
+    assert num_restarts == (0 if kind == "drip" or was_at_work else 1)
 
 
 def test_a_connection_through_which_nothing_goes_is_noticed(agents: Callable[..., Agents]) -> None:

@@ -76,7 +76,7 @@ def test_options_fill_what_a_dict_leaves_out() -> None:
         ({"class": 3}, "must be a name"),
         (3, "not a path|path or"),
         ([], "no files are named"),
-        ("s3://bucket/a.hdf", "file cache"),
+        ("nothing://bucket/a.hdf", "nothing"),
     ],
 )
 def test_a_wrong_config_is_refused_with_the_nearest_name(config: object, message: str) -> None:
@@ -138,7 +138,7 @@ def test_what_is_of_no_format_is_refused_with_a_list_of_them(tmp_path: Path) -> 
         assert error.value.where == str(path)
     with pytest.raises(SourceError, match="no such file"):
         open_source(tmp_path / "none.hdf")
-    with pytest.raises(ConfigError, match="no file matches"):
+    with pytest.raises(SourceError, match="no file matches"):
         open_source(str(tmp_path / "none-*.hdf"))
 
 

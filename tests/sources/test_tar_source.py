@@ -545,8 +545,9 @@ def test_what_is_no_archive_or_not_there_is_refused(tmp_path):
     refused(path, "checksum of a header is wrong")
     with pytest.raises(SourceError, match="does not exist"):
         TarSource(tmp_path / "nothing.tar")
-    with pytest.raises(SourceError, match="not a regular file"):
-        TarSource(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="no tar files"):
+        TarSource(tmp_path / "empty")
     refused(write_tar(path, [("README", b"x"), ("a.", b"x")]), "none of the 2 files has a name")
 
 

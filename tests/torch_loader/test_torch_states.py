@@ -256,3 +256,9 @@ def test_keys_that_no_format_has_are_keys_all_the_same():
     loader = DataLoader(Keys(), sampler=keys, batch_size=1)
     loader.load_state_dict(state)
     assert len(list(loader)) == 2
+
+
+def test_it_shows_itself_in_one_line_and_as_html():
+    loader = DataLoader(list(range(5)), batch_size=2, num_workers=2)
+    assert repr(loader) == "<headrace.torch.DataLoader: dataset list, batch_size 2, 2 workers>"
+    assert "2 workers" in loader._repr_html_()

@@ -127,6 +127,36 @@ def pack_columns(
     return PackedBatch(arrays, all_lengths, segment_ids, positions, plan.rows, plan.starts)
 
 
+def segment_bounds(segment_ids: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return where segments begin in the rows of a batch laid end to end, and the end of the last, `int32[S + 1]`.
+
+    That is what attention for sequences of different lengths takes as `cu_seqlens`, for an array of R * T tokens. The
+    padding at the end of a row is a segment, too: it attends to itself alone.
+
+    Args:
+        segment_ids: `int32[R, T]`.
+    """
+    flat = segment_ids.ravel()
+    begins = np.ones(flat.size, bool)
+    if flat.size:
+        begins[1:] = flat[1:] != flat[:-1]
+        begins[:: segment_ids.shape[1]] = True
+    return np.append(np.flatnonzero(begins), flat.size).astype(np.int32)
+
+
+def attention_mask(segment_ids: NDArray[np.int32], *, causal: bool = False) -> NDArray[np.bool_]:
+    """Return which token (axis 1) may attend to which (axis 2), `bool[R, T, T]`: to those of its own segment.
+
+    Tokens of the padding attend to nothing, and nothing to them.
+
+    Args:
+        segment_ids: `int32[R, T]`.
+        causal: Whether a token attends to none behind it.
+    """
+    mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids[:, :, None] > 0)
+    return np.tril(mask) if causal else mask
+
+
 def _packed_columns(columns: Mapping[str, Column | TextColumn], layout: RowLayout) -> list[Column]:
     timed = {
         key: column for key, column in columns.items() if isinstance(column, Column) and column.lengths is not None

@@ -27,11 +27,11 @@ from headrace.files.cache.room import DAY_SECONDS, CacheRoom, Candidate, is_due,
 from headrace.files.fetch.fetch import stat_source
 from headrace.files.locations import shown_url
 from headrace.files.locks import LockTable, lock_shared_nowait
+from headrace.show.drawing import format_count, format_seconds
+from headrace.show.reporters import report_progress
 
 from .console import bold, open_messages, open_output, print_json
-from .drawing import format_count, format_seconds
 from .options import AsJson
-from .progress import report_progress
 
 
 @dataclass(frozen=True)

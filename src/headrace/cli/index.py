@@ -14,17 +14,17 @@ from headrace.datasets import gathering
 from headrace.errors import ConfigError, SourceError
 from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
+from headrace.show.drawing import format_count, format_seconds
+from headrace.show.reporters import report_progress
+from headrace.show.watched import PATIENCE_SECONDS
 from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
 
 from .console import bold, open_messages, open_output, print_json
-from .drawing import format_count, format_seconds
 from .opening import class_of, open_corpus, parse_settings
 from .options import AsJson, SourceClass, SourceSettings
-from .progress import report_progress
 
 _INDEX_MAGIC = b"HRINDEX\n"
-_PATIENCE_SECONDS = 2.0  # what takes less is over before anybody looks at a bar
 
 
 def index(
@@ -52,7 +52,7 @@ def index(
     corpus_files.check()
     start = time.perf_counter()
     with (
-        report_progress(open_messages(), "indexing", unit="part", quiet=as_json, after=_PATIENCE_SECONDS) as tell,
+        report_progress(open_messages(), "indexing", unit="part", quiet=as_json, after=PATIENCE_SECONDS) as tell,
         gathering(num_workers=num_workers, tell=tell),
     ):
         if verify:

@@ -15,13 +15,13 @@ from rich.console import Console
 from headrace.errors import ConfigError
 from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
+from headrace.show.drawing import QUANTILES, draw_histogram, format_count, plan_bins, quantiles_of
 from headrace.sources import Source
 from headrace.sources.formats import FORMATS, find_format
 from headrace.specs import DataSpec
 
 from .console import bold, open_output, print_json, shorten
 from .convert.shards import size_of
-from .drawing import QUANTILES, draw_histogram, format_count, plan_bins, quantiles_of
 from .opening import open_corpus, parse_settings
 from .options import AsJson, SourceClass, SourceSettings
 from .report import describe_key

@@ -8,9 +8,9 @@ from rich.console import Console
 
 from headrace.datasets import Dataset
 from headrace.files.cache.options import format_bytes
+from headrace.show.drawing import format_count, format_seconds
 
 from .console import bold, shorten
-from .drawing import format_count, format_seconds
 from .tally import EpochTally, derive_stream_digest, sum_tallies
 from .workers import describe_workers
 

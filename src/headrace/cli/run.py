@@ -11,12 +11,12 @@ import typer
 from rich.console import Console
 
 from headrace.datasets import Dataset, init_dataset
+from headrace.show.drawing import format_count
+from headrace.show.reporters import open_reporter
 
 from .configs import load_job, named_config, parse_epochs
 from .console import open_messages, open_output, print_json
-from .drawing import format_count
 from .options import AsJson, Callables, Config, DatasetSettings
-from .progress import open_reporter
 from .report import describe_dataset, print_epoch, print_layout, print_total
 from .tally import EpochTally, derive_stream_digest, sum_tallies
 from .workers import OnError, WorkerOptions, print_report, report_to_json

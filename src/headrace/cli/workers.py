@@ -15,8 +15,7 @@ from headrace.datasets import Dataset, resolve_class
 from headrace.datasets.base import Workers
 from headrace.engine import EngineOptions, EngineReport, Skipping
 from headrace.errors import ConfigError
-
-from .drawing import format_count, format_seconds
+from headrace.show.drawing import format_count, format_seconds
 
 DEFAULT_BUFFER_SIZE = 100  # sequences: enough to share the cost of a message, and small beside a batch of long ones
 _DEFAULT_MAX_ERRORS = Skipping().budget

@@ -20,6 +20,7 @@ from headrace.pipes.core.naming import name_raiser
 from headrace.pipes.graph import is_map_pipe, is_pipe
 from headrace.pipes.graph.seeds import SeedGenerator, check_seed, draw_seed, find_unrepeatable
 from headrace.pipes.graph.state import graph_state, restore_graph
+from headrace.show.card import Card, Shown
 
 from .adapter import Adapter, list_adapters
 from .copying import copy_graph
@@ -37,7 +38,7 @@ _logger = logging.getLogger("headrace.dataloader2")
 _EPOCH_SEEDINGS = ("derived", "same")
 
 
-class DataLoader2(Generic[T_co]):
+class DataLoader2(Shown, Generic[T_co]):
     """Reads a graph of pipes. Not thread-safe.
 
     Args:
@@ -283,6 +284,11 @@ class DataLoader2(Generic[T_co]):
         return True  # whatever its length
 
     # --- state ---
+
+    def _card(self) -> Card:
+        service = "this process" if self.reading_service is None else type(self.reading_service).__name__
+        facts = [("graph", f"graph that ends with {type(self.datapipe).__name__}"), ("run by", f"run by {service}")]
+        return Card(type(self).__name__, facts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the loader, as data that `json` can write.

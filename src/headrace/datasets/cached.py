@@ -20,6 +20,7 @@ from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_me
 from headrace.index import CorpusIndex
 from headrace.order import Order, OrderCorpus, OrderPlanner, RangeOrder, occurrences
 from headrace.rng import wants_rng
+from headrace.show.card import Card
 from headrace.sources import SORT_LENGTHS, MapSource, Source
 from headrace.specs import DataSpec
 
@@ -128,6 +129,13 @@ class CachedDataset(OrderedDataset):
         made.__dict__.update(self.__dict__)
         made._begin_as_copy(source)
         return made
+
+    def _card(self) -> Card:
+        card = super()._card()
+        if self._source is None:
+            return card
+        known = self._source._card()
+        return dataclasses.replace(card, facts=[*known.facts, *card.facts], keys=known.keys, lengths=known.lengths)
 
     def indexed_files(self) -> list[IndexedFiles]:
         """Return what its files held when they were indexed, see `Dataset.indexed_files`."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.errors import check_count as check_count
+from headrace.files.locations import is_url
 from headrace.sources.shared.data_types import parse_data_types
 
 _LOGGER = logging.getLogger("headrace.datasets")
@@ -148,11 +149,12 @@ def check_indices(seq_order: Any, num_seqs: int, where: str, *, what: str = "seq
 
 
 def absolute_name(path: Any) -> str:
-    """Return a file name as an absolute path: a copy of the dataset may be opened from another folder.
+    """Return a file name as an absolute path: a copy of the dataset may be opened from another folder. URLs stay.
 
     Raises:
         ConfigError: It is not a path.
     """
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"a file is named by a str or a path, not by {path!r}")
-    return os.path.abspath(os.fsdecode(path))
+    name = os.fsdecode(path)
+    return name if is_url(name) else os.path.abspath(name)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, OptionalNotImplementedError
 from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrder, derive_order_seed
+from headrace.show.card import Card, Shown
 
 from .checks import check_epoch, check_indices
 from .corpus import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
@@ -29,7 +30,7 @@ from .seq import DatasetSeq
 _UNKNOWN_COUNT_SCALE = 100.0  # RETURNN's shape of the pseudo progress when the number of sequences is unknown
 
 
-class EpochApi(DatasetOptions, DeclaredLayout):
+class EpochApi(Shown, DatasetOptions, DeclaredLayout):
     """The state of one epoch, and what a reader asks of it. A sub-class says where the sequences come from."""
 
     @property
@@ -419,8 +420,16 @@ class EpochApi(DatasetOptions, DeclaredLayout):
             parts.append(f"frames={self.get_num_timesteps()}")
         return f"{type(self).__name__}({', '.join(parts)})"
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} epoch={int(self.epoch) or None}>"
+    def _card(self) -> Card:
+        epoch = int(self.epoch)
+        divided = f" in {self.partition_epoch} sub-epochs" if self.partition_epoch > 1 else ""
+        facts = [
+            ("epoch", f"epoch {epoch}" if epoch else "no epoch yet"),
+            ("order", f"order {self._seq_ordering}{divided}"),
+        ]
+        parts = [part._card() for part in vars(self).values() if isinstance(part, EpochApi)]
+        title = type(self).__name__ + ("" if self.name.startswith("dataset_id") else f" {self.name!r}")
+        return Card(title, facts, parts=parts)
 
     def _not_offered(self, what: str) -> NoReturn:
         raise OptionalNotImplementedError(

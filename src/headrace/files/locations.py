@@ -38,6 +38,11 @@ def local_path(path: str | os.PathLike[str]) -> str | None:
     return None
 
 
+def is_remote(path: str) -> bool:
+    """Tell whether a path is a URL that has to be fetched."""
+    return local_path(path) is None
+
+
 def shown_url(text: str) -> str:
     """Return a URL, or a text with URLs, for messages: without user, password and query, which may be a signature."""
     return _QUERIES.sub(r"\1?...", _SECRETS.sub("", text))

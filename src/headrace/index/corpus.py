@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Self
 
@@ -18,6 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError, did_you_mean
 from headrace.files import FileStamp
+from headrace.files.cache.options import format_bytes
+from headrace.show.card import Card, Shown, layout_of
+from headrace.specs import DataSpec
 
 from .lookup import TagTable, find_tags
 from .storage import (
@@ -101,7 +105,7 @@ def _frozen(column: NDArray[Any]) -> NDArray[Any]:
     return column
 
 
-class CorpusIndex:
+class CorpusIndex(Shown):
     """What is known of every sequence without reading it. Immutable.
 
     Made by `from_columns` or `open`. Opened from a file, all columns are views of one read-only mapping, which the
@@ -388,9 +392,24 @@ class CorpusIndex:
             return self.path
         return f"{self.files[0].path} and {len(self.files) - 1} more" if self.files else None
 
-    def __repr__(self) -> str:
-        location = self.path or "in memory"
-        return f"<CorpusIndex of {self.num_seqs} sequences, lengths of {list(self._lengths)}, {location}>"
+    def card(self, title: str, specs: Mapping[str, DataSpec]) -> Card:
+        """Return what is known of the corpus, under the name of what is read by this index.
+
+        Args:
+            title: That name.
+            specs: Data key -> layout.
+        """
+        facts = [("size", f"{self.num_seqs:,} sequences")]
+        if self.files:
+            name, others = self.files[0].path, len(self.files) - 1
+            more = f" and {others:,} more files" if others else ""
+            facts.append(("files", f"{name}{more} ({format_bytes(sum(file.size for file in self.files))})"))
+        keys = {key: layout_of(spec) for key, spec in specs.items()} or dict.fromkeys(self._lengths, "")
+        return Card(title, facts, keys, {key: self._lengths[key] for key in keys if key in self._lengths})
+
+    def _card(self) -> Card:
+        card = self.card("CorpusIndex", {})
+        return replace(card, facts=[*card.facts, ("index", self.path or "in memory")])
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._stored:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.batching.packed_layout import attention_mask, segment_bounds
 from headrace.errors import SourceError, did_you_mean
+from headrace.show.card import Card, layout_of_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,18 @@ class Batch(Mapping[str, Any]):
         return None if self.packing is None else self.packing.positions
 
     @property
+    def cu_seqlens(self) -> NDArray[np.int32] | None:
+        """Where segments begin in the R * T tokens of the rows, and their end, `int32[S + 1]`; None without packing.
+
+        For attention by `cu_seqlens`; padding counts as segments, see `segment_bounds`.
+        """
+        return None if self.packing is None else segment_bounds(self.packing.segment_ids)
+
+    def attention_mask(self, *, causal: bool = False) -> NDArray[np.bool_] | None:
+        """Return which token may attend to which, `bool[R, T, T]`: those of its own sequence; None without packing."""
+        return None if self.packing is None else attention_mask(self.packing.segment_ids, causal=causal)
+
+    @property
     def num_frames(self) -> int:
         """Frames of all sequences, without padding, of `data_key`; 0 if no key has time."""
         return 0 if self.data_key is None else int(self.lengths[self.data_key].sum())
@@ -162,11 +176,19 @@ class Batch(Mapping[str, Any]):
         return 1 - self.num_frames / (rows * frames) if rows * frames else 0.0
 
     def __repr__(self) -> str:
-        layout = ", ".join(
-            f"{key}: {value.dtype}{list(value.shape)}" if hasattr(value, "dtype") else f"{key}: {len(value)} values"
-            for key, value in self.arrays.items()
-        )
+        layout = ", ".join(f"{key}: {layout_of_value(value)}" for key, value in self.arrays.items())
         return f"<Batch {self.position} of epoch {self.epoch}, {self.num_seqs} sequences, {layout}>"
+
+    def _repr_html_(self) -> str:
+        facts = [
+            ("place", f"batch {self.position}, step {self.step} of epoch {self.epoch}"),
+            ("size", f"{self.num_seqs:,} sequences, {self.num_frames:,} frames, {self.padding_share:.1%} padding"),
+        ]
+        if self.is_repeat:
+            facts.append(("repeat", "fills up the last step: give it no weight"))
+        layouts = {key: layout_of_value(value) for key, value in self.arrays.items()}
+        lengths = {key: np.asarray(lengths) for key, lengths in self.lengths.items()}
+        return Card("Batch", facts, layouts, lengths).html()
 
 
 class _NoKeyError(SourceError, KeyError):

@@ -19,6 +19,7 @@ from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError, ResumeError, check_count
 from headrace.ranks import Ranks
 from headrace.rng.process import kept_globals
+from headrace.show.card import Card, layout_of
 from headrace.version import __version__
 
 from .epochs import Epochs, PlannedEpochs, Recipe
@@ -27,6 +28,7 @@ from .iterate import BatchIterator, Begun, Consumer, LoaderEpoch, LoaderPosition
 from .loader_ranks import LoaderRanks, compare_cards, fingerprint
 from .opening import open_subject
 from .options import CheckRanks, LoaderOptions, Remainder
+from .shapes import MAX_BATCHES, BatchShapes, shapes_of
 from .state import FORMAT, LoaderState
 from .steps import Agree
 from .streams.epochs import StreamEpochs
@@ -397,6 +399,19 @@ class DataLoader:
         """
         return self._runs.count(epoch, self._ranks.look_up())
 
+    def batch_shapes(self, epoch: int | None = None, max_batches: int = MAX_BATCHES) -> BatchShapes:
+        """Return sequences, frames and padding of each batch of an epoch, on all ranks; nothing is read.
+
+        Args:
+            epoch: Its number; None: of the current epoch, or else of the next.
+            max_batches: Of so many batches, the first ones.
+
+        Raises:
+            ConfigError: It is a stream, or the lengths are not known without reading.
+        """
+        number = self._consumer.position.epoch if epoch is None else check_count("epoch", epoch, minimum=1)
+        return shapes_of(self._runs, self._subject, self._recipe, number, max_batches)
+
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
@@ -485,6 +500,12 @@ class DataLoader:
             "a loader cannot be pickled or copied",
             fix="make one in the other process, and give it the state_dict() of this one",
         )
+
+    def _repr_html_(self) -> str:
+        lines = (line.partition(":") for line in self.explain().splitlines())
+        facts = [(what, text.strip()) for what, _, text in lines]
+        keys = {key: layout_of(spec) for key, spec in self._subject.reading.specs.items()}
+        return Card(type(self).__name__, facts, keys).html()
 
     def __repr__(self) -> str:
         position = f"epoch {self.position.epoch}, batch {self.position.position}"

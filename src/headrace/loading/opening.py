@@ -1,7 +1,9 @@
-"""Opens what a user gives a loader: a dataset or its config, a source, a list, a map-style dataset, or a stream."""
+"""Opens what a user gives a loader: a dataset or its config, files, a source, a list, a map-style dataset, a stream."""
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -15,13 +17,18 @@ from headrace.datasets import Dataset, init_dataset
 from headrace.datasets.files.mapped import dataset_over
 from headrace.datasets.parts import open_apart
 from headrace.errors import ConfigError
+from headrace.files.lists.patterns import is_pattern
+from headrace.files.locations import is_url
 from headrace.sources import Source
+from headrace.sources.tables.ray_data import open_ray_data
 
 from .inputs import DatasetSubject, ItemsSubject, Subject
 from .options import LoaderOptions
 from .sampler import SampledSubject
 from .streams.input import DatasetStream, IterableStream
 from .torch_args import ForeignOrder
+
+_CONFIG_TEXT = re.compile(r"""\s*(\{\s*['"]|\w+:(?!//))""")  # {"class": ...} or HDFDataset:files=...
 
 
 def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> Subject:
@@ -31,14 +38,14 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         ConfigError: It is nothing that can be loaded, or the order is said twice.
     """
     shuffled = f"permute:seed={options.seed}" if order.shuffle else None
-    dataset = _known_table(dataset, options)
+    dataset = sources.open_source(dataset) if _names_files(dataset) else _known_table(dataset, options)
     if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
         own = open_apart(dataset_over(dataset) if isinstance(dataset, Source) else dataset)
         config = own if isinstance(dataset, Dataset | Source) else dataset
         subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
     elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise ConfigError(
-            f"a loader reads a headrace dataset, a config of one, an object with __len__ and __getitem__, or an "
+            f"a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and __getitem__, or an "
             f"iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
         )
     elif not _is_map_style(dataset):
@@ -57,12 +64,21 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
     return subject
 
 
+def _names_files(dataset: Any) -> bool:
+    """Tell whether it is a path, a URL, or the text of one or of a pattern; another text is a config of a dataset."""
+    if isinstance(dataset, os.PathLike):
+        return True
+    if not isinstance(dataset, str) or _CONFIG_TEXT.match(dataset):
+        return False
+    return is_url(dataset) or is_pattern(dataset, dataset) or os.path.lexists(dataset)
+
+
 def _known_table(dataset: Any, options: LoaderOptions) -> Any:
     """Return what is read in place of a table of another library; all else as it is.
 
     A `datasets.Dataset` of numbers becomes a source, whose lengths are known. Its rows are left as they are for a
     collate of the user's, where a format or a transform makes them, and where there are texts, recordings or the like,
-    unless lengths are needed.
+    unless lengths are needed. A `ray.data.Dataset` is such a table where it is materialized, and else a stream.
 
     Raises:
         ConfigError: It is several tables, or one whose columns cannot be told apart.
@@ -74,6 +90,10 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
         raise ConfigError(
             f"a {type(dataset).__name__} has one dataset for each split: {names}",
             fix=f"give one of them: dataset[{next(iter(dataset), 'train')!r}]",
+        )
+    if _is_of_module(dataset, "ray.data", "Dataset"):
+        return open_ray_data(
+            dataset, is_as_stored=options.collate is None, needs_lengths=options.batching.needs_lengths
         )
     is_table = options.collate is None and _is_of_module(dataset, "datasets", "Dataset")
     if is_table and (options.batching.needs_lengths or _is_as_stored(dataset)):

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError, did_you_mean
 from headrace.index import CorpusIndex
+from headrace.show.card import Card, Shown, layout_of
 from headrace.specs import DataSpec
 
 SORT_LENGTHS = "seq_len"  # name of the column of lengths that only sort; not a data key
@@ -77,7 +78,7 @@ def fill_rows(out: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> None:
     join(arrays, out=out, casting="no")
 
 
-class Source(ABC):
+class Source(Shown, ABC):
     """Random access to the sequences of a corpus.
 
     Attributes:
@@ -185,6 +186,12 @@ class Source(ABC):
         """Return data key -> number of frames of one sequence (1 for a key without a time axis)."""
         return {data_key: int(self.index.lengths(data_key)[corpus_idx]) for data_key in self.specs}
 
+    def _card(self) -> Card:
+        index = getattr(self, "_index", None)  # where it was built already: `index` may build it
+        if isinstance(index, CorpusIndex):
+            return index.card(type(self).__name__, self.specs)
+        return Card(type(self).__name__, keys={key: layout_of(spec) for key, spec in self.specs.items()})
+
     def for_another_reader(self) -> Source | None:
         """Return a source of the same corpus that may be closed, and read in another thread, without this one.
 
@@ -193,5 +200,5 @@ class Source(ABC):
         """
         return None
 
-    def close(self) -> None:  # noqa: B027 (a source without files has nothing to release)
+    def close(self) -> None:
         """Release files; a later read opens them again. Harmless when called twice."""

@@ -148,7 +148,7 @@ BUILT_IN = (
         "JSON lines",
         _at("lines.jsonl:JsonlSource"),
         _at("lines.jsonl_writer:JsonlWriter"),
-        (".jsonl",),
+        (".jsonl", ".jsonl.gz", ".ndjson"),
         recognizes=_is_other_lines,
         beside=(".jsonl.specs.json",),
         docs="[JSON lines](text.md), `.jsonl`",

@@ -182,7 +182,32 @@ def files_of(folder: str, entry: Format) -> list[str]:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise SourceError(f"cannot read the folder: {error.strerror}", where=folder, fix="check the path") from error
-    return [os.path.join(folder, name) for name in names if name[0] != "." and _by_suffix(name) is entry]
+    known: dict[str, Format | None] = {}  # by ending: of a hundred thousand files, one is looked into
+    found = []
+    for name in names:
+        if name[0] != ".":
+            ending = os.path.splitext(name)[1]
+            if ending not in known or not _has_looked_suffix(name):
+                known[ending] = _format_in_folder(folder, name)
+            if known[ending] is entry:
+                found.append(os.path.join(folder, name))
+    return found
+
+
+def _format_in_folder(folder: str, name: str) -> Format | None:
+    """Return the format that the name of a file in a folder says, or what is in it, where the name leaves that open."""
+    found = _by_suffix(name)
+    if found is None and _has_looked_suffix(name) and os.path.isfile(path := os.path.join(folder, name)):
+        return _format_of_file(path)
+    return found
+
+
+def _has_looked_suffix(name: str) -> bool:
+    """Tell whether a name ends as that of a format which has no marks, but looks at what is in a file."""
+    suffixes = tuple(
+        one for entry in FORMATS.values() if entry.recognizes and not entry.magic for one in entry.suffixes
+    )
+    return name.lower().endswith(suffixes)
 
 
 def _by_suffix(name: str) -> Format | None:
@@ -214,13 +239,13 @@ def _format_of_folder(path: str) -> Format | None:
     num_names, last = 0, None
     unread: list[OSError] = []
     members = [(re.compile(entry.member), entry) for entry in FORMATS.values() if entry.member is not None]
-    for _, folders, names in os.walk(path, onerror=unread.append):
+    for folder, folders, names in os.walk(path, onerror=unread.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for pattern, entry in members:  # whatever else it holds
             if any(pattern.fullmatch(name) for name in names):
                 return entry
         for name in sorted(names):
-            found = None if name.startswith(".") else _by_suffix(name)
+            found = None if name.startswith(".") else _format_in_folder(folder, name)
             if found is not None and not found.is_last:
                 return found
             last = last or found

@@ -6,19 +6,17 @@ lies there (`formats.py`), and the class of that format opens it.
 
 from __future__ import annotations
 
-import glob
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from headrace.errors import ConfigError
-from headrace.files.lists.patterns import glob_local, is_pattern
-from headrace.files.locations import is_url
+from headrace.files.cache.local_copies import local_copies
 
 from .base import Source
 from .formats import FORMATS, Format, files_of, find_format, format_named, format_of_source, load_entry_points
 from .named_classes import NamedClasses, first_option_of, options_of
-from .shared.paths import PathLike, path_text
+from .shared.paths import PathLike, expand_path
 from .shared.writer import Writer
 
 
@@ -88,8 +86,9 @@ def open_source(paths: PathLike | Sequence[PathLike], *, source_class: str | Non
     """Open files or folders as one corpus, by the format that they have.
 
     Args:
-        paths: One, or several of the same format, one after the other; patterns such as "train-*.tar" stand for the
-            files that match, in the order of their names.
+        paths: One, or several of the same format, one after the other. Patterns (`train-*.tar`, `{train,dev}.hdf`,
+            `{000..099}.tar`) stand for the files that match, in the order of their names, folders for the files in
+            them. URLs (`s3://`, `gs://`, `https://`, `hf://`) are copied by the file cache, patterns in them too.
         source_class: Source class or format; default: detected.
         **options: For the class.
 
@@ -111,7 +110,7 @@ def resolve_files(
     """Return the class that opens files or folders, and what to give it: one path, or several.
 
     Args:
-        paths: Files, folders, or patterns.
+        paths: Files, folders, patterns or URLs.
         source_class: Source class or format; default: detected.
 
     Raises:
@@ -206,27 +205,15 @@ def writer_class_of(target: Format) -> type[Writer]:
 
 
 def expand_paths(paths: PathLike | Iterable[PathLike]) -> list[str]:
-    """Return absolute paths, patterns replaced by what matches them, in the order of the names.
+    """Return absolute paths: patterns become what matches them, by name, and URLs local copies, see `list_paths`.
 
     Raises:
-        ConfigError: There is none, or one is no local path.
+        ConfigError: There is none.
+        SourceError: A pattern matches nothing, or a store refuses.
     """
     given: list[Any]
     given = [paths] if isinstance(paths, str | bytes) or not isinstance(paths, Iterable) else list(paths)
-    names: list[str] = []
-    for path in given:
-        text = path_text(path)
-        if is_url(text):
-            raise ConfigError(
-                "files in a store are read through the file cache",
-                where=text,
-                fix="use a DistributeFilesDataset, or copy them",
-            )
-        name = os.path.abspath(text)
-        found = (glob_local(name) or sorted(glob.glob(name))) if is_pattern(text, name) else [name]
-        if not found:
-            raise ConfigError("no file matches the pattern", where=name, fix="check the path")
-        names += found
+    names = local_copies([name for path in given for name in expand_path(path)])
     if not names:
         raise ConfigError("no files are named", fix="name at least one")
     return names

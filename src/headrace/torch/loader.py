@@ -27,6 +27,7 @@ from headrace.engine import Engine, EngineOptions, EngineReport, Job, Run
 from headrace.errors import HeadraceError, ResumeError
 from headrace.loading.torch_args import engine_options_of, executor_of
 from headrace.rng.process import kept_globals
+from headrace.show.card import Card, Shown
 
 from .state import FORMAT, Generators, TorchState, encode_index, encode_states, process_generators
 from .work import Draws, MapTask, StreamPass, TorchWork, added_collate_fns
@@ -35,7 +36,7 @@ _PRELOAD = ("torch",)
 _TORCH_PREFETCH = 2  # what torch takes where nobody has said it
 
 
-class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore]
+class DataLoader(Shown, TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore]
     """`torch.utils.data.DataLoader`, whose batches are made by Headrace's workers.
 
     The signature, the attributes and the batches are torch's. What differs: a worker that dies is replaced and its
@@ -83,6 +84,14 @@ class DataLoader(TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore
         return iterator
 
     # --- state ---
+
+    def _card(self) -> Card:
+        facts = [
+            ("dataset", f"dataset {type(self.dataset).__name__}"),
+            ("batches", f"batch_size {self.batch_size}"),
+            ("workers", f"{self.num_workers} workers"),
+        ]
+        return Card(f"headrace.torch.{type(self).__name__}", facts)
 
     def state_dict(self) -> dict[str, Any]:
         """Return where the consumer is: after the last batch that it got, whatever was prefetched.

@@ -28,6 +28,7 @@ _CLASS_OF = {
     "SentencePieces": ("pieces", "SentencePieces"),
     "Utf8ByteTargets": ("labels", "Utf8ByteTargets"),
     "Vocabulary": ("labels", "LabelVocabulary"),
+    "WithEnds": ("ends", "WithEnds"),
 }
 
 

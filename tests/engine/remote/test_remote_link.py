@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.engine.events import Done
+from headrace.engine.remote.dialogue import Dialogue
 from headrace.engine.remote.handshake import introduce
 from headrace.engine.remote.link import AgentLink
 from headrace.engine.remote.listener import Connection
@@ -32,7 +33,7 @@ def open_pair() -> tuple[AgentLink, socket.socket]:
         sock = listening.accept()[0]
     sock.setblocking(False)
     incoming, outgoing = map(Seal, KEYS)
-    return AgentLink(Connection(sock, introduce(-1), incoming, outgoing), ReceiveMemory(64 << 20)), other
+    return AgentLink(Connection(sock, introduce(-1), incoming, outgoing), ReceiveMemory(64 << 20), Dialogue()), other
 
 
 @pytest.fixture

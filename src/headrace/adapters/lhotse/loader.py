@@ -23,6 +23,7 @@ from headrace.engine import Engine, EngineOptions, EngineReport, Job, Skipping
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, HeadraceError, ResumeError, StalledError, check_count
 from headrace.rng import derive_seed
+from headrace.show.card import Card, Shown
 
 from .draws import Ahead, Drawing, DrawKey, Inline, left_to_workers
 from .passes import Pass, PassKey
@@ -39,7 +40,7 @@ _PRELOAD = ("lhotse.dataset",)
 _MIN_AHEAD = 4  # packed batches that wait for the workers, at least
 
 
-class LhotseDataLoader:
+class LhotseDataLoader(Shown):
     """Batches `dataset[batch]` for each batch that a sampler gives, made by workers, in the sampler's order.
 
     The loader is its own iterator, as in lhotse: `iter(loader)` begins a new pass over the sampler, whatever was left
@@ -390,6 +391,15 @@ class LhotseDataLoader:
         side.set_epoch(saved.epoch)
 
     # --- what happened, and the end ---
+
+    def _card(self) -> Card:
+        facts = [
+            ("dataset", f"dataset {type(self.dataset).__name__}"),
+            ("sampler", f"sampler {type(self.sampler).__name__}"),
+            ("workers", f"{self.num_workers} workers"),
+            ("epoch", f"epoch {self.epoch}"),
+        ]
+        return Card(type(self).__name__, facts)
 
     @property
     def report(self) -> EngineReport:

@@ -15,13 +15,13 @@ from rich.console import Console
 
 from headrace.errors import ConfigError, did_you_mean
 from headrace.files.cache.options import format_bytes, parse_bytes
+from headrace.show.drawing import format_count
 from headrace.sources import AudioSource, Source
 from headrace.sources.formats import FORMATS, Format, format_named, format_of_target, register_format
 from headrace.sources.named_classes import CALLABLE, options_of, resolve_callable
 from headrace.sources.registry import expand_paths, writer_class_of
 
 from ..console import bold, open_messages, open_output
-from ..drawing import format_count
 from ..opening import class_of, open_corpus, parse_settings
 from ..options import Quiet, SourceClass, SourceSettings
 from ..report import describe_key

@@ -19,11 +19,11 @@ from headrace.engine import Engine, EngineOptions
 from headrace.engine.user.job import Job
 from headrace.errors import CacheError, ConfigError, SourceError, takes_note
 from headrace.files.locks import lock_exclusive_nowait
+from headrace.show.drawing import format_count
+from headrace.show.reporters import Reporter, open_reporter
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
-from ..drawing import format_count
-from ..progress import Reporter, open_reporter
 from .journal import Journal, ShardRecord, describe_files, describe_options
 from .shard_plan import Shard, Sharding, plan_shards
 from .shards import Target, WriteShards, largest_values, open_target, remove, size_of, write_shard

@@ -16,11 +16,11 @@ from rich.console import Console
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.files.atomic.pending import atomic_write
+from headrace.show.reporters import report_progress
 
 from ..configs import load_job, named_config, parse_epochs
 from ..console import open_messages, open_output, print_json
 from ..options import AsJson, Callables, Config, DatasetSettings, Quiet
-from ..progress import report_progress
 from .amounts import UNKNOWN, Amounts
 from .page import Results, draw_page
 from .picture import check_can_draw, write_picture

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 
 from headrace.errors import HeadraceError
+from headrace.show.drawing import format_count
 from headrace.version import __version__
 
-from ..drawing import format_count
 from .amounts import Amounts
 from .subject import SubjectFacts
 from .table import balance_rows, describe_loss, describe_worst, format_amount

@@ -24,8 +24,8 @@ from headrace.files.fetch.fetch import is_url
 from headrace.files.lists.sizes import FileTable
 from headrace.files.lists.tree import tree_key, tree_leaves
 from headrace.ranks import Ranks, find_ranks
+from headrace.show.drawing import format_count
 
-from ..drawing import format_count
 from .amounts import UNKNOWN, Amounts
 
 Progress = Callable[[int, int], None]  # (how many are done, of how many)

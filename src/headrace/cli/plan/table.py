@@ -14,9 +14,9 @@ from rich.console import Console
 
 from headrace.errors import HeadraceError
 from headrace.files.cache.options import format_bytes
+from headrace.show.drawing import draw_bar, format_count
 
 from ..console import bold
-from ..drawing import draw_bar, format_count
 from .amounts import UNKNOWN, Amounts
 from .subject import SubjectFacts
 

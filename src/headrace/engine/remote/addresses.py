@@ -7,8 +7,8 @@ import socket
 
 from headrace.errors import ConfigError
 
-# Of the system's queue of connections.
-_BACKLOG = 128
+# Of the system's queue of connections: as many workers may be started at once, while the trainer is busy.
+_BACKLOG = 1024
 # How many ports are tried where any will do.
 _MAX_PORTS = 20
 # A machine without IPv6, or without one of its own names.

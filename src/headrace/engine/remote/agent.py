@@ -1,74 +1,27 @@
-"""What runs on the worker's machine: connects to the trainer, starts the worker process, and passes on what both say.
+"""What runs on the worker's machine: connects to the trainer, and is the agent of a worker as long as it is needed.
 
-The worker is one of the executor of worker processes (`../process/executor.py`), with all that belongs to it: shared
-memory, causes of deaths, an end whatever happens. Invariants: no user code runs in this process, and nothing is
-unpickled here, so whatever it does, the agent answers; it ends its worker when the connection ends; results are sent
-from the worker's shared memory, and not before there is credit for them, in the order in which they came. An agent that
-is told to leave (SIGTERM) lets its worker finish the ticket that it has begun, sends what is done, and says that it
-leaves; the trainer has the other tickets done elsewhere.
+What an agent does is in `session.py`. It ends when its trainer is gone; one that was started for whichever worker is
+needed looks for a while whether the trainer has begun anew.
 """
 
 from __future__ import annotations
 
-import os
-import select
-import socket
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from pickle import PickleBuffer
-from typing import Any
+from collections.abc import Sequence
 
-import msgspec
-import numpy as np
-from numpy.typing import NDArray
+from headrace.errors import ConfigError, HeadraceError
 
-from headrace.errors import CacheError, ConfigError, HeadraceError
-
-from ..events import Beat, Done, Event, Exited, Failed
-from ..process.executor import ProcessExecutor
-from ..process.messages import Begin, Cancel, Submit
-from ..process.results import SlotResult
-from ..process.worker_config import Shipment
-from ..user.failure import Failure
-from ..user.ship import Parcel
-from .dial import RETRY_SECONDS, Socket, TrainerGone, connect, connection_ends, shake_hands, wait_for_job, write
-from .handshake import take_secret
+from .dial import RETRY_SECONDS, Connected, Socket, Trainer, TrainerGone, connect, shake_hands, wait_for_job
+from .handshake import ANY_SEAT, take_secret
 from .notice import LeaveNotice
-from .seal import HEAD_BYTES, PIECE_BYTES, Head, Seal
+from .session import Session
 from .tls import Tls, take_tls
-from .wire import (
-    Alive,
-    AskStack,
-    Freed,
-    GiveUpWaiting,
-    HasEnded,
-    RemoteResult,
-    Restarted,
-    RestartWorker,
-    Stack,
-    ToAgent,
-    WaitsForMemory,
-    Welcome,
-    WireError,
-    charge,
-    decode_for_agent,
-)
+from .wire import WireError
 
-_READ_BYTES = 256 << 10
-# Values that are sent in one frame at most: the trainer takes each as soon as it is there.
-_MAX_VALUES = 64
-# Of one system call.
-_MAX_BUFFERS = 128
-_SLOT_BYTES = 1 << 20
 _EXIT_USAGE = 2
 # After SIGTERM, an agent of `serve_one` has so long: some seconds less than what most systems grant.
 _GRACE_SECONDS = 20.0
-# The trainer has so long to take note of an agent that leaves; one that is away for longer sends nothing meanwhile.
-_HANG_UP_SECONDS = 2.0
-# How often to look whether the notice has come.
-_NOTICE_SECONDS = 0.5
 
 
 def serve_one(addresses: Sequence[str], seat: int) -> None:
@@ -91,7 +44,8 @@ def serve_seat(addresses: Sequence[str], seat: int, secret: bytes, tls: Tls | No
         ConfigError: The trainer is not reached, or has no use for this worker.
         WireError: It does not know the secret, or its certificate is refused.
     """
-    _serve(connect(addresses, time.monotonic(), tls), secret, seat, notice)
+    trainer = Trainer(addresses, secret, tls)
+    _serve(trainer, connect(trainer, time.monotonic()), seat, notice)
 
 
 def serve(
@@ -123,15 +77,16 @@ def serve(
     """
     notice = LeaveNotice(grace_seconds)
     notice.listen()
+    trainer = Trainer(addresses, secret, tls)
     num_sessions, deadline = 0, time.monotonic() + wait_seconds
     while True:
         try:
-            sock = connect(addresses, deadline, tls)
+            sock = connect(trainer, deadline)
         except ConfigError:
             if num_sessions:
                 return num_sessions
             raise
-        is_known = _serve(sock, secret, -1, notice)
+        is_known = _serve(trainer, sock, ANY_SEAT, notice)
         num_sessions += is_known
         if notice.deadline is not None:
             return num_sessions
@@ -148,15 +103,16 @@ def serve(
         time.sleep(RETRY_SECONDS)
 
 
-def _serve(sock: Socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
-    """Be a worker until the connection ends; return whether it was one to a trainer at all."""
+def _serve(trainer: Trainer, sock: Socket, seat: int, notice: LeaveNotice) -> bool:
+    """Be a worker until the connection ends for good; return whether it was one to a trainer at all."""
     is_known = False
     with sock:
         try:
-            incoming, outgoing = shake_hands(sock, secret)
+            connected = Connected(sock, *shake_hands(sock, trainer.secret))
             is_known = True
-            welcome, buffers = wait_for_job(sock, seat, incoming, outgoing)
-            session = _Session(sock, incoming, outgoing, welcome, buffers, notice)
+            welcome, buffers = wait_for_job(connected, seat)
+            notice.on_notice = _leave_soon
+            session = Session(trainer, connected, welcome, buffers, notice)
             del buffers
             try:
                 notice.on_notice = session.note_begun
@@ -174,239 +130,5 @@ def _serve(sock: Socket, secret: bytes, seat: int, notice: LeaveNotice) -> bool:
     return is_known
 
 
-def _bytes_in_slot(result: SlotResult) -> memoryview:
-    """Take a result as the bytes that its worker has written; the slot is free when the view is gone."""
-    lease, result.lease = result.lease, None
-    view: NDArray[np.uint8] = result.owner.reader.view(lease, result.slot_idx, result.offset, result.num_bytes)
-    return view.data
-
-
-class _Session:
-    """One worker, as long as its connection lasts."""
-
-    def __init__(
-        self,
-        sock: Socket,
-        incoming: Seal,
-        outgoing: Seal,
-        welcome: Welcome,
-        buffers: Sequence[memoryview],
-        notice: LeaveNotice,
-    ) -> None:
-        self._sock = sock
-        self._notice = notice
-        self._num_submitted = self._num_answered = 0  # tickets, but for those that were given up before
-        self._leaves_after = 0  # so many answers, once it was told to leave
-        self._seal_in, self._seal_out = incoming, outgoing
-        outgoing.checks_values = welcome.checks_values
-        self._head: Head | None = None  # of a frame whose messages are not there yet
-        self._worker_idx = welcome.worker_idx
-        self._max_bytes = welcome.max_bytes
-        self._credit_bytes = welcome.credit_bytes
-        self._alive_seconds = welcome.alive_seconds
-        self._sent_bytes = self._freed_bytes = 0  # of results, see `charge`
-        self._said_waiting_at = -1  # after so many freed bytes the trainer was told that more are waited for
-        self._held: deque[Event] = deque()  # not sent yet
-        self._incoming = bytearray()
-        self._sent_at = 0.0
-        sys.path += [entry for entry in welcome.sys_path if entry not in sys.path and os.path.exists(entry)]
-        self._executor = ProcessExecutor(
-            max_bytes=welcome.max_bytes,
-            slot_bytes=min(_SLOT_BYTES, welcome.max_bytes),
-            threads_per_worker=welcome.num_threads,
-        )
-        parcel = Parcel(welcome.job, [PickleBuffer(buffer) for buffer in buffers], set(welcome.modules))
-        shipment = Shipment(
-            parcel, welcome.formats, welcome.argv, welcome.cwd, tuple(welcome.preload), welcome.executor
-        )
-        worker_idxs = range(welcome.worker_idx, welcome.worker_idx + 1)
-        try:
-            self._executor.start_shipped(shipment, worker_idxs, welcome.num_workers)
-            self._executor.wake_for(sock.fileno())
-        except ConfigError as error:
-            self._send((HasEnded(f"could not be started: {error}", None, ""),))
-            raise
-        except BaseException:
-            self._executor.close()
-            raise
-
-    def run(self) -> None:
-        """Pass on what the worker and the trainer say, until the connection ends."""
-        self._send((Alive(False),))
-        while True:
-            left = self._sent_at + self._alive_seconds - time.monotonic()
-            events = self._executor.wait(min(max(left, 0.0), _NOTICE_SECONDS))
-            self._held += [event for event in events if type(event) is not Beat]
-            self._num_answered += sum(type(event) in (Done, Failed) for event in events)
-            self._pass_on()
-            if self._notice.deadline is not None and self._may_leave(self._notice.deadline):
-                self._send((HasEnded("was told to leave (SIGTERM)", None, "", True),))
-                self._wait_for_hang_up(time.monotonic() + _HANG_UP_SECONDS)
-                return
-            has_progress = any(type(event) is Beat for event in events)
-            if has_progress or time.monotonic() - self._sent_at >= self._alive_seconds:
-                self._send((Alive(has_progress),))
-            self._hear()
-
-    def note_begun(self) -> None:
-        """Take note of which ticket is being worked on: called in the handler of the signal."""
-        self._leaves_after = min(self._num_answered + 1, self._num_submitted)
-
-    def _may_leave(self, deadline: float) -> bool:
-        """Tell whether what was begun before the notice has been finished and sent, or the grace is over."""
-        is_done = self._num_answered >= self._leaves_after and not self._held
-        return is_done or time.monotonic() >= deadline
-
-    def _wait_for_hang_up(self, deadline: float) -> None:
-        """Read on until the trainer has taken note: a connection that is closed with something unread is reset."""
-        poll = select.poll()
-        poll.register(self._sock, select.POLLIN)
-        while (left := deadline - time.monotonic()) > 0 and poll.poll(1000 * left):
-            try:
-                if not self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT):
-                    return
-            except BlockingIOError:
-                continue
-            except (OSError, WireError):
-                return
-
-    def close(self) -> None:
-        """End the worker."""
-        self._held.clear()
-        self._executor.close()
-
-    # --- to the trainer ---
-
-    def _pass_on(self) -> None:
-        """Send what is held, as far as there is credit."""
-        while self._held:
-            messages: list[Any] = []
-            values: list[memoryview] = []
-            is_short = False
-            while self._held and len(values) < _MAX_VALUES:
-                event = self._held[0]
-                if type(event) is Done and type(event.result) is SlotResult:
-                    cost = charge(event.result.num_bytes)
-                    if self._sent_bytes + cost > self._credit_bytes + self._freed_bytes:
-                        is_short = True
-                        break
-                    self._sent_bytes += cost
-                    result = event.result
-                    event = msgspec.structs.replace(event, result=RemoteResult(result.header, result.num_bytes))
-                    values.append(_bytes_in_slot(result))
-                elif type(event) is Exited:
-                    is_orderly = self._notice.deadline is not None  # whoever told this process told the worker, too
-                    event = HasEnded(event.cause, event.item, event.advice, is_orderly)  # type: ignore[assignment]
-                messages.append(event)
-                self._held.popleft()
-            if is_short and self._said_waiting_at != self._freed_bytes:
-                self._said_waiting_at = self._freed_bytes
-                messages.append(WaitsForMemory(self._freed_bytes))
-            if messages:
-                self._send(messages, values)
-            if is_short:
-                return
-
-    def _send(self, messages: Sequence[Any], values: Sequence[memoryview] = ()) -> None:
-        """Send a frame."""
-        parts = [memoryview(self._seal_out.frame(messages, len(values), sum(value.nbytes for value in values)))]
-        num_bytes = 0
-        for part in self._seal_out.parts(values):
-            parts.append(part)
-            num_bytes += part.nbytes
-            if num_bytes >= PIECE_BYTES or len(parts) >= _MAX_BUFFERS:
-                write(self._sock, parts)  # which takes them
-                num_bytes = 0
-        write(self._sock, parts)
-        self._sent_at = time.monotonic()
-
-    # --- from the trainer ---
-
-    def _hear(self) -> None:
-        """Do what the trainer has said."""
-        while True:
-            try:
-                with connection_ends():
-                    data = self._sock.recv(_READ_BYTES, socket.MSG_DONTWAIT)
-            except BlockingIOError:
-                return
-            if not data:
-                raise TrainerGone
-            self._incoming += data
-            while (packet := self._next_packet()) is not None:
-                for message in decode_for_agent(packet):
-                    self._obey(message)
-            if len(data) < _READ_BYTES:
-                return
-
-    def _next_packet(self) -> bytes | None:
-        """Return the messages of the next frame, if they are there."""
-        if self._head is None:
-            if len(self._incoming) < HEAD_BYTES:
-                return None
-            self._head = self._seal_in.open_head(bytes(self._incoming[:HEAD_BYTES]))
-            del self._incoming[:HEAD_BYTES]
-        if len(self._incoming) < self._head.num_bytes:
-            return None
-        packet = bytes(self._incoming[: self._head.num_bytes])
-        del self._incoming[: self._head.num_bytes]
-        self._seal_in.check_packet(self._head, packet)
-        self._head = None
-        return packet
-
-    def _obey(self, message: ToAgent) -> None:
-        executor = self._executor
-        match message:
-            case Submit(run_id, tickets, payloads):
-                self._num_submitted += len(tickets)
-                executor.submit_burst(self._worker_idx, run_id, tickets, payloads)
-            case Freed(num_bytes):
-                self._freed_bytes = num_bytes
-                self._pass_on()
-            case Begin():
-                self._keep_run(message.run_id)
-                executor.begin_shipped(message)
-            case Cancel(run_id):
-                executor.cancel(run_id)
-                self._keep_run(-1)
-            case RestartWorker(first_item):
-                self._keep(lambda _: False)  # of the worker that is replaced
-                self._num_submitted = self._num_answered
-                executor.restart(self._worker_idx, first_item)
-                self._send((Restarted(),))
-            case AskStack():
-                self._send((Stack(executor.stack_of(self._worker_idx)),))
-            case GiveUpWaiting(num_bytes, kept_bytes):
-                if num_bytes == self._freed_bytes:
-                    self._fail_waiting(kept_bytes)
-
-    def _keep(self, is_wanted: Callable[[Event], bool]) -> None:
-        """Give up all else that is held: nobody waits for it."""
-        self._said_waiting_at = -1
-        held, self._held = self._held, deque()
-        for event in held:
-            if is_wanted(event):
-                self._held.append(event)
-            elif isinstance(event, Done) and event.result is not None:
-                event.result.discard()
-
-    def _keep_run(self, run_id: int) -> None:
-        """Keep what is of a run. The end of a worker is of no run, and kept."""
-        self._num_submitted = self._num_answered
-        self._keep(lambda event: getattr(event, "run_id", run_id) == run_id)
-
-    def _fail_waiting(self, kept_bytes: int) -> None:
-        """Answer the next result, which waits for memory, by an error."""
-        done = self._held[0] if self._held else None
-        if not isinstance(done, Done) or done.result is None:
-            return
-        error = CacheError(
-            f"an item needs {done.result.num_bytes} bytes of memory, but results that are still held elsewhere take "
-            f"{kept_bytes} of the max_bytes={self._max_bytes} of this worker",
-            fix="drop results sooner or copy what is kept of them, or raise max_bytes",
-        )
-        done.result.discard()
-        self._said_waiting_at = -1  # the next result may have to wait as well, and nothing was freed
-        failure = Failure.of(error, ends_stream=True)
-        self._held[0] = Failed(done.worker_idx, done.ticket, failure, done.run_id)
-        self._pass_on()
+def _leave_soon() -> None:
+    """Being told to leave while the worker is started is seen to as soon as it is: nothing has begun yet."""

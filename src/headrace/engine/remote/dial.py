@@ -13,20 +13,25 @@ import ssl
 import struct
 import time
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from headrace.errors import ConfigError
 
 from .addresses import split_address
-from .handshake import GREETING_BYTES, PROOF_BYTES, check_trainer, derive_keys, introduce, respond
+from .dialogue import Dialogue
+from .handshake import ANY_SEAT, GREETING_BYTES, PROOF_BYTES, check_trainer, derive_keys, introduce, respond
 from .listener import set_up_socket
-from .seal import HEAD_BYTES, Seal
+from .seal import HEAD_BYTES, Head, Seal
 from .tls import Tls, TlsSocket, bind_secret, connect_tls
-from .wire import Refused, Welcome, WireError, decode_answer
+from .wire import Refused, Welcome, WelcomeBack, WireError, decode_answer
 
 # How long one attempt to connect takes at most.
 _CONNECT_SECONDS = 10.0
 RETRY_SECONDS = 0.5
 """How long to wait before the next attempt."""
+
+# The same for one that comes back.
+_RETURN_SECONDS = 0.05
 
 # While nothing can be sent: how often to look whether the other machine answers. It is taken for gone as late as one
 # that is sent nothing, see `set_up_socket`.
@@ -43,27 +48,132 @@ class TrainerGone(Exception):
     """The connection has ended."""
 
 
-def connect(addresses: Sequence[str], deadline: float, tls: Tls | None) -> Socket:
-    """Return a connection to the first address that takes one."""
-    targets = [split_address(address) for address in addresses]
-    context = None if tls is None else tls.context_of_worker()
+class HungUp(TrainerGone):
+    """The trainer has said that it needs this worker no more."""
+
+
+class Trainer(NamedTuple):
+    """Where a trainer is, and how it is known.
+
+    Attributes:
+        addresses: "host:port": tried in turn.
+        secret: Of the run.
+        tls: Certificates, if connections are to be encrypted.
+    """
+
+    addresses: Sequence[str]
+    secret: bytes
+    tls: Tls | None
+
+
+def connect(trainer: Trainer, deadline: float) -> Socket:
+    """Return a connection to the first address that takes one.
+
+    Raises:
+        ConfigError: None does, until the deadline; or an address or a certificate is wrong.
+        WireError: There is no TLS with it.
+    """
     while True:
-        errors: list[str] = []
-        for address, target in zip(addresses, targets, strict=True):
-            try:
-                sock = socket.create_connection(target, _CONNECT_SECONDS)
-                sock.settimeout(None)
-                set_up_socket(sock)
-                return sock if tls is None or context is None else connect_tls(sock, context, tls.name or target[0])
-            except OSError as error:
-                errors.append(f"{address}: {error.strerror or error}")
+        found = _connect_once(trainer, _CONNECT_SECONDS)
+        if not isinstance(found, list):
+            return found
         if time.monotonic() >= deadline:
             raise ConfigError(
-                f"a worker cannot reach its trainer: {'; '.join(errors)}",
+                f"a worker cannot reach its trainer: {'; '.join(map(str, found))}",
                 where=socket.gethostname(),
                 fix="start the trainer first or give a longer --wait, and let its port be open to this machine",
             )
         time.sleep(RETRY_SECONDS)
+
+
+class _Unreached(NamedTuple):
+    """Why there is no connection to an address."""
+
+    address: str
+    error: OSError
+
+    def __str__(self) -> str:
+        return f"{self.address}: {self.error.strerror or self.error}"
+
+
+def _connect_once(trainer: Trainer, seconds: float) -> Socket | list[_Unreached]:
+    """Return a connection to the first address that takes one, or why none does."""
+    targets = [split_address(address) for address in trainer.addresses]
+    tls = trainer.tls
+    context = None if tls is None else tls.context_of_worker()
+    errors: list[_Unreached] = []
+    for address, target in zip(trainer.addresses, targets, strict=True):
+        try:
+            sock = socket.create_connection(target, seconds)
+            sock.settimeout(None)
+            set_up_socket(sock)
+            return sock if tls is None or context is None else connect_tls(sock, context, tls.name or target[0])
+        except OSError as error:
+            errors.append(_Unreached(address, error))
+    return errors
+
+
+class Connected(NamedTuple):
+    """A connection on which both sides know each other.
+
+    Attributes:
+        sock: It blocks.
+        incoming: Seal of what the trainer says.
+        outgoing: Of what it is told.
+        num_heard: Messages of the dialogue that the trainer has heard.
+    """
+
+    sock: Socket
+    incoming: Seal
+    outgoing: Seal
+    num_heard: int = 0
+
+
+def come_back(trainer: Trainer, dialogue: Dialogue, seconds: float) -> Connected:
+    """Connect again to go on with a dialogue.
+
+    Args:
+        trainer: Where it is.
+        dialogue: With it.
+        seconds: How long to try to reach it. One that is reached is waited for however long it is busy.
+
+    Raises:
+        TrainerGone: It is not reached, has ended, or has given this agent up.
+    """
+    deadline = time.monotonic() + seconds
+    while (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(WireError):
+            found = _connect_once(trainer, left)
+            if not isinstance(found, list):
+                return _go_on(found, trainer.secret, dialogue)
+            if all(isinstance(one.error, ConnectionRefusedError) for one in found):
+                break  # nobody listens there any more, so nobody knows of the dialogue
+        time.sleep(min(_RETURN_SECONDS, max(deadline - time.monotonic(), 0.0)))
+    raise TrainerGone
+
+
+def _go_on(sock: Socket, secret: bytes, dialogue: Dialogue) -> Connected:
+    """Tell the trainer who comes back.
+
+    Raises:
+        HungUp: It has given this agent up.
+        WireError: The connection is of no use, and perhaps another one is.
+    """
+    try:
+        incoming, outgoing = shake_hands(sock, secret)
+        introduction = introduce(ANY_SEAT, dialogue.key)
+        write(sock, [memoryview(outgoing.frame(introduction, num_heard=dialogue.num_heard))])
+        head, answer = _read_answer(sock, incoming)
+    except TrainerGone:
+        sock.close()
+        raise WireError("the trainer has closed the connection") from None
+    except BaseException:
+        sock.close()
+        raise
+    if not isinstance(answer, WelcomeBack):
+        sock.close()
+        raise HungUp
+    return Connected(sock, incoming, outgoing, head.num_heard)
 
 
 def shake_hands(sock: Socket, secret: bytes) -> tuple[Seal, Seal]:
@@ -89,15 +199,15 @@ def shake_hands(sock: Socket, secret: bytes) -> tuple[Seal, Seal]:
     return Seal(keys.of_trainer), Seal(keys.of_agent)
 
 
-def wait_for_job(sock: Socket, seat: int, incoming: Seal, outgoing: Seal) -> tuple[Welcome, list[memoryview]]:
+def wait_for_job(connected: Connected, seat: int) -> tuple[Welcome, list[memoryview]]:
     """Introduce this agent, and wait until it is needed."""
+    sock, incoming, outgoing, _ = connected
     write(sock, [memoryview(outgoing.frame(introduce(seat)))])
-    head = incoming.open_head(read(sock, HEAD_BYTES))
-    packet = read(sock, head.num_bytes)
-    incoming.check_packet(head, packet)
-    answer = decode_answer(packet)
+    head, answer = _read_answer(sock, incoming)
     if isinstance(answer, Refused):
         raise ConfigError(answer.what, where=socket.gethostname(), fix=answer.fix or None)
+    if not isinstance(answer, Welcome):
+        raise WireError("the trainer goes on with what was never begun")
     if sum(num_bytes + incoming.checksum_bytes for num_bytes in answer.buffer_bytes) != head.num_part_bytes:
         raise WireError("the job does not have the length of its parts")
     buffers = []
@@ -109,6 +219,14 @@ def wait_for_job(sock: Socket, seat: int, incoming: Seal, outgoing: Seal) -> tup
     return answer, buffers
 
 
+def _read_answer(sock: Socket, incoming: Seal) -> tuple[Head, Refused | Welcome | WelcomeBack]:
+    """Wait for what the trainer says to an introduction."""
+    head = incoming.open_head(read(sock, HEAD_BYTES))
+    packet = read(sock, head.num_bytes)
+    incoming.check_packet(head, packet)
+    return head, decode_answer(packet)
+
+
 @contextlib.contextmanager
 def connection_ends() -> Iterator[None]:
     """Say that the trainer is gone when an operation of the socket fails: nothing else may be meant by that."""
@@ -116,10 +234,14 @@ def connection_ends() -> Iterator[None]:
         yield
     except BlockingIOError:
         raise
-    except ssl.SSLError as error:
-        raise WireError(f"TLS has failed: {error.reason or error}") from error
     except OSError as error:
-        raise TrainerGone from error
+        raise _meaning_of(error) from error
+
+
+def _meaning_of(error: OSError) -> WireError | TrainerGone:
+    if isinstance(error, ssl.SSLError):
+        return WireError(f"TLS has failed: {error.reason or error}")
+    return TrainerGone()
 
 
 def read(sock: Socket, num_bytes: int) -> memoryview:
@@ -143,11 +265,12 @@ def write(sock: Socket, parts: list[memoryview]) -> None:
     """
     while parts:
         try:
-            with connection_ends():
-                num_bytes = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
+            num_bytes = sock.sendmsg(parts, (), socket.MSG_DONTWAIT)
         except BlockingIOError:
             _wait_for_room(sock)
             continue
+        except OSError as error:
+            raise _meaning_of(error) from error
         while parts and num_bytes >= parts[0].nbytes:
             num_bytes -= parts.pop(0).nbytes
         if num_bytes:

@@ -3,8 +3,10 @@
 The trainer listens, a launcher has agents started, which connect back, show that they know the secret of the run, and
 are given the job. Results come straight into memory that is reused, with the leases of local ones. Invariants: no
 method waits for a worker, but `stack_of` for up to a second, and `close`; an agent that is gone, or says nothing for
-`dead_seconds`, is the death of its worker, which the supervisor decides about; what is said of silence is said only
-after all that had come was read, because the consumer may have been away for hours.
+`dead_seconds`, is the death of its worker, which the supervisor decides about, and one whose connection breaks has
+`return_seconds` to come back; what is said of silence is said only
+after all that had come was read, because the consumer may have been away for hours; what a ticket costs does not depend
+on how many workers there are.
 """
 
 from __future__ import annotations
@@ -40,8 +42,10 @@ from .wire import Welcome
 
 # While a worker waits for memory: how often to look whether the consumer's other threads have dropped a view.
 _STARVED_SECONDS = 0.005
-# How often launchers are asked, and agents that say nothing are looked after.
+# How often launchers are asked, and agents that say nothing are looked after. These are looks at all of them, so where
+# there are many, they take so large a part of the time at most.
 _LOOK_SECONDS = 0.05
+_LOOK_PART = 0.05
 # Agents say something this often in the time after which silence is taken for death.
 _SIGNS = 4
 _STACK_SECONDS = 1.0
@@ -64,6 +68,8 @@ class RemoteExecutor(Executor):
         max_bytes: Limit on the memory that results of each worker take, here and there, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
         dead_seconds: After how long a machine that says nothing is taken for dead.
+        return_seconds: When a connection breaks, the worker lives on and connects again, and nothing is lost: for so
+            long. After that it is taken for dead, too. 0: at once.
         max_workers: Where somebody else starts the workers: those that connect while an epoch runs join, up to so many
             in all, until the consumer asks for fewer. `None`: they wait until one is missing.
         checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
@@ -88,12 +94,15 @@ class RemoteExecutor(Executor):
         max_bytes: int = 2 << 30,
         threads_per_worker: int = 1,
         dead_seconds: float = 2.0,
+        return_seconds: float = 2.0,
         max_workers: int | None = None,
         checks_values: bool | None = None,
         tls: Tls | None = None,
     ) -> None:
         if not dead_seconds > 0:
             raise ConfigError(f"dead_seconds is {dead_seconds}", fix="give seconds, more than 0")
+        if not return_seconds >= 0:
+            raise ConfigError(f"return_seconds is {return_seconds}", fix="give seconds, 0 or more")
         self._launcher = launcher
         self._host = launcher.host if host is None else host
         self._secret = choose_secret(secret, is_shared=not launcher.starts)
@@ -103,7 +112,7 @@ class RemoteExecutor(Executor):
         self._port = SharedPort(self._host, check_count("port", port, maximum=(1 << 16) - 1), self._secret, tls)
         self._max_bytes = check_count("max_bytes", max_bytes, minimum=1, maximum=1 << 48)
         self._num_threads = check_count("threads_per_worker", threads_per_worker, minimum=1)
-        self._dead_seconds = dead_seconds
+        self._dead_seconds, self._return_seconds = dead_seconds, return_seconds
         if max_workers is not None and launcher.starts:
             raise ConfigError(
                 f"max_workers={max_workers}: {type(launcher).__name__} starts workers itself, and none join",
@@ -122,8 +131,10 @@ class RemoteExecutor(Executor):
         self._ending: list[tuple[float, Seat]] = []  # of workers that were removed, and when they have to have ended
         self._num_workers = 0  # at the start
         self._by_fd: dict[int, tuple[Seat, AgentLink, bool]] = {}  # listened to; whether for room in it as well
+        self._unsent: set[Seat] = set()  # which have something to say, or a connection that is new
+        self._starved: set[Seat] = set()  # which wait for memory
         self._events: list[Event] = []
-        self._looked_at = 0.0
+        self._looked_at, self._look_seconds = 0.0, _LOOK_SECONDS
         self._seconds_waited = 0.0  # in `wait`, in all: the clock of waiting
 
     # --- lifetime ---
@@ -139,6 +150,7 @@ class RemoteExecutor(Executor):
             max_bytes=self._max_bytes,
             threads_per_worker=self._num_threads,
             dead_seconds=self._dead_seconds,
+            return_seconds=self._return_seconds,
             max_workers=self._max_workers if self._is_elastic else None,
             checks_values=self._checks_values,
             tls=self._tls,
@@ -197,7 +209,9 @@ class RemoteExecutor(Executor):
 
     def _add_seat(self, worker_idx: int) -> Seat:
         write_welcome = partial(self._write_welcome, max(self._num_workers, worker_idx + 1))
-        seat = Seat(worker_idx, ReceiveMemory(self._max_bytes), self._dead_seconds, self._losses, write_welcome)
+        memory = ReceiveMemory(self._max_bytes)
+        times = self._dead_seconds, self._return_seconds
+        seat = Seat(worker_idx, memory, *times, self._losses, write_welcome, self._unsent)
         self._seats[worker_idx] = seat
         seat.memory.watch(self._watcher)
         self._launch(seat)
@@ -214,7 +228,7 @@ class RemoteExecutor(Executor):
         return self._host or self._launcher.public_host()
 
     def _write_welcome(
-        self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool
+        self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool, dialogue: bytes
     ) -> tuple[Welcome, list[memoryview]]:
         """Return what an agent is given."""
         shipment = self._shipment
@@ -238,6 +252,8 @@ class RemoteExecutor(Executor):
             credit_bytes=credit_bytes,
             alive_seconds=self._dead_seconds / _SIGNS,
             checks_values=not is_local and self._tls is None if self._checks_values is None else self._checks_values,
+            dialogue=dialogue,
+            return_seconds=self._return_seconds,
         )
         return welcome, buffers
 
@@ -273,8 +289,7 @@ class RemoteExecutor(Executor):
         """In a process that was forked off the trainer: close all descriptors, and leave the workers alone."""
         for seat in (*self._seats.values(), *(seat for _, seat in self._ending)):
             seat.disown()
-        if self._listener is not None:
-            self._listener.close()
+        self._port.disown()
         self._seats, self._ending = {}, []
         self._forget()
 
@@ -282,8 +297,8 @@ class RemoteExecutor(Executor):
         if self._epoll is not None:
             self._epoll.close()
         self._listener = self._epoll = self._shipment = self._begin = None
-        self._by_fd.clear()
-        self._events.clear()
+        for known in (self._by_fd, self._unsent, self._starved, self._events):
+            known.clear()
 
     def restart(self, worker_idx: int, first_item: int) -> None:
         """Have a worker replaced: by its agent, or by another agent."""
@@ -291,7 +306,7 @@ class RemoteExecutor(Executor):
         self._events = events_of_others(self._events, worker_idx)
         with interrupts_wait(), needs_descriptors(f"worker {worker_idx} is restarted"):
             seat.restart(first_item, self._begin, partial(self._launch, seat))
-        seat.flush()
+        self._send(seat)
 
     def add_worker(self, worker_idx: int) -> None:
         """Have one more agent started, or expect one."""
@@ -311,6 +326,8 @@ class RemoteExecutor(Executor):
             if seat.link is None:  # nobody is there to hear it
                 seat.end(0.0)
             seat.hang_up()
+            self._unsent.discard(seat)
+            self._starved.discard(seat)
             seat.memory.close()
             self._ending.append((time.monotonic() + _END_SECONDS, seat))
 
@@ -334,7 +351,7 @@ class RemoteExecutor(Executor):
         """Send tickets to a worker in one message."""
         seat = self._seats[worker_idx]
         seat.put(Submit(run_id, tickets, payloads))
-        seat.flush(tells_freed=True)
+        self._send(seat, tells_all=True)
 
     def cancel(self, run_id: int) -> None:
         """Tell all workers that a run is over."""
@@ -342,7 +359,7 @@ class RemoteExecutor(Executor):
             self._begin = None
             for seat in self._seats.values():
                 seat.put(Cancel(run_id))
-                seat.flush()
+                self._send(seat)
 
     def wait(self, timeout_seconds: float) -> Sequence[Event]:
         """Wait for agents: for new ones, and for what they say."""
@@ -351,7 +368,7 @@ class RemoteExecutor(Executor):
         while True:
             is_starved = self._flush(start)
             left = 0.0 if self._events else max(0.0, deadline - time.monotonic())
-            self._listen(min(left, _STARVED_SECONDS if is_starved else _LOOK_SECONDS), start)
+            self._listen(min(left, _STARVED_SECONDS if is_starved else self._look_seconds), start)
             if self._events or time.monotonic() >= deadline:
                 break
         self._flush(start)  # an agent that has just come waits for its job
@@ -372,8 +389,7 @@ class RemoteExecutor(Executor):
     @property
     def patience_seconds(self) -> float:
         """How long somebody who waits in place of `wait` may stay away."""
-        is_starved = any(seat.starved_since is not None for seat in self._seats.values())
-        return _STARVED_SECONDS if is_starved else _LOOK_SECONDS
+        return _STARVED_SECONDS if self._starved else self._look_seconds
 
     def is_remote(self, worker_idx: int) -> bool:  # noqa: ARG002 - all are
         """Return True: the results of each come by the network."""
@@ -405,26 +421,26 @@ class RemoteExecutor(Executor):
 
     def _flush(self, start: float) -> bool:
         """Send what gathered; return whether a worker waits for memory."""
-        self._unlisten_lost()
-        is_starved = False
-        for seat in self._seats.values():
-            seat.flush()
-            if seat.starved_since is not None:
-                is_starved = True
-                if seat.worker_idx == self.awaited_worker_idx:
-                    seat.fail_starved_worker(self._seconds_waited + time.monotonic() - start)
-            self._listen_to(seat)
-        return is_starved
+        for seat in list(self._unsent):
+            self._send(seat)
+        for seat in list(self._starved):
+            self._send(seat)
+            if seat.worker_idx == self.awaited_worker_idx:
+                seat.fail_starved_worker(self._seconds_waited + time.monotonic() - start)
+            if seat.starved_since is None:
+                self._starved.discard(seat)
+        return bool(self._starved)
 
-    def _listen_to(self, seat: Seat) -> None:
-        """Listen to the connection of a worker, and for room in it where it has none."""
+    def _send(self, seat: Seat, *, tells_all: bool = False) -> None:
+        """Send what a connection takes, and listen to it from now on: for room in it, too, where it has none."""
+        seat.flush(tells_all=tells_all)
         link = seat.link
         if link is None or link.lost is not None:
             return
         assert self._epoll is not None
         fd, events = link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.is_blocked else 0)
         known = self._by_fd.get(fd)
-        if known is None or known[1] is not link:
+        if known is None or known[1] is not link:  # of one that was closed, the system has forgotten the number
             self._epoll.register(fd, events)
         elif known[2] != link.is_blocked:
             self._epoll.modify(fd, events)
@@ -432,43 +448,44 @@ class RemoteExecutor(Executor):
             return
         self._by_fd[fd] = seat, link, link.is_blocked
 
-    def _unlisten_lost(self) -> None:
-        """Forget descriptors that were closed, which the system has forgotten, too."""
-        living = {seat.link.fileno() for seat in self._seats.values() if seat.link is not None}
-        for fd in [fd for fd in self._by_fd if fd not in living]:
-            del self._by_fd[fd]
-
     def _listen(self, timeout_seconds: float, start: float) -> None:
         """Take in what has come, after waiting for it if need be."""
         assert self._epoll is not None
         assert self._listener is not None
         ready = self._epoll.poll(timeout_seconds)
         now = time.monotonic()
-        heard: set[int] = set()
         for fd, events in ready:
-            if fd not in self._by_fd:
+            known = self._by_fd.get(fd)
+            if known is None:
+                self._listener.pump()
                 continue
-            seat = self._by_fd[fd][0]
+            seat = known[0]
+            if events & select.EPOLLOUT:
+                self._unsent.add(seat)
             if events & ~select.EPOLLOUT:
-                heard.add(seat.worker_idx)
                 self._events += seat.receive(now, self._seconds_waited + now - start)
-        if len(ready) > len(heard) or now - self._looked_at > _LOOK_SECONDS:
-            self._looked_at = now
-            self._listener.pump()
-            for seat in self._seats.values():
-                if seat.worker_idx not in heard and seat.link is not None and seat.link.is_patient:
-                    self._events += seat.receive(now, self._seconds_waited + now - start)
-                event = seat.look_after(now, was_heard=seat.worker_idx in heard)
-                if event is not None:
-                    self._events.append(event)
-            if self._is_elastic and self._begin is not None and not self._begin.is_stream:
-                self._fit_to_agents(self._listener, now)
-            ending, self._ending = self._ending, []
-            for deadline, seat in ending:
-                if seat.has_ended or now > deadline:
-                    seat.end(0.0)
-                else:
-                    self._ending.append((deadline, seat))
+                if seat.starved_since is not None:
+                    self._starved.add(seat)
+        if now - self._looked_at > self._look_seconds:
+            self._look(self._listener, now, self._seconds_waited + now - start)
+            self._looked_at = time.monotonic()
+            self._look_seconds = max(_LOOK_SECONDS, (self._looked_at - now) / _LOOK_PART)
+
+    def _look(self, listener: Listener, now: float, waited: float) -> None:
+        """See to what nothing else tells of: silence, the ends of agents, memory that was freed."""
+        listener.pump()
+        for seat in self._seats.values():
+            self._send(seat, tells_all=True)
+            self._events += seat.look_after(now, waited)
+        if self._is_elastic and self._begin is not None and not self._begin.is_stream:
+            self._fit_to_agents(listener, now)
+        self._by_fd = {fd: known for fd, known in self._by_fd.items() if known[1].lost is None}
+        ending, self._ending = self._ending, []
+        for deadline, seat in ending:
+            if seat.has_ended or now > deadline:
+                seat.end(0.0)
+            else:
+                self._ending.append((deadline, seat))
 
     def _fit_to_agents(self, listener: Listener, now: float) -> None:
         """Offer agents that nobody needs; and have others do what is left of workers that have none any more."""

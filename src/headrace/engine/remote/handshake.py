@@ -34,7 +34,7 @@ from .wire import Introduction, WireError
 SECRET_VARIABLE = "HEADRACE_WORKER_SECRET"  # noqa: S105 - the name of the variable
 """The environment variable that has the secret."""
 
-_MAGIC = b"headrace-worker-2\n"
+_MAGIC = b"headrace-worker-3\n"
 _NONCE_BYTES = 32
 _PROOF_BYTES = hashlib.sha256().digest_size
 _MIN_SECRET_CHARS = 16
@@ -47,6 +47,9 @@ RESPONSE_BYTES = GREETING_BYTES + _PROOF_BYTES
 
 PROOF_BYTES = _PROOF_BYTES
 """Bytes of the trainer's last step."""
+
+ANY_SEAT = -1
+"""The number that an agent says which was started for no certain worker."""
 
 MAX_INTRODUCTION_BYTES = 16 << 10
 """Bytes of the introduction that follows."""
@@ -198,9 +201,9 @@ def _read_secret(path: Path) -> str:
 # --- versions ---
 
 
-def introduce(seat: int) -> Introduction:
+def introduce(seat: int, dialogue: bytes = b"") -> Introduction:
     """Return who this process is."""
-    return Introduction(seat, socket.gethostname(), os.getpid(), _python(), __version__, np.__version__)
+    return Introduction(seat, dialogue, socket.gethostname(), os.getpid(), _python(), __version__, np.__version__)
 
 
 def _python() -> str:

@@ -2,7 +2,8 @@
 
 The bytes of values are received straight into the memory that they stay in, but for those that came with the messages
 before them. Invariants: messages come out in the order in which they were sent, each when its value is complete and has
-the right checksum; what an agent announces is checked against its credit before memory is taken for it.
+the right checksum, and are noted in the dialogue when they do; what an agent announces is checked against its credit
+before memory is taken for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..events import Done
+from .dialogue import Dialogue
 from .listener import Connection
 from .memory import ReceiveMemory
 from .seal import HEAD_BYTES, PIECE_BYTES, Head
@@ -36,6 +38,7 @@ class AgentLink:
     Args:
         connection: Of the listener; owned from now on.
         memory: Where the values of its worker are received.
+        dialogue: What is said over it, and perhaps was over another one before.
 
     Attributes:
         host: The name of its machine.
@@ -44,14 +47,18 @@ class AgentLink:
         is_blocked: Whether the socket takes no more now.
         num_sent: Bytes that it has taken in all.
         num_received: Bytes that were read from it in all.
+        unacknowledged_bytes: Of values, that the agent does not know to be here.
+        abandoned_bytes: Of a value that was half here when it was closed, see `charge`: its memory is free again.
     """
 
-    def __init__(self, connection: Connection, memory: ReceiveMemory) -> None:
+    def __init__(self, connection: Connection, memory: ReceiveMemory, dialogue: Dialogue) -> None:
         self.host, self.pid = connection.introduction.host, connection.introduction.pid
         self.is_local = connection.is_local
         self.lost: str | None = None
         self.is_blocked = False
         self.num_sent = self.num_received = 0
+        self.unacknowledged_bytes = self.abandoned_bytes = 0
+        self._dialogue, self._num_acknowledged, self._acknowledges = dialogue, dialogue.num_heard, False
         self._sock = connection.sock
         self._incoming, self._outgoing_seal = connection.incoming, connection.outgoing
         self._memory = memory
@@ -62,6 +69,7 @@ class AgentLink:
         self._head: Head | None = None  # of a frame whose messages are not there yet
         self._decoded: deque[FromAgent] = deque()  # of a frame whose values are being received
         self._filled: Done[Any] | None = None  # whose value is being received
+        self._num_value_bytes = 0
         self._rest = _NOTHING  # what of it is missing
         self._computed = self._incoming.begin_value()  # the checksum of what of it is there
         self._low_water_bytes = 1  # so many have to be there before `fileno` is readable
@@ -74,18 +82,28 @@ class AgentLink:
 
     def put(self, message: ToAgent) -> None:
         """Send a message with the next `flush`."""
+        self._dialogue.say(message)
         self._messages.append(message)
+
+    def put_again(self) -> None:
+        """Send all messages that were not heard with the next `flush`."""
+        self._messages += [message for message, _ in self._dialogue.unheard]
+
+    def acknowledge(self) -> None:
+        """Tell what was heard with the next `flush`, if anything was since that was told last."""
+        self._acknowledges = self._num_acknowledged != self._dialogue.num_heard
 
     def put_frame(self, messages: Any, values: Sequence[memoryview] = ()) -> None:
         """Send a frame with the next `flush`, before all messages that are put from now on."""
-        seal = self._outgoing_seal
-        frame = seal.frame(messages, len(values), sum(value.nbytes for value in values))
+        seal, num_heard = self._outgoing_seal, self._dialogue.num_heard
+        frame = seal.frame(messages, len(values), sum(value.nbytes for value in values), num_heard)
+        self._num_acknowledged, self._acknowledges, self.unacknowledged_bytes = num_heard, False, 0
         self._outgoing.append(memoryview(frame))
         self._outgoing += seal.parts(values)
 
     def flush(self) -> None:
         """Send what the socket takes."""
-        if self._messages:
+        if self._messages or self._acknowledges:
             self.put_frame(self._messages)
             self._messages = []
         outgoing = self._outgoing
@@ -127,6 +145,8 @@ class AgentLink:
             self._set_low_water()
         except WireError as error:
             self.lost = error.what
+        for message in messages:
+            self._dialogue.hear(message)
         return messages
 
     @property
@@ -179,6 +199,7 @@ class AgentLink:
                 if self._rest.nbytes or not self._has_checksum():
                     return
                 messages.append(self._filled)
+                self.unacknowledged_bytes += self._num_value_bytes
                 self._filled, self._rest = None, _NOTHING  # even an empty view of the value would hold its memory
             while self._decoded:
                 message = self._decoded.popleft()
@@ -215,7 +236,7 @@ class AgentLink:
         memory.drain()
         if charge(result.num_bytes) + memory.held_bytes > memory.max_bytes:
             raise WireError(f"a result of {result.num_bytes} bytes is more than the credit that the worker had")
-        result.data = memory.reserve(result.num_bytes)
+        result.data, self._num_value_bytes = memory.reserve(result.num_bytes), result.num_bytes
         self._filled, self._rest, self._computed = done, memoryview(result.data), self._incoming.begin_value()
 
     def _decode_frame(self) -> bool:
@@ -249,6 +270,7 @@ class AgentLink:
 
     def _decode(self, packet: memoryview, head: Head) -> None:
         self._incoming.check_packet(head, packet)
+        self._dialogue.note_heard(head.num_heard)
         try:
             messages = decode_from_agent(packet)
         except Exception as error:  # msgspec's, and those of a failure that is no failure
@@ -264,6 +286,8 @@ class AgentLink:
         """Close the connection; harmless twice. Values that were received stay valid."""
         self.lost = self.lost or "it was closed"
         self._outgoing.clear()
+        if self._filled is not None:
+            self.abandoned_bytes += charge(self._num_value_bytes)
         self._filled, self._rest = None, _NOTHING
         self._decoded.clear()
         with contextlib.suppress(OSError):  # so that the other side sees it, whoever has a copy of the descriptor

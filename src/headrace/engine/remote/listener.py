@@ -1,8 +1,9 @@
 """Where agents connect: listens, finds out who knows the secret, and gives each agent to whoever waits for one.
 
 Invariants: nothing here blocks; a stranger can send as many bytes as a step of the handshake has, and no more; there
-are at most so many strangers at a time, and each is given up if a step takes some seconds; one that is refused is
-logged. Several executors of one loader listen on one port, which they share. Not thread-safe.
+are at most so many strangers at a time, and each is given up if a step takes some seconds; others wait in the queue of
+the system until there is room, and who has many connections cannot keep out who has one; one that is refused is logged.
+Several executors of one loader listen on one port, which they share. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import select
 import socket
 import ssl
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -38,6 +40,8 @@ _MAX_STRANGERS = 64
 # Agents that know the secret and for which there is no work yet: they wait for a worker that ends.
 _MAX_SPARES = 1024
 _HANDSHAKE_SECONDS = 10.0
+# Where others wait, who has said nothing for so long is given up, first of all one of the address with the most.
+_CROWD_SECONDS = 1.0
 # The system looks whether the other machine is there when nothing was heard for so long; so often, so many times.
 _KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 # How many refused connections are worth a warning each.
@@ -61,12 +65,14 @@ class Connection:
         introduction: Of the agent.
         incoming: Of what the agent says.
         outgoing: Of what the trainer says.
+        num_heard: How much of their dialogue the agent has heard, if it comes to go on with one.
     """
 
     sock: socket.socket | TlsSocket
     introduction: Introduction
     incoming: Seal
     outgoing: Seal
+    num_heard: int = 0
 
     @property
     def is_local(self) -> bool:
@@ -97,6 +103,9 @@ class Waiting(Protocol):
     def welcome(self, connection: Connection) -> None:
         """Take an agent, and own its connection."""
 
+    def welcome_back(self, connection: Connection) -> bool:
+        """Go on with an agent over another connection, and own it, if it is its own; tell whether it is."""
+
     def refuse(self, error: ConfigError) -> None:
         """Take note that its agent cannot be used."""
 
@@ -106,8 +115,9 @@ class _Stranger:
     """A connection whose other end is not known yet."""
 
     sock: socket.socket | TlsSocket
-    where: str
-    deadline: float
+    host: str
+    port: int
+    heard_at: float
     greeting: bytes = field(default_factory=make_greeting)
     is_secured: bool = False  # by TLS, if there is to be any
     num_needed: int = RESPONSE_BYTES
@@ -140,13 +150,13 @@ class Listener:
         self._sockets = listen(host, port)
         self.port: int = self._sockets[0].getsockname()[1]
         self._epoll = select.epoll()
-        self._by_fd: dict[int, socket.socket] = {}
-        for sock in self._sockets:
-            self._by_fd[sock.fileno()] = sock
-            self._epoll.register(sock, select.EPOLLIN)
+        self._by_fd = {sock.fileno(): sock for sock in self._sockets}
+        self._accepts = False
+        self._accept_from_now_on(True)
         self._strangers: dict[int, _Stranger] = {}  # by descriptor, the oldest first
         self._spares: dict[int, Connection] = {}
         self._waiting: dict[int, Waiting] = {}
+        self._taken: dict[int, Waiting] = {}  # who has got an agent, which may come back
         self._num_refused = 0
 
     def fileno(self) -> int:
@@ -174,7 +184,7 @@ class Listener:
             del self._spares[fd]
             self._epoll.unregister(fd)
             if _is_open(connection.sock):
-                waiting.welcome(connection)
+                self._take(waiting, connection)
                 return
             connection.sock.close()
         self._waiting[waiting.seat] = waiting
@@ -184,8 +194,9 @@ class Listener:
         self._waiting = {waiting.seat: waiting, **self._waiting}
 
     def forget(self, waiting: Waiting) -> None:
-        """Expect it no more."""
+        """Expect it no more, nor that its agent comes back."""
         self._waiting.pop(waiting.seat, None)
+        self._taken.pop(waiting.seat, None)
 
     def pump(self) -> None:
         """Do what there is to do: to be called when it is readable, and now and then.
@@ -193,18 +204,22 @@ class Listener:
         Raises:
             ConfigError: This process may open no more descriptors.
         """
-        for fd, _ in self._epoll.poll(0):
-            if fd in self._by_fd:
-                self._accept(self._by_fd[fd])
-            elif fd in self._strangers:
+        ready = [fd for fd, _ in self._epoll.poll(0)]
+        for fd in ready:
+            if fd in self._strangers:
                 self._hear(self._strangers[fd])
             elif fd in self._spares:  # which have nothing to say: it has ended
                 self._epoll.unregister(fd)
                 self._spares.pop(fd).sock.close()
         if self._strangers:
-            now = time.monotonic()
-            for stranger in [stranger for stranger in self._strangers.values() if stranger.deadline <= now]:
+            given_up_at = time.monotonic() - _HANDSHAKE_SECONDS
+            for stranger in [stranger for stranger in self._strangers.values() if stranger.heard_at <= given_up_at]:
                 self._drop(stranger, f"it said too little in {_HANDSHAKE_SECONDS:g} s")
+        for fd in ready:  # the others have been heard, so that none is given up that has said something
+            if fd in self._by_fd:
+                self._accept(self._by_fd[fd])
+        if not self._accepts:
+            self._accept_from_now_on(self._has_room())
 
     def close(self) -> None:
         """Close the port, and all connections of agents that nobody has taken; in a forked process, too."""
@@ -216,32 +231,64 @@ class Listener:
         self._strangers.clear()
         self._spares.clear()
         self._waiting.clear()
+        self._taken.clear()
         self._by_fd.clear()
 
     # --- strangers ---
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_MAX_STRANGERS):
+            if not self._has_room():
+                self._accept_from_now_on(False)
+                return
             try:
                 with needs_descriptors("a worker connects"):
-                    sock, address = listening.accept()
+                    sock, (host, port, *_) = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 return
-            sock.setblocking(False)
-            set_up_socket(sock)
-            where = join_address(address[0], address[1])
+            except ConfigError:
+                if not self._strangers:
+                    raise
+                self._drop(self._oldest_of_most(), "this process may open no more descriptors")
+                return
             try:
+                sock.setblocking(False)
+                set_up_socket(sock)
                 wrapped = self._wrap(sock)
             except OSError as error:  # it has gone already
                 sock.close()
-                self._note_refused(where, str(error.strerror or error))
+                self._note_refused(host, port, str(error.strerror or error))
                 continue
-            if len(self._strangers) >= _MAX_STRANGERS:
-                self._drop(next(iter(self._strangers.values())), "too many others have connected since")
-            stranger = _Stranger(wrapped, where, time.monotonic() + _HANDSHAKE_SECONDS)
+            stranger = _Stranger(wrapped, host, port, time.monotonic())
             self._strangers[stranger.sock.fileno()] = stranger
             self._epoll.register(stranger.sock, select.EPOLLIN)
             self._secure(stranger)
+
+    def _has_room(self) -> bool:
+        """Tell whether there may be one more stranger; to that end, one is given up that has had its time."""
+        if len(self._strangers) < _MAX_STRANGERS:
+            return True
+        oldest = self._oldest_of_most()
+        if time.monotonic() - oldest.heard_at < _CROWD_SECONDS:
+            return False
+        self._drop(oldest, "others wait, and it says nothing")
+        return True
+
+    def _oldest_of_most(self) -> _Stranger:
+        """Return the first of the strangers of the address with the most."""
+        [(host, _)] = Counter(stranger.host for stranger in self._strangers.values()).most_common(1)
+        return next(stranger for stranger in self._strangers.values() if stranger.host == host)
+
+    def _accept_from_now_on(self, accepts: bool) -> None:
+        """Be woken by who connects, or leave it to the queue of the system."""
+        if accepts == self._accepts:
+            return
+        self._accepts = accepts
+        for sock in self._sockets:
+            if accepts:
+                self._epoll.register(sock, select.EPOLLIN)
+            else:
+                self._epoll.unregister(sock)
 
     def _wrap(self, sock: socket.socket) -> socket.socket | TlsSocket:
         if self._context is None:
@@ -286,8 +333,7 @@ class Listener:
 
     def _take_step(self, stranger: _Stranger, step: bytes) -> None:
         stranger.received.clear()
-        # From now on: the consumer may have been away, and not the stranger.
-        stranger.deadline = time.monotonic() + _HANDSHAKE_SECONDS
+        stranger.heard_at = time.monotonic()  # the consumer may have been away, and not the stranger
         if stranger.seals is None:
             self._say(stranger, answer(self._secret, stranger.greeting, step))
             keys = derive_keys(self._secret, stranger.greeting, step)
@@ -305,7 +351,7 @@ class Listener:
                 raise WireError(f"its introduction cannot be read: {error}") from error
             del self._strangers[stranger.sock.fileno()]
             self._epoll.unregister(stranger.sock)
-            self._arrive(Connection(stranger.sock, introduction, *stranger.seals))
+            self._arrive(Connection(stranger.sock, introduction, *stranger.seals, stranger.head.num_heard))
 
     def _say(self, stranger: _Stranger, data: bytes) -> None:
         with contextlib.suppress(OSError):  # of so few bytes all fit; if it is gone, that is heard next
@@ -315,12 +361,12 @@ class Listener:
         del self._strangers[stranger.sock.fileno()]
         self._epoll.unregister(stranger.sock)
         stranger.sock.close()
-        self._note_refused(stranger.where, why)
+        self._note_refused(stranger.host, stranger.port, why)
 
-    def _note_refused(self, where: str, why: str) -> None:
+    def _note_refused(self, host: str, port: int, why: str) -> None:
         self._num_refused += 1
         level = logging.WARNING if self._num_refused <= _MAX_WARNINGS else logging.DEBUG
-        _logger.log(level, "a connection to port %d from %s was given up: %s", self.port, where, why)
+        _logger.log(level, "a connection to port %d from %s was given up: %s", self.port, join_address(host, port), why)
 
     # --- agents ---
 
@@ -338,14 +384,21 @@ class Listener:
             else:
                 self.forget(waiting)
                 waiting.refuse(mismatch)
+        elif introduction.dialogue:
+            if not any(taken.welcome_back(connection) for taken in self._taken.values()):
+                connection.refuse("its work was given to others meanwhile", "")
         elif waiting is not None:
-            self.forget(waiting)
-            waiting.welcome(connection)
+            self._take(waiting, connection)
         elif introduction.seat < 0 and len(self._spares) < _MAX_SPARES:
             self._spares[connection.sock.fileno()] = connection
             self._epoll.register(connection.sock, select.EPOLLIN)
         else:
             connection.refuse("another worker has taken its place", "")
+
+    def _take(self, waiting: Waiting, connection: Connection) -> None:
+        self.forget(waiting)
+        self._taken[waiting.seat] = waiting
+        waiting.welcome(connection)
 
 
 class SharedPort:
@@ -379,6 +432,12 @@ class SharedPort:
         self._num_users -= 1
         if self._num_users <= 0 and self._listener is not None:
             listener, self._listener = self._listener, None
+            listener.close()
+
+    def disown(self) -> None:
+        """In a process that was forked off the trainer: close our copy; who uses it then has a port of its own."""
+        listener, self._listener, self._num_users = self._listener, None, 0
+        if listener is not None:
             listener.close()
 
 

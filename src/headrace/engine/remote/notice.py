@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable
 from types import FrameType
 
+# After its time, an agent that waits for nothing has so long to say so.
+_LAST_SECONDS = 1.0
+
 
 class LeaveNotice:
     """Whether this process was told to leave.
@@ -21,7 +24,8 @@ class LeaveNotice:
     Attributes:
         on_notice: Called when it is told so, if there is anything to finish; else SIGTERM ends the process, with exit
             code 0.
-        deadline: When it has to be gone, on the clock of `time.monotonic`; `None`: it was not told to leave.
+        deadline: When it has to be gone, on the clock of `time.monotonic`; `None`: it was not told to leave. It ends
+            then, wherever it waits.
     """
 
     def __init__(self, grace_seconds: float) -> None:
@@ -33,6 +37,7 @@ class LeaveNotice:
         """Take SIGTERM for the notice from now on, which only the main thread can."""
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._take)
+            signal.signal(signal.SIGALRM, self._end)
 
     def _take(self, _signal: int, _frame: FrameType | None) -> None:
         if self.on_notice is None:
@@ -40,5 +45,8 @@ class LeaveNotice:
         if self.deadline is None:
             self.on_notice()
             self.deadline = time.monotonic() + self._grace_seconds
-        elif time.monotonic() >= self.deadline:  # it waits for a trainer that takes nothing
-            raise SystemExit(0)
+            # It may wait for a trainer that takes nothing, or answers nothing.
+            signal.setitimer(signal.ITIMER_REAL, self._grace_seconds + _LAST_SECONDS)
+
+    def _end(self, _signal: int, _frame: FrameType | None) -> None:
+        raise SystemExit(0)

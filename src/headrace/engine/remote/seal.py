@@ -1,6 +1,7 @@
 """Frames and their seals: that nothing on the way has changed, left out, repeated or added any of them.
 
-    frame   number of bytes of the messages, and of what follows them; checksum of the messages; seal; messages; parts
+    frame   number of bytes of the messages, and of what follows them; checksum of the messages; how many messages of
+            the other side were taken in; seal; messages; parts
     part    bytes of a value, and their checksum, unless values go without
 
 The seal is a BLAKE2b of eight bytes with a key of this connection and direction, over the number of the frame and all
@@ -24,7 +25,7 @@ from ..process.messages import encode_packet
 from .wire import MAX_MESSAGE_BYTES, WireError
 
 _NUMBER = struct.Struct("<Q")
-_HEAD = struct.Struct("<IQQ")
+_HEAD = struct.Struct("<IQQQ")
 _SEAL_BYTES = 8
 
 HEAD_BYTES = _HEAD.size + _SEAL_BYTES
@@ -43,11 +44,13 @@ class Head(NamedTuple):
         num_bytes: Bytes of messages.
         num_part_bytes: Bytes of values after them, with their checksums.
         checksum: Of the messages.
+        num_heard: Messages of this side that the other one has taken in, see `Dialogue`.
     """
 
     num_bytes: int
     num_part_bytes: int
     checksum: int
+    num_heard: int
 
 
 class Seal:
@@ -71,13 +74,14 @@ class Seal:
         """Bytes that follow those of each value."""
         return _CHECKSUM_BYTES if self.checks_values else 0
 
-    def frame(self, messages: Any, num_values: int = 0, num_value_bytes: int = 0) -> bytes:
+    def frame(self, messages: Any, num_values: int = 0, num_value_bytes: int = 0, num_heard: int = 0) -> bytes:
         """Return the next frame, but for the values of it: each of these follows, then its checksum."""
         packet = encode_packet(messages)
         head = _HEAD.pack(
             len(packet),
             num_value_bytes + num_values * self.checksum_bytes,
             xxhash.xxh3_64_intdigest(packet, self._seed),
+            num_heard,
         )
         return head + self._sign(head) + packet
 

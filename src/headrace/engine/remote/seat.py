@@ -1,7 +1,9 @@
-"""One remote worker as the trainer sees it: an agent that is expected, or connected, or lost.
+"""One remote worker as the trainer sees it: an agent that is expected, connected, expected to come back, or lost.
 
 Invariants: what is said to a worker whose agent has not connected yet is kept and said then; after a restart nothing of
 the life before is reported; the end of a life is reported once. The memory that results come in stays over all lives.
+An agent whose connection broke has some time to come back, and then the two go on where they were (`dialogue.py`); one
+that was silent has had its time.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from headrace.errors import ConfigError
 from ..events import Beat, Done, Event, Exited, Failed, SetupFailed
 from ..process.messages import Begin, Submit
 from ..user.failure import Failure
+from .dialogue import Dialogue
 from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
 from .listener import Connection
@@ -28,6 +31,7 @@ from .wire import (
     Freed,
     FromAgent,
     GiveUpWaiting,
+    HangUp,
     HasEnded,
     Restarted,
     RestartWorker,
@@ -35,6 +39,8 @@ from .wire import (
     ToAgent,
     WaitsForMemory,
     Welcome,
+    WelcomeBack,
+    WireError,
 )
 
 # A launcher has so long to tell how an agent ended whose connection was lost.
@@ -52,11 +58,14 @@ _TOGETHER_SECONDS = 30.0
 
 # Those of executors in worker processes are positive.
 _accidents = itertools.count(-1, -1)
+# A connection that holds for so long was no bad one; so many bad ones may follow each other.
+_GOOD_SECONDS = 60.0
+_MAX_RETURNS = 8
 # Seats of executors that share a listener must not be mistaken for each other.
 _seats = itertools.count(1)
 
-WriteWelcome = Callable[[int, int, bool], tuple[Welcome, list[memoryview]]]
-"""Worker, credit in bytes, is it on this machine -> what an agent is told, and the large arrays that follow."""
+WriteWelcome = Callable[[int, int, bool, bytes], tuple[Welcome, list[memoryview]]]
+"""Worker, credit in bytes, is it on this machine, key of the dialogue -> what an agent is told, and large arrays."""
 
 
 class LossesByHost:
@@ -84,8 +93,10 @@ class Seat:
         worker_idx: Which.
         memory: For its results.
         dead_seconds: How long an agent may say nothing.
+        return_seconds: How long an agent may take to come back when its connection has broken.
         losses: Of all workers of the executor.
         write_welcome: Makes what an agent is given.
+        unsent: Of the executor: it is in there when there is something to `flush`.
 
     Attributes:
         link: The connection to its agent, if there is one.
@@ -100,8 +111,10 @@ class Seat:
         worker_idx: int,
         memory: ReceiveMemory,
         dead_seconds: float,
+        return_seconds: float,
         losses: LossesByHost,
         write_welcome: WriteWelcome,
+        unsent: set[Seat],
     ) -> None:
         self.worker_idx = worker_idx
         self.memory = memory
@@ -112,13 +125,17 @@ class Seat:
         self.stack: str | None = None
         self.seat = -1
         self.takes_any = False
-        self._dead_seconds = dead_seconds
+        self._dead_seconds, self._return_seconds = dead_seconds, return_seconds
         self._losses = losses
         self._write_welcome = write_welcome
+        self._unsent = unsent
         self._launched: Launched | None = None
         self._queue: list[ToAgent] = []  # for an agent that has not connected yet
         self._refused: ConfigError | None = None
         self._lost: tuple[float, str] | None = None  # when, and why
+        self._dialogue: Dialogue | None = None  # with an agent that is connected, or may come back
+        self._checks_values = False
+        self._num_returns = 0  # one soon after the other
         self._host = ""
         self._connected_at = 0.0
         self._heard_at = 0.0
@@ -139,19 +156,45 @@ class Seat:
 
     def welcome(self, connection: Connection) -> None:
         """Take an agent, and give it the job."""
-        self.link = link = AgentLink(connection, self.memory)
+        self._dialogue = Dialogue()
+        self.link = link = AgentLink(connection, self.memory, self._dialogue)
+        self._num_returns = 0
         self._host, self._connected_at = link.host, time.monotonic()
         self.vacant_since = None
         self.memory.drain()
         credit_bytes = self.memory.max_bytes - self.memory.held_bytes
-        welcome, buffers = self._write_welcome(self.worker_idx, credit_bytes, link.is_local)
+        welcome, buffers = self._write_welcome(self.worker_idx, credit_bytes, link.is_local, self._dialogue.key)
         link.put_frame(welcome, buffers)
-        link.expect_values(with_checksums=welcome.checks_values)
+        self._checks_values = welcome.checks_values
+        link.expect_values(with_checksums=self._checks_values)
         self._freed_before, self._told_bytes, self._num_restarts = self.memory.freed_bytes, 0, 0
         self.starved_since, self._is_new, self._heard_at = None, True, 0.0
         queue, self._queue = self._queue, []
         for message in queue:
             link.put(message)
+        self._unsent.add(self)
+
+    def welcome_back(self, connection: Connection) -> bool:
+        """Go on with the agent over another connection, if this one is its; tell whether it is."""
+        dialogue = self._dialogue
+        if dialogue is None or dialogue.key != connection.introduction.dialogue:
+            return False
+        try:
+            dialogue.note_heard(connection.num_heard)
+        except WireError as error:  # it is the right one, and of no use
+            self.lose(time.monotonic(), error.what)
+            self._dialogue = None
+            return False
+        self._close_link()  # the agent may have found out first
+        now = time.monotonic()
+        self._num_returns = 1 if now - self._connected_at > _GOOD_SECONDS else self._num_returns + 1
+        self._connected_at, self._heard_at, self._lost = now, 0.0, None
+        self.link = AgentLink(connection, self.memory, dialogue)
+        self.link.put_frame(WelcomeBack())
+        self.link.expect_values(with_checksums=self._checks_values)
+        self.link.put_again()
+        self._unsent.add(self)
+        return True
 
     def refuse(self, error: ConfigError) -> None:
         """Take note that the agent that came cannot be used."""
@@ -162,7 +205,7 @@ class Seat:
         if self.link is not None:
             self.has_exited, self.starved_since = False, None
             self._num_restarts += 1
-            self.link.put(RestartWorker(first_item))
+            self.put(RestartWorker(first_item))
             return
         self.end(0.0)
         self.vacant_since = time.monotonic()
@@ -185,13 +228,23 @@ class Seat:
         """Where it is, as words."""
         if self.link is not None:
             return f"it is on {self._host}; its agent is process {self.link.pid} there"
+        if self._dialogue is not None:
+            return f"its agent on {self._host} has lost its connection, and may come back"
         return "its agent has not connected yet" + (f": {self._launched.where}" if self._launched is not None else "")
 
     def hang_up(self) -> None:
         """Close the connection: the agent ends."""
+        self._dialogue = None
+        if self.link is not None and self.link.lost is None:
+            self.link.put(HangUp())
+            self.link.flush()
+        self._close_link()
+
+    def _close_link(self) -> None:
         link, self.link = self.link, None
         if link is not None:
             link.close()
+            self._freed_before += link.abandoned_bytes  # it comes again, and is freed again
 
     def end(self, seconds: float) -> None:
         """See to it that the agent ends."""
@@ -218,35 +271,45 @@ class Seat:
 
     def begin(self, begin: Begin) -> None:
         """Tell of a run, in place of what was not told yet."""
-        if self.link is None:
+        if self._dialogue is None:
             self._queue = [begin]
         else:
-            self.link.put(begin)
+            self.put(begin)
 
     def put(self, message: ToAgent) -> None:
-        """Say something with the next `flush`."""
-        if self.link is None:
-            self._queue.append(message)
-        else:
+        """Say something with the next `flush`, or when the agent is there, or has come back."""
+        if self.link is not None:
             self.link.put(message)
+            self._unsent.add(self)
+        elif self._dialogue is not None:
+            self._dialogue.say(message)
+        else:
+            self._queue.append(message)
 
-    def flush(self, *, tells_freed: bool = False) -> None:
-        """Send what the connection takes; of what was freed, tell if it is worth a message."""
+    def flush(self, *, tells_all: bool = False) -> None:
+        """Send what the connection takes; of what was freed and what was heard, tell if it is worth a message."""
+        self._unsent.discard(self)
         link = self.link
         if link is None:
             return
         self.memory.drain()
         freed_bytes = self.memory.freed_bytes - self._freed_before
         untold = freed_bytes - self._told_bytes
-        if untold and (
-            tells_freed
+        if untold > 0 and (
+            tells_all
             or self.starved_since is not None
             or untold >= min(_FREED_BYTES, self.memory.max_bytes // _FREED_PART)
         ):
             self._told_bytes = freed_bytes
             self.starved_since = None
             link.put(Freed(freed_bytes))
+        if tells_all or self._holds_much(link):
+            link.acknowledge()
         link.flush()
+
+    def _holds_much(self, link: AgentLink) -> bool:
+        """Tell whether a large part of the agent's memory has results that it would send again."""
+        return link.unacknowledged_bytes >= self.memory.max_bytes // _FREED_PART
 
     def fail_starved_worker(self, now: float) -> None:
         """Tell a worker that waits for memory, and for which the consumer waits, that none will come.
@@ -256,14 +319,14 @@ class Seat:
         """
         if self.starved_since is not None and now - self.starved_since > _HOARD_SECONDS and self.link is not None:
             self.starved_since = None
-            self.link.put(GiveUpWaiting(self._starved_at, self.memory.held_bytes))
+            self.put(GiveUpWaiting(self._starved_at, self.memory.held_bytes))
 
     def ask_stack(self) -> bool:
         """Ask for the stack of the worker; tell whether there is anybody to ask."""
         self.stack = None
         if self.link is None or self.has_exited:
             return False
-        self.link.put(AskStack())
+        self.put(AskStack())
         self.link.flush()
         return True
 
@@ -282,6 +345,8 @@ class Seat:
         messages = link.receive()
         if link.num_received != num_received:
             self._heard_at = now
+        if self._holds_much(link):
+            self._unsent.add(self)
         self._is_new = self._is_new and not messages
         for message in messages:
             event = self._take(message, waited)
@@ -289,6 +354,7 @@ class Seat:
                 events.append(event)
         if link.lost is not None:
             self.lose(now, link.lost)
+            events += self._tell_end(now)
         return events
 
     def _take(self, message: FromAgent, waited: float) -> Event | None:
@@ -332,47 +398,67 @@ class Seat:
         """Take note that the connection is of no use any more."""
         if self._lost is None:
             self._lost = now, why
-        self.hang_up()
+        if self._is_new or self.has_exited or self._num_returns >= _MAX_RETURNS:
+            self._dialogue = None
+        self._close_link()
 
-    def look_after(self, now: float, *, was_heard: bool) -> Event | None:
-        """Return what follows from the silence of an agent, or from its end.
+    def look_after(self, now: float, waited: float) -> list[Event]:
+        """Return what follows from the silence of an agent, or from its end, and what was not heard of it yet.
 
         Args:
             now: On the clock of the system.
-            was_heard: Whether there is something to be read from it now.
+            waited: On the clock of waiting.
         """
-        if self.link is not None and self.link.lost is not None:  # found out when something was sent
-            self.lose(now, self.link.lost)
-        if self.link is not None:
-            if self._heard_at == 0.0 or was_heard or (self._is_new and self.link.num_sent != self._num_sent):
-                self._heard_at = now
-            self._num_sent = self.link.num_sent
-            limit = max(self._dead_seconds, _FIRST_SECONDS) if self._is_new else self._dead_seconds
-            if now - self._heard_at <= limit:
-                return None
+        link = self.link
+        if link is None:
+            return self._tell_end(now)
+        if link.lost is not None:  # found out when something was sent
+            self.lose(now, link.lost)
+            return self._tell_end(now)
+        if self._heard_at == 0.0 or (self._is_new and link.num_sent != self._num_sent):
+            self._heard_at = now
+        self._num_sent = link.num_sent
+        events: list[Event] = []
+        if link.is_patient or self._is_silent(now):  # which may be because nobody has listened
+            events += self.receive(now, waited)
+        if self.link is not None and self._is_silent(now):
+            self._dialogue = None
             self.lose(now, f"its agent there has said nothing for {now - self._heard_at:.1f} s")
+            events += self._tell_end(now)
+        return events
+
+    def _is_silent(self, now: float) -> bool:
+        limit = max(self._dead_seconds, _FIRST_SECONDS) if self._is_new else self._dead_seconds
+        return now - self._heard_at > limit
+
+    def _tell_end(self, now: float) -> list[Event]:
+        """Return the end of a worker without a connection, if it was not told and all that is to be known of it is."""
         refused, self._refused = self._refused, None
         if refused is not None:
             self.has_exited = True
-            return SetupFailed(self.worker_idx, Failure.of(refused))
+            return [SetupFailed(self.worker_idx, Failure.of(refused))]
         if self.has_exited:
-            return None
+            return []
         ending = self._launched.ending() if self._launched is not None else None
         if self._lost is not None:
             lost_at, why = self._lost
             is_waiting = self._launched is not None and not self.takes_any and now - lost_at < _ENDING_SECONDS
-            if ending is None and is_waiting:
-                return None
+            if ending is None and (is_waiting or self._may_return(now, lost_at)):
+                return []
+            self._dialogue = None
             cause = f"on {self._host} was lost with its connection: {why}"
             accident = self._losses.accident_of(self._host, self._connected_at, lost_at)
             return self._report_exit(f"{cause}; its agent {ending}" if ending is not None else cause, accident)
         if ending is not None:
             return self._report_exit(f"has an agent, {self._launched_where()}, that {ending} before it had connected")
-        return None
+        return []
+
+    def _may_return(self, now: float, lost_at: float) -> bool:
+        return self._dialogue is not None and now - lost_at < self._return_seconds
 
     def _launched_where(self) -> str:
         return "" if self._launched is None else self._launched.where
 
-    def _report_exit(self, cause: str, accident: int | None = None) -> Exited:
+    def _report_exit(self, cause: str, accident: int | None = None) -> list[Event]:
         self.has_exited = True
-        return Exited(self.worker_idx, cause, accident=accident)
+        return [Exited(self.worker_idx, cause, accident=accident)]

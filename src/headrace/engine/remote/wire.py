@@ -9,7 +9,7 @@ unpickled there. Messages that a worker process knows as well are those of `../p
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -49,7 +49,7 @@ class RemoteResult(msgspec.Struct, array_like=True, tag=1):
     """
 
     header: bytes
-    num_bytes: int
+    num_bytes: Annotated[int, msgspec.Meta(ge=0)]
     data: Any = None
 
     def take(self) -> Any:
@@ -71,6 +71,7 @@ class Introduction(Message, frozen=True, tag=0):
 
     Attributes:
         seat: The number that it was started with; -1: it was started by somebody else, for any worker.
+        dialogue: The key of one that it goes on with, because its connection has broken; empty: it begins one.
         host: Name of its machine.
         pid: Of the agent.
         python: Its version, and what else of Python the bytes of values depend on.
@@ -79,6 +80,7 @@ class Introduction(Message, frozen=True, tag=0):
     """
 
     seat: int
+    dialogue: bytes
     host: str
     pid: int
     python: str
@@ -118,6 +120,8 @@ class Welcome(Message, frozen=True, tag=1):
         credit_bytes: How much may be sent, see `charge`, before the trainer says that some of it is free again.
         alive_seconds: How often to say something.
         checks_values: Whether values have checksums from now on, see `Seal`.
+        dialogue: The key of what begins now, see `Dialogue`.
+        return_seconds: How long to try to go on with it when the connection has broken.
     """
 
     worker_idx: int
@@ -136,6 +140,12 @@ class Welcome(Message, frozen=True, tag=1):
     credit_bytes: int
     alive_seconds: float
     checks_values: bool
+    dialogue: bytes
+    return_seconds: float
+
+
+class WelcomeBack(Message, frozen=True, tag=2):
+    """Go on, over this connection: each side says again what the other has not heard."""
 
 
 # --- from the trainer: besides what a worker process is told ---
@@ -171,7 +181,11 @@ class GiveUpWaiting(Message, frozen=True, tag=13):
     kept_bytes: int
 
 
-ToAgent = Begin | Submit | Cancel | Freed | RestartWorker | AskStack | GiveUpWaiting
+class HangUp(Message, frozen=True, tag=14):
+    """The worker is not needed any more: the connection is about to be closed, and it is of no use to come back."""
+
+
+ToAgent = Begin | Submit | Cancel | Freed | RestartWorker | AskStack | GiveUpWaiting | HangUp
 
 # --- from an agent: events of its worker, and besides ---
 
@@ -222,5 +236,7 @@ decode_for_agent: Callable[[bytes | memoryview], Sequence[ToAgent]] = msgspec.ms
 decode_introduction: Callable[[bytes | memoryview], Introduction] = msgspec.msgpack.Decoder(Introduction).decode
 """Decode the first message of an agent."""
 
-decode_answer: Callable[[bytes | memoryview], Refused | Welcome] = msgspec.msgpack.Decoder(Refused | Welcome).decode
+decode_answer: Callable[[bytes | memoryview], Refused | Welcome | WelcomeBack] = msgspec.msgpack.Decoder(
+    Refused | Welcome | WelcomeBack
+).decode
 """Decode what a trainer answers to it."""

@@ -13,7 +13,6 @@ from a URL may name other full URLs, but no files of this machine.
 from __future__ import annotations
 
 import ast
-import glob
 import json
 import os
 import posixpath
@@ -27,7 +26,7 @@ from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
 
 from ..fetch.fetch import open_url
 from ..locations import is_url, local_path, shown_url
-from .patterns import glob_local, glob_url, is_pattern
+from .patterns import is_pattern, list_matches
 from .tag_list import read_text, refuse_pickle, unpack_text
 from .tree import FileTree, map_leaves, tree_leaves
 
@@ -113,8 +112,9 @@ def read_file_list(files: Files) -> list[FileTree]:
     Args:
         files: One of
 
-            - a list of file names, path objects, URLs that fsspec knows, patterns (`*`, `?`, `[...]`, `**`), and
-              tuples, lists or dicts of names for files that belong together, nested as you like;
+            - a list of file names, path objects, URLs that fsspec knows, patterns (`*`, `?`, `[...]`, `**`,
+              `{a,b}`, `{00..99}`), and tuples, lists or dicts of names for files that belong together, nested as you
+              like;
             - the path or URL of a list file: `.txt` (a name a line; empty lines and lines that begin with `#` are
               skipped), `.json` (one list) or `.py` (one list, as a literal), each also packed as `.gz`;
             - a pattern, such as `"data/*.hdf"` or `"s3://bucket/data/**/*.hdf"`;
@@ -122,9 +122,9 @@ def read_file_list(files: Files) -> list[FileTree]:
 
     Returns:
         The entries in order, patterns replaced by what they match. Entries may come more than once, also because two
-        patterns match the same file. Names inside of trees are not patterns, nor is a name with `*`, `?` or `[` if
-        there is a file of exactly that name; in URLs only `*` makes a pattern. Whether the files exist is checked when
-        they are measured, see `FileTable`.
+        patterns match the same file. Names inside of trees are not patterns, nor is a name with `*`, `?`, `[` or braces
+        if there is a file of exactly that name; in URLs only `*` and braces make a pattern. Whether the files exist is
+        checked when they are measured, see `FileTable`.
 
     Raises:
         ConfigError: The argument has another form, or the list has a wrong entry or none.
@@ -176,11 +176,9 @@ class _Origin:
             raise self.error(what, number, "name files elsewhere by absolute paths")
         return inside
 
-    def resolved(self, name: str, escape: Callable[[str], str] = str) -> str:
-        """Return the full path or URL of a checked name; `escape` is applied to the root in it."""
-        if self.root is None or is_url(name) or os.path.isabs(name):
-            return name
-        return escape(self.root) + name
+    def resolved(self, name: str) -> str:
+        """Return the full path or URL of a checked name."""
+        return name if self.root is None or is_url(name) or os.path.isabs(name) else self.root + name
 
 
 def _is_of_this_machine(name: str) -> bool:
@@ -263,8 +261,4 @@ def _expanded(entry: Any, origin: _Origin, number: int) -> Iterable[FileTree]:
     full_name = origin.resolved(name)
     if not is_pattern(name, full_name):
         return [entry if full_name == leaves[0] else full_name]
-    found = glob_url(full_name) if is_url(full_name) else glob_local(origin.resolved(name, glob.escape))
-    if not found:
-        what = f"no file matches the pattern {shown_url(full_name)!r}"
-        raise SourceError(what, where=origin.where(number), fix="check the path")
-    return found
+    return list_matches(name, full_name.removesuffix(name), origin.where(number))

@@ -1,4 +1,4 @@
-"""Expands patterns to file names, on a disk of this machine or in a store.
+"""Expands patterns to file names, on a disk of this machine or in a store: `list_matches`, for every entrance.
 
 Names are sorted by their characters, so that the order is the same on every machine, in every locale.
 """
@@ -9,13 +9,15 @@ import glob
 import os
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SourceError
 
 from ..fetch.options import FetchOptions
 from ..fetch.ranges import try_often
 from ..fetch.reader import BlockingCalls
 from ..locations import is_url, shown_url
+from .braces import has_braces, list_braces
 
+_MAX_NAMED = 5  # files of a folder that an error names
 _OPTIONS = FetchOptions(timeout_seconds=600.0)  # to list a million objects takes a thousand requests
 
 
@@ -23,13 +25,62 @@ def is_pattern(name: str, full_name: str) -> bool:
     """Tell whether a name is a pattern.
 
     Args:
-        name: The name as written: `*`, `?` and `[` make a pattern. In a URL only `*`, as the others have another
-            meaning.
+        name: The name as written: `*`, `?`, `[` and braces (see `list_braces`) make a pattern. In a URL only `*` and
+            braces, as the others have another meaning.
         full_name: The full path or URL. A file that really has this name is not a pattern.
     """
     if is_url(full_name):
-        return "*" in name
-    return glob.has_magic(name) and not os.path.lexists(full_name)
+        return "*" in name or has_braces(name)
+    return (glob.has_magic(name) or has_braces(name)) and not os.path.lexists(full_name)
+
+
+def list_matches(pattern: str, root: str = "", where: str | None = None, *, folders: bool = False) -> list[str]:
+    """Return the files that a pattern stands for.
+
+    Braces are spelt out first, in their order. What has a `*` then (or `?`, `[...]` on a disk) becomes the names that
+    exist, sorted; what has none is a name, whether there is such a file or not.
+
+    Args:
+        pattern: An absolute path or a URL, or relative to the root.
+        root: A folder, with a slash, or the URL of one; nothing in its name makes a pattern.
+        where: What errors name beside the pattern.
+        folders: Whether folders count where no file matches.
+
+    Raises:
+        SourceError: Nothing matches; it names the nearest folder that exists. Or a store refuses.
+        ConfigError: Too many names, or the URL is of an unknown kind.
+    """
+    found: list[str] = []
+    for name in list_braces(pattern):
+        full_name = root + name
+        if is_url(full_name):
+            matches = glob_url(full_name) if "*" in name else [full_name]
+        elif glob.has_magic(name) and not os.path.lexists(full_name):
+            escaped = glob.escape(root) + name
+            matches = glob_local(escaped) or (sorted(glob.glob(escaped)) if folders else [])
+        else:
+            matches = [full_name]
+        if not matches:
+            what = f"no file matches the pattern {shown_url(full_name)!r}"
+            raise SourceError(what, where=where, fix=_nearest(full_name))
+        found += matches
+    return found
+
+
+def _nearest(pattern: str) -> str:
+    """Say which folder above a pattern exists, and what is in it."""
+    if is_url(pattern):
+        return "check the URL; a folder of it can be listed by the tools of the store"
+    folder = os.path.dirname(os.path.abspath(pattern))
+    while glob.has_magic(folder) or not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        return f"check the path: the nearest folder that exists is {folder}, which cannot be read ({error.strerror})"
+    more = f", and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    inside = f"has {', '.join(names[:_MAX_NAMED])}{more}" if names else "is empty"
+    return f"check the path: the nearest folder that exists, {folder}, {inside}"
 
 
 def glob_local(pattern: str) -> list[str]:

@@ -227,6 +227,7 @@ class _LabelKey(CutKey):
     def __init__(self, coder: Field) -> None:
         self._coder = coder
         self.field, self.must_see_all = coder.name, coder.must_see_all
+        self.guesses_labels = coder.guesses_labels
 
     @property
     def identity(self) -> list[Any]:

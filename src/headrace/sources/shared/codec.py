@@ -28,11 +28,13 @@ class Codec(ABC):
         labels: Class labels, or `None`.
         must_see_all: Whether one process has to scan all values: what scans of parts have found cannot be joined.
         is_slow: Whether encoding takes many times as long as reading, as with a vocabulary.
+        guesses_labels: Whether nobody said that the values are labels: then they are looked at, see `make_index`.
     """
 
     labels: Sequence[str] | None = None
     must_see_all: bool = True
     is_slow: bool = False
+    guesses_labels: bool = False
 
     @property
     @abstractmethod
@@ -81,10 +83,11 @@ class Codec(ABC):
 
 
 def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:
-    """Return the options `specs` and `labels` of `make_index`, after the scan."""
+    """Return the options `specs`, `labels` and `guessed` of `make_index`, after the scan."""
     return {
         "specs": {key: codec.spec for key, codec in codecs.items()},
         "labels": {key: list(codec.labels) for key, codec in codecs.items() if codec.labels is not None},
+        "guessed": [key for key, codec in codecs.items() if codec.guesses_labels],
     }
 
 

@@ -225,6 +225,8 @@ def parse_field(data_key: str, target: Any) -> Field:
 
     Args:
         data_key: A bare field name means labels, but UTF-8 bytes for the data key "orth", as that key is documented.
+            Texts are not taken for labels: where most sequences have a value of their own, of several words, or where
+            there are more than 1000 such, the scan refuses them.
         target: A field name, or a dict with "field" and "vocab": `None` (labels: the sorted distinct values), a list
             of labels, a dict label -> class, a number (the field holds class indices below it), "bytes" (UTF-8), or
             "chars", then optionally with "labels", a list of the characters (default: the sorted distinct ones);
@@ -236,7 +238,7 @@ def parse_field(data_key: str, target: Any) -> Field:
     """
     where = f"target {data_key!r}"
     if isinstance(target, str):
-        return ByteField(target) if data_key == "orth" else ClassField(target, None)
+        return ByteField(target) if data_key == "orth" else _guessed(target)
     if not isinstance(target, Mapping) or not isinstance(target.get("field"), str):
         raise ConfigError(f"a target cannot be read: {target!r}", where=where, fix=_FORMS)
     for option in target:
@@ -253,9 +255,18 @@ def parse_field(data_key: str, target: Any) -> Field:
         return IndexField(name, vocab)
     if isinstance(vocab, Vocabulary) or (isinstance(vocab, Mapping) and _names_a_class(vocab)):
         return VocabularyField(name, init_vocabulary(vocab))
+    if "vocab" not in target:
+        return _guessed(name)
     if vocab is None or isinstance(vocab, Mapping | list | tuple):
         return ClassField(name, vocab)
     raise ConfigError(f"the vocab of a target cannot be read: {vocab!r}", where=where, fix=_FORMS)
+
+
+def _guessed(name: str) -> ClassField:
+    """Return the field of labels that were not called so."""
+    field = ClassField(name, None)
+    field.guesses_labels = True
+    return field
 
 
 def _names_a_class(vocab: Mapping[str, Any]) -> bool:

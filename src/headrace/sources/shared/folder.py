@@ -19,9 +19,10 @@ import xxhash
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, resolve_inside
+from headrace.files.locations import is_remote, shown_url
 from headrace.index import CorpusIndex, open_or_build
 
-from .paths import Files, IndexOption, path_text
+from .paths import Files, IndexOption, expand_path
 
 _LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other
@@ -70,7 +71,8 @@ def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> List
     Hidden files and folders are left out, and so is what has another suffix.
 
     Args:
-        files: One folder; or paths of files, which are then named relative to the folder that they have in common.
+        files: One folder; or paths of files, or a pattern, which are then named relative to the folder that they have
+            in common.
         suffixes: With the dot; the case counts.
         owner: The class, for errors.
 
@@ -80,16 +82,24 @@ def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> List
             leads out of the folder or around in a circle.
     """
     if isinstance(files, str | os.PathLike):
-        root = os.path.abspath(path_text(files, owner))
+        named = expand_path(files, owner)
+        files = named[0] if len(named) == 1 and not os.path.isfile(named[0]) else named
+    if isinstance(files, str) and not is_remote(files):
+        root = files
         found = _Walk(root, tuple(suffixes)).result()
         return Listing.of(root, sorted(found), found)
     if not isinstance(files, Iterable) or isinstance(files, bytes):
         raise ConfigError(f"{files!r} is neither a folder nor a list of files", where=owner, fix="give a path")
-    paths = []
-    for path in files:
-        paths.append(os.path.abspath(path_text(path, owner)))
-        if not paths[-1].endswith(tuple(suffixes)):
-            raise SourceError("a file of another kind", where=paths[-1], fix=f"it must end in {', '.join(suffixes)}")
+    paths = [name for path in ([files] if isinstance(files, str) else files) for name in expand_path(path, owner)]
+    for path in paths:
+        if is_remote(path):
+            raise ConfigError(
+                "sequences are named by the paths of their files, and a URL is read as a copy under another path",
+                where=f"{owner}, {shown_url(path)}",
+                fix="pack the files by `headrace convert`, to .tar or .parquet, and read that by its URL",
+            )
+        if not path.endswith(tuple(suffixes)):
+            raise SourceError("a file of another kind", where=path, fix=f"it must end in {', '.join(suffixes)}")
     root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else os.getcwd()
     names = [os.path.relpath(path, root) for path in paths]
     seen: set[str] = set()

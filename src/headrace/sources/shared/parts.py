@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from headrace.errors import check_count
+from headrace.show.watched import watched_progress
 
 _MAX_WORKERS = 32  # unless more are asked for: this process joins what they found
 _MIN_SHARED_BYTES = 4 << 30  # of files of which only little is read; so many take some seconds
@@ -107,12 +108,13 @@ def map_parts(
         parts: Small: each is carried to a process.
         num_workers: See `count_workers`.
     """
-    tell = _wish.get().tell
-    found = _offered[0](function, parts, num_workers) if num_workers else map(function, parts)
-    for number, result in enumerate(found, 1):
-        if tell is not None:
-            tell(number, len(parts))
-        yield result
+    wished = _wish.get().tell
+    with watched_progress("indexing", "part") if wished is None else nullcontext(wished) as tell:
+        found = _offered[0](function, parts, num_workers) if num_workers else map(function, parts)
+        for number, result in enumerate(found, 1):
+            if tell is not None:
+                tell(number, len(parts))
+            yield result
 
 
 def are_large(paths: Sequence[str], num_bytes: int = _MIN_SHARED_BYTES) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from headrace.errors import SourceError
+from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex, GeneratedTags, open_or_build
 from headrace.specs import DataSpec
 
@@ -31,6 +31,8 @@ from ..base import Source, check_corpus_idx, check_data_key, slice_frames
 from .folder import Listing, open_or_build_listed
 from .paths import IndexOption, PathLike
 from .plain_files import PlainFiles
+
+_MAX_RARE_LABELS = 1000  # of single words, most of which come once: more are taken for texts
 
 
 def make_index(
@@ -40,6 +42,7 @@ def make_index(
     tags: Sequence[str] | Sequence[bytes] | GeneratedTags,
     lengths: Mapping[str, ArrayLike],
     locators: Mapping[str, ArrayLike],
+    guessed: Sequence[str] = (),
     **meta: Any,
 ) -> CorpusIndex:
     """Build the index that an `IndexedSource` reads by.
@@ -50,10 +53,28 @@ def make_index(
         tags: One for each sequence.
         lengths: Data key -> frames of each sequence, `int[N]`; 1 without a time axis.
         locators: Name -> column, `number[N]`: what `_locate` needs.
+        guessed: The data keys whose values were taken for labels because nobody said what they are.
         **meta: JSON data that holds for the corpus.
+
+    Raises:
+        ConfigError: Such values look like texts.
     """
+    for key in guessed:
+        _refuse_texts(key, labels[key], len(tags))
     about = {"specs": {key: spec.to_json() for key, spec in specs.items()}, "labels": labels}
     return CorpusIndex.from_columns(tags=tags, lengths=lengths, locators=locators, meta={**about, **meta})
+
+
+def _refuse_texts(data_key: str, labels: Sequence[str], num_seqs: int) -> None:
+    """Refuse labels of which most sequences have one of their own: many of them, or of several words."""
+    with_spaces = sum(len(label.split(None, 1)) > 1 for label in labels)
+    if 2 * len(labels) > num_seqs and (2 * with_spaces > len(labels) or len(labels) > _MAX_RARE_LABELS):
+        raise ConfigError(
+            f"the values of {data_key!r} look like texts, and not like labels: {len(labels)} different ones in "
+            f"{num_seqs} sequences, such as {labels[0][:60]!r}",
+            fix='say how a text is encoded: {"field": ..., "vocab": "bytes"}, or "chars", or a vocabulary such as '
+            '{"class": "SentencePieces", ...}; if each really is a class: {"field": ..., "vocab": None}',
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,6 +56,11 @@ class TableField(ABC):
         """Class labels, after the scan."""
         return None
 
+    @property
+    def guesses_labels(self) -> bool:
+        """Whether nobody said that the values are labels, see `Codec`."""
+        return False
+
     @abstractmethod
     def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
         """Learn from all rows of a piece, or some; return the length of each, `int64[n]`."""
@@ -266,6 +271,11 @@ class ValueField(TableField):
     def labels(self) -> Sequence[str] | None:
         """Those of the codec."""
         return self.codec.labels
+
+    @property
+    def guesses_labels(self) -> bool:
+        """That of the codec."""
+        return self.codec.guesses_labels
 
     @property
     def facts(self) -> Any:

@@ -257,6 +257,7 @@ def _index_of(found: _Rows, options: TableOptions, order: Rows | None) -> Corpus
         tags=tags if options.tag is not None else GeneratedTags(num_seqs),
         lengths=lengths,
         locators=locators,
+        guessed=[own.data_key for own in options.fields if own.guesses_labels],
         facts={own.data_key: own.facts for own in options.fields if own.facts is not None},
     )
 

@@ -7,15 +7,13 @@ nothing is unpacked to the disk. Read `archive.py` for archives and for what mak
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, did_you_mean
-from headrace.files.lists.ranges import has_ranges, list_ranges
 
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey, column_view
@@ -93,7 +91,7 @@ class TarSource(IndexedSource):
         missing: Literal["error", "skip"] = "error",
         index: IndexOption = "auto",
     ) -> None:
-        paths = _expanded(list_paths(files, "TarSource", may_be_empty=True))
+        paths = list_paths(files, "TarSource", may_be_empty=True)
         if missing not in _MISSING:
             raise ConfigError(f"missing is {missing!r}", where="TarSource", fix=did_you_mean(str(missing), _MISSING))
         if not isinstance(tag_field, str | None):
@@ -139,11 +137,3 @@ class TarSource(IndexedSource):
 
     def _where(self, corpus_idx: int) -> str:
         return f"{self._index.files[self._file_of[corpus_idx]].path}, tag {self._index.tags[corpus_idx]!r}"
-
-
-def _expanded(paths: Iterable[str]) -> list[str]:
-    """Return the paths, with ranges such as `{000000..000099}` spelt out, unless a file is really called so."""
-    names: list[str] = []
-    for path in paths:
-        names += [path] if not has_ranges(path) or os.path.lexists(path) else list_ranges(path)
-    return names

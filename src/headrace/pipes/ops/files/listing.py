@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.files.lists.ranges import expand_ranges
+from headrace.files.lists.braces import expand_braces
 
 from ...core.base import IterPipe, is_iter_pipe
 from ...core.registry import functional_pipe
@@ -130,6 +130,6 @@ class ShardExpander(ExpandingPipe[str]):
 def expand(pattern: str) -> Iterator[str]:
     """Yield the names that a pattern stands for."""
     try:
-        yield from expand_ranges(pattern)
+        yield from expand_braces(pattern)
     except ConfigError as error:
         raise ConfigError(f"shard_expand: {error.what}", where=error.where) from error

@@ -98,7 +98,7 @@ def open_reporter(console: Console, label: str, total: int | None, *, quiet: boo
     """Return the reporter that suits the stream."""
     if quiet:
         return Reporter()
-    return (BarReporter if console.is_terminal else LineReporter)(console, label, total, unit)
+    return (BarReporter if console.is_terminal or console.is_jupyter else LineReporter)(console, label, total, unit)
 
 
 @contextmanager

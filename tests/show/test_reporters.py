@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from headrace.cli import progress
-from headrace.cli.progress import describe_state, open_reporter
+from headrace.show import reporters as progress
+from headrace.show.reporters import describe_state, open_reporter
 
 
 def run_reporter(console: Console, *, quiet: bool = False) -> None:

@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.drawing import (
+from headrace.files.cache.options import format_bytes
+from headrace.show.drawing import (
     draw_bar,
     draw_histogram,
     format_seconds,
     plan_bins,
     quantiles_of,
 )
-from headrace.files.cache.options import format_bytes
 
 LENGTHS = st.lists(st.integers(0, 10**7), min_size=1, max_size=200).map(np.array)
 

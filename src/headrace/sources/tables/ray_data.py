@@ -1,0 +1,441 @@
+"""Datasets of Ray Data: rows of a materialized one with random access, and of any other one as a stream.
+
+The blocks of a materialized dataset are Arrow tables in Ray's object store, where each process of a node reads them
+without a copy. A process that is not connected to the cluster, such as a worker process, connects when it needs its
+first block: what is carried to it names the cluster and the blocks. Ray's tensors become lists of Arrow here, whose
+layout all tables share.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, Literal
+
+import numpy as np
+
+from headrace.errors import ConfigError, SourceError, check_count
+from headrace.index import CorpusIndex
+
+from .choice import choose_options
+from .gather import Tables, gather_tables
+from .schema import Schema, import_arrow, read_schema
+from .source import DEFAULT_CACHE_BYTES, TableCorpus, TableSource, descend, one_array
+
+_INDEX_KIND = "ray-data/1"
+
+
+def import_ray() -> ModuleType:
+    """Return the package ray, with its part for data.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        importlib.import_module("ray.data")
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise ConfigError(
+            f"a dataset of Ray Data needs the package ray: {error}", fix="pip install 'headrace[ray]'"
+        ) from error
+
+
+def _is_materialized(dataset: Any) -> bool:
+    import_ray()
+    return isinstance(dataset, importlib.import_module("ray.data.dataset").MaterializedDataset)
+
+
+class _Cluster:
+    """The cluster that this process is connected to, for processes that are not.
+
+    Raises:
+        ConfigError: This process is a client of Ray ("ray://..."), whose objects others cannot be told of.
+    """
+
+    def __init__(self) -> None:
+        ray = import_ray()
+        client = importlib.import_module("ray.util.client")
+        if client.ray.is_connected():
+            raise ConfigError(
+                "this process is connected to Ray as a client (ray://...), which has no object store",
+                fix="run it on a node of the cluster, as a job (ray job submit)",
+            )
+        self._address = str(ray.get_runtime_context().gcs_address)
+
+    def connect(self) -> ModuleType:
+        """Return the package ray, connected to this cluster.
+
+        Raises:
+            SourceError: It cannot be reached from here, or this process is connected to another one.
+        """
+        ray = import_ray()
+        what = f"a dataset of Ray Data is in the cluster at {self._address}"
+        if not ray.is_initialized():
+            try:
+                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise SourceError(
+                    f"{what}, which this process cannot connect to: {error}",
+                    fix="have workers on its nodes (executor='ray'), or start `ray` on this machine, or read it in "
+                    "the trainer (num_workers=0)",
+                ) from error
+        elif (here := str(ray.get_runtime_context().gcs_address)) != self._address:
+            raise SourceError(f"{what}, and this process is connected to {here}", fix="leave that one: ray.shutdown()")
+        return ray
+
+
+class _Carried:
+    """Something that refers to objects of Ray, which another process takes out when it is connected.
+
+    Args:
+        value: References, or a dataset.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._cluster = _Cluster()
+        self._value, self._packed = value, b""
+
+    def take(self) -> tuple[ModuleType, Any]:
+        """Return ray, connected, and the value; the same one each time.
+
+        Raises:
+            SourceError: As for `_Cluster.connect`.
+        """
+        ray = self._cluster.connect()
+        if self._value is None:
+            self._value = ray.cloudpickle.loads(self._packed)
+        return ray, self._value
+
+    def copy(self) -> Any:
+        """Return a copy of the value.
+
+        Raises:
+            SourceError: As for `_Cluster.connect`.
+        """
+        ray = self._cluster.connect()
+        return ray.cloudpickle.loads(self._pack())
+
+    def _pack(self) -> bytes:
+        if not self._packed:
+            self._packed = import_ray().cloudpickle.dumps(self._value)
+        return self._packed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, (self._cluster, self._pack())
+
+
+def _unpack(cluster: _Cluster, packed: bytes) -> _Carried:
+    """Return what was carried, without a connection."""
+    carried = _Carried.__new__(_Carried)
+    carried._cluster, carried._packed, carried._value = cluster, packed, None
+    return carried
+
+
+class _Blocks:
+    """The blocks of a materialized dataset, Arrow tables over the object store; the last one is held.
+
+    Args:
+        refs: References to them.
+    """
+
+    name = "dataset of Ray Data"
+
+    def __init__(self, refs: _Carried) -> None:
+        self._refs = refs
+        self._last: tuple[int, Any] = (-1, None)
+
+    def __len__(self) -> int:
+        return len(self._refs.take()[1])
+
+    def __getitem__(self, piece: int) -> Any:
+        """Return a block.
+
+        Raises:
+            SourceError: It is lost, or the cluster cannot be reached.
+        """
+        if self._last[0] != piece:
+            ray, refs = self._refs.take()
+            try:
+                self._last = piece, ray.get(refs[piece])
+            except ray.exceptions.RayError as error:
+                raise SourceError(
+                    f"Ray cannot give this block: {error}",
+                    where=f"{self.name}, piece {piece}",
+                    fix="the process that made the dataset, and the nodes that have its blocks, have to be there",
+                ) from error
+        return self._last[1]
+
+    def for_another_reader(self) -> _Blocks:
+        """Return the same blocks, of which another one is held."""
+        return _Blocks(self._refs)
+
+    def close(self) -> None:
+        """Let the last block go."""
+        self._last = (-1, None)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Blocks, (self._refs,)
+
+
+class RayDataSource(TableSource):
+    """Random access to the rows of a materialized `ray.data.Dataset`. Needs `headrace[ray]`.
+
+    Columns become data keys as `ParquetSource` describes. Of Ray's tensors, an axis is of fixed size where all rows
+    have one shape (a type of Ray's own), and else the first axis is time. Rows are in the order of the dataset, which
+    is fixed once it is materialized.
+
+    Each process reads blocks from the object store of its node, whereto Ray brings those of other nodes; one that is
+    not connected to the cluster connects. The process that made the dataset has to live as long as its blocks are
+    read. Gathering the index looks at each block once, in this process.
+
+    Args:
+        dataset: A `ray.data.MaterializedDataset`: what `materialize()` returns, or `from_items` and the like.
+        fields: See `ParquetSource`.
+        tag_field: Column with the tags, texts or whole numbers; "seq-0", "seq-1", ... if `None`.
+        nulls: See `ParquetSource`.
+        cache_bytes: How much of the blocks to hold on to, in each process; one block of each column is always held.
+            Others have to be asked for again, and Ray may move them out of memory.
+
+    Raises:
+        ConfigError: The dataset is not materialized, an option is wrong, or a package is missing.
+        SourceError: A block cannot be read, or a row becomes no array.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        fields: Mapping[str, Any] | None = None,
+        tag_field: str | None = None,
+        nulls: Literal["refuse", "empty"] = "refuse",
+        cache_bytes: int = DEFAULT_CACHE_BYTES,
+    ) -> None:
+        check_count("cache_bytes", cache_bytes)
+        if not _is_materialized(dataset):
+            raise ConfigError(
+                f"a {type(dataset).__name__} has no sequence i: it is not known yet which rows it has",
+                fix="give dataset.materialize(), or give the dataset to headrace.DataLoader, as a stream",
+            )
+        import_arrow()
+        self._blocks = _Blocks(_Carried(dataset.to_arrow_refs()))
+        tables = _BlockTables(self._blocks, None)
+        self._fixed = tables.fixed
+        options = choose_options(
+            tables.schema(0), tables.name(0), fields=fields, tag_field=tag_field, nulls=nulls, audio_root=None
+        )
+        self._open(
+            TableCorpus(options, cache_bytes),
+            [],
+            lambda: gather_tables(tables, options),
+            index=None,
+            kind=f"{_INDEX_KIND} {options.identity_text}",
+        )
+
+    @property
+    def has_numbers_only(self) -> bool:
+        """Whether all columns are numbers, and are data keys."""
+        schema = self._tables.schema(0)
+        return set(self.specs) == set(schema.top) and all(
+            (layout := schema.columns[name].layout) is not None and layout.leaf not in ("text", "bytes", "recording")
+            for name in schema.top
+        )
+
+    def _open_tables(self) -> Tables:
+        return _BlockTables(self._blocks.for_another_reader(), self._fixed)
+
+    def __getstate__(self) -> tuple[Any, CorpusIndex]:
+        return (self._blocks, self._fixed, self._options), self._index
+
+    def __setstate__(self, state: tuple[Any, CorpusIndex]) -> None:
+        (self._blocks, self._fixed, options), index = state
+        self._attach(options, index)
+
+
+class _BlockTables(Tables):
+    """The blocks of a dataset as one table; a piece is a block.
+
+    Args:
+        blocks: References to them.
+        fixed: What another object for the same blocks has found out. None: all blocks are looked at.
+
+    Attributes:
+        fixed: Columns of tensors that have one shape in all rows.
+    """
+
+    num_tables = 1
+    slow_hint = (
+        "most sequences come from another block than those before, and each time one is asked for: use a larger "
+        "cache_bytes, or fewer workers on each node, or shuffle within windows"
+    )
+
+    def __init__(self, blocks: _Blocks, fixed: frozenset[str] | None) -> None:
+        self._blocks = blocks
+        self.fixed = self._find_fixed() if fixed is None else fixed
+
+    def _find_fixed(self) -> frozenset[str]:
+        shapes: dict[str, Any] = {}
+        mixed: set[str] = set()
+        for piece in range(len(self._blocks)):
+            for field in self._blocks[piece].schema:
+                shape = getattr(field.type, "shape", None) if _is_tensor(field.type) else None
+                if not shape or not all(shape) or shapes.setdefault(field.name, shape) != shape:
+                    mixed.add(field.name)
+        return frozenset(shapes.keys() - mixed)
+
+    def name(self, table_idx: int) -> str:  # noqa: ARG002
+        """Return what messages call the dataset."""
+        return self._blocks.name
+
+    def schema(self, table_idx: int) -> Schema:
+        """Return the schema of the first block that has one, with lists in place of Ray's tensors."""
+        pa = import_arrow()
+        for piece in range(self.num_pieces(table_idx)):
+            block = self._blocks[piece]
+            if block.num_columns:
+                fields = [(name, self._column(block.slice(0, 0), name).type) for name in block.column_names]
+                return read_schema(pa.schema(fields), self.name(table_idx))
+        raise ConfigError("the dataset of Ray Data has no rows, and no columns are known", fix="give one that has some")
+
+    def num_pieces(self, table_idx: int) -> int:  # noqa: ARG002
+        """Return the number of blocks."""
+        return len(self._blocks)
+
+    def num_rows(self, table_idx: int, piece: int) -> int:  # noqa: ARG002
+        """Return the number of rows of a block."""
+        return int(self._blocks[piece].num_rows)
+
+    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
+        """Return a column of a block, or a field of it."""
+        block = self._blocks[piece]
+        if path[0] not in block.column_names:
+            raise SourceError(
+                f"the block has no column {path[0]!r}, which others have",
+                where=f"{self.name(table_idx)}, piece {piece}",
+                fix="give all rows the same columns",
+            )
+        return descend(self._column(block, path[0]), path[1:])
+
+    def _column(self, block: Any, name: str) -> Any:
+        array = one_array(block.column(name))
+        if _is_tensor(array.type):
+            return _as_lists(array, is_fixed=name in self.fixed)
+        if _is_of_ray(array.type):  # pickled objects: their bytes mean nothing to a reader
+            return import_arrow().nulls(len(array))
+        return array
+
+    def is_view(self, table_idx: int, array: Any) -> bool:  # noqa: ARG002
+        """No: it takes no memory of this process, but keeps the block in that of the object store."""
+        return False
+
+    def close(self) -> None:
+        """Let the last block go."""
+        self._blocks.close()
+
+
+def _is_tensor(arrow_type: Any) -> bool:
+    """Tell whether it is a type of tensors of Ray's own."""
+    return _is_of_ray(arrow_type) and "tensor" in arrow_type.extension_name
+
+
+def _is_of_ray(arrow_type: Any) -> bool:
+    """Tell whether it is a type of Ray's own: of tensors, or of pickled objects."""
+    return str(getattr(arrow_type, "extension_name", "")).startswith("ray.data.")
+
+
+def _as_lists(array: Any, *, is_fixed: bool) -> Any:
+    """Return an array of Ray's tensors as lists of lists, over the same numbers.
+
+    Args:
+        array: Each value is stored as the list of its numbers in C order, of the one shape that its type says, or
+            beside the list of its axes.
+        is_fixed: Whether axes become lists of fixed size.
+
+    Raises:
+        SourceError: A value is null.
+    """
+    pa = import_arrow()
+    storage, num_rows = array.storage, len(array)
+    if array.null_count or storage.null_count:
+        raise SourceError("a tensor is null", where="dataset of Ray Data", fix="fill or drop such rows")
+    if pa.types.is_struct(storage.type):
+        data, axes = storage.field("data"), storage.field("shape")
+        if storage.offset or len(data) != num_rows:
+            data, axes = data.slice(storage.offset, num_rows), axes.slice(storage.offset, num_rows)
+        shapes = axes.flatten().to_numpy().reshape(num_rows, array.type.ndim)
+    else:
+        data, shape = storage, array.type.shape
+        shapes = np.broadcast_to(np.asarray(shape, np.int64), (num_rows, len(shape)))
+    found = data.flatten()
+    if is_fixed:
+        for size in reversed(array.type.shape):
+            found = pa.FixedSizeListArray.from_arrays(found, size)
+        return found
+    for axis in reversed(range(shapes.shape[1])):
+        num_lists = np.prod(shapes[:, :axis], axis=1, dtype=np.int64)  # of this axis, in each row
+        edges = np.concatenate([[0], np.cumsum(np.repeat(shapes[:, axis], num_lists))])
+        found = pa.LargeListArray.from_arrays(pa.array(edges, pa.int64()), found)
+    return found
+
+
+class RayItems:
+    """The rows of a materialized dataset of Ray Data as items, as they are: dicts by column, with texts and all else.
+
+    Numbers are those of Python, lists are lists, tensors are arrays.
+
+    Args:
+        dataset: A `ray.data.MaterializedDataset`.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._blocks = _Blocks(_Carried(dataset.to_arrow_refs()))
+        num_rows = [self._blocks[piece].num_rows for piece in range(len(self._blocks))]
+        self._edges = np.cumsum([0, *num_rows])
+
+    def __len__(self) -> int:
+        return int(self._edges[-1])
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        if not 0 <= number < len(self):
+            raise IndexError(f"row {number} of a dataset of {len(self)}")
+        piece = int(np.searchsorted(self._edges, number, side="right")) - 1
+        row, block = number - int(self._edges[piece]), self._blocks[piece]
+        return {name: column[row].as_py() for name, column in zip(block.column_names, block.columns, strict=True)}
+
+
+class RayRows:
+    """The rows of a dataset of Ray Data as a stream: each pass executes the dataset anew, in its order.
+
+    Args:
+        dataset: Any `ray.data.Dataset`. What it does at random has to be seeded, or each pass differs.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = _Carried(dataset)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Yield each row as a dict by column: numbers and arrays of NumPy, texts as `str`."""
+        dataset = self._dataset.copy()  # with options of its own
+        dataset.context.execution_options.preserve_order = True
+        for batch in dataset.iter_batches(batch_size=None, batch_format="numpy"):
+            names = list(batch)
+            for values in zip(*batch.values(), strict=True):
+                yield dict(zip(names, values, strict=True))
+
+
+def open_ray_data(dataset: Any, *, is_as_stored: bool, needs_lengths: bool) -> RayDataSource | RayItems | RayRows:
+    """Return what reads a dataset of Ray Data: by index where it is materialized, else a stream.
+
+    Args:
+        dataset: A `ray.data.Dataset`.
+        is_as_stored: Whether arrays by data key are wanted, if all columns are numbers.
+        needs_lengths: Whether the lengths of rows have to be known.
+    """
+    if not _is_materialized(dataset):
+        return RayRows(dataset)
+    if is_as_stored:
+        source = RayDataSource(dataset)
+        if needs_lengths or source.has_numbers_only:
+            return source
+    return RayItems(dataset)

@@ -1,0 +1,154 @@
+"""`hr.progress`: a line over an iteration, on a terminal, in a log, and after an error."""
+
+from __future__ import annotations
+
+import copy
+import io
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headrace as hr
+from headrace.show import iteration, watched
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def make_loader(num_seqs: int = 20, **options) -> hr.DataLoader:
+    items = [{"data": np.zeros((number % 5 + 1, 2), np.float32)} for number in range(num_seqs)]
+    return hr.DataLoader(hr.MapDataset(items), batching=hr.FixedCount(2), **options)
+
+
+def lines_of(loader, **options) -> list[str]:
+    file = io.StringIO()
+    for _ in hr.progress(loader, file=file, **options):
+        pass
+    return file.getvalue().splitlines()
+
+
+def test_it_gives_the_batches_and_a_last_line() -> None:
+    with make_loader() as loader, make_loader() as other:
+        file = io.StringIO()
+        given = [batch.tags for batch in hr.progress(loader, file=file)]
+        assert given == [batch.tags for batch in other]
+        (line,) = file.getvalue().splitlines()
+        assert line.startswith("epoch 1  10/10 steps  ")
+        assert " seqs/s  waiting " in line
+        assert lines_of(loader)[0].startswith("epoch 2  10/10 steps")
+
+
+def test_it_is_the_loader_in_all_else() -> None:
+    with make_loader() as loader:
+        shown = hr.progress(loader, file=io.StringIO())
+        assert len(shown) == len(loader) == 10
+        shown.set_epoch(3)
+        batches = iter(shown)
+        next(batches)
+        assert shown.state_dict() == loader.state_dict()
+        assert loader.position.epoch == 3
+        del batches
+        assert copy.copy(shown)._loader is loader
+        with pytest.raises(AttributeError):
+            shown.no_such_thing  # noqa: B018
+
+
+def test_a_resumed_epoch_counts_the_steps_before() -> None:
+    with make_loader() as loader:
+        batches = iter(loader)
+        next(batches), next(batches), next(batches)
+        state = loader.state_dict()
+    with make_loader() as loader:
+        loader.load_state_dict(state)
+        (line,) = lines_of(loader)
+    assert line.startswith("epoch 1  10/10 steps")
+
+
+def test_a_log_gets_lines_now_and_then_and_each_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(iteration._Lines, "pause_seconds", 0.0)
+    monkeypatch.setattr(iteration._Lines, "first_seconds", 0.0)
+    with make_loader() as loader:
+        lines = lines_of(loader, label="training")
+    assert [line.split("  ")[1] for line in lines] == [f"{n}/10 steps" for n in range(1, 11)] + ["10/10 steps"]
+    assert all(line.startswith("training  ") for line in lines)
+    assert " left" in lines[0]
+
+
+def test_any_iterable_will_do() -> None:
+    (line,) = lines_of([1, 2, 3])
+    assert line.startswith("3/3 steps")
+    (line,) = lines_of(number for number in range(4))
+    assert line.startswith("4 steps")
+    assert lines_of([]) == []
+
+
+def test_a_terminal_gets_a_bar_whose_last_line_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    file = Terminal()
+    with make_loader() as loader:
+        for _ in hr.progress(loader, file=file):
+            pass
+    drawn = file.getvalue()
+    assert "\x1b[?25l" in drawn  # the cursor is hidden,
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("10/10 steps")  # and comes back below the last line
+
+
+@pytest.mark.parametrize("error", ["KeyboardInterrupt", "ValueError"])
+def test_an_error_leaves_a_clean_terminal(error: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import headrace as hr\n"
+        "def train():\n"
+        "    for number in hr.progress(list(range(100))):\n"
+        "        if number == 7:\n"
+        f"            raise {error}('it went wrong')\n"
+        "train()\n"
+    )
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(Path(hr.__file__).parents[1]), "TERM": "xterm", "COLUMNS": "100"}
+    child = subprocess.Popen(
+        [sys.executable, str(program)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
+    )
+    os.close(theirs)
+    written = b""
+    while True:
+        try:
+            piece = os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not piece:
+            break
+        written += piece
+    os.close(ours)
+    assert child.wait(20) != 0
+    text = written.decode()
+    assert f"{error}: it went wrong" in text
+    assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
+
+
+def test_nobody_watches_a_log_or_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert not watched.is_watched()
+    with watched.watched_progress("indexing", "part") as tell:
+        assert tell is None
+
+
+def test_what_takes_long_is_shown_to_who_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = Terminal()
+    monkeypatch.setattr(sys, "stderr", file)
+    monkeypatch.setattr(watched, "is_watched", lambda: True)
+    for patience, is_shown in ((60.0, False), (0.0, True)):
+        monkeypatch.setattr(watched, "PATIENCE_SECONDS", patience)
+        with watched.watched_progress("indexing", "part") as tell:
+            assert tell is not None
+            tell(1, 3)
+        assert ("indexing" in file.getvalue()) == is_shown
