@@ -535,7 +535,7 @@ def test_images_of_a_tar_are_kept_as_numbers_in_every_format_that_holds_several_
         for number, image in enumerate(images):
             pixels = io.BytesIO()
             np.save(pixels, image)
-            for member, content in ((f"{number}.img.npy", pixels.getvalue()), (f"{number}.jpg", bytes(range(250)))):
+            for member, content in ((f"{number}.img.npy", pixels.getvalue()), (f"{number}.bin", bytes(range(250)))):
                 info = tarfile.TarInfo(member)
                 info.size = len(content)
                 archive.addfile(info, io.BytesIO(content))
@@ -545,10 +545,10 @@ def test_images_of_a_tar_are_kept_as_numbers_in_every_format_that_holds_several_
     assert result.stderr.count("warning") == 0
     with contextlib.closing(open_source(str(out), index=None)) as written:
         assert written.specs["img"] == DataSpec("uint8", (4, 3), dim=3)
-        assert written.specs["jpg"] == DataSpec("uint8", dim=1)
+        assert written.specs["bin"] == DataSpec("uint8", dim=1)
         for number, image in enumerate(images):
             assert written.read(number, "img").tobytes() == image.tobytes()
-            assert written.read(number, "jpg").tobytes() == bytes(range(250))
+            assert written.read(number, "bin").tobytes() == bytes(range(250))
 
 
 def test_a_missing_option_of_the_writer_says_how_to_give_it(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:

@@ -226,7 +226,8 @@ def test_an_index_for_recordings_elsewhere_is_not_that_of_the_folder_of_the_mani
 
 
 def test_a_copy_is_small_opens_the_index_for_itself_and_knows_the_learnt_labels(manifest, scans):
-    source = AudioSource(manifest, features="log_mel", targets={"x": "tag", "classes": "word", "orth": "text"})
+    targets = {"x": {"field": "tag", "vocab": None}, "classes": "word", "orth": "text"}
+    source = AudioSource(manifest, features="log_mel", targets=targets)
     assert len(source.labels["x"]) == 2500
     data = pickle.dumps(source)
     assert len(data) < 1500

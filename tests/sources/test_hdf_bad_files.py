@@ -127,9 +127,10 @@ def test_a_missing_file_a_folder_and_a_text_file_are_refused(tmp_path):
     text.write_text("no HDF5 in here")
     empty = tmp_path / "empty.hdf"
     empty.touch()
+    (tmp_path / "folder").mkdir()
     for path, message in (
         (tmp_path / "missing", "exist"),
-        (tmp_path, "regular file|directory"),
+        (tmp_path / "folder", "no HDF5 files"),
         (text, "signature"),
         (empty, "signature"),
     ):

@@ -155,7 +155,7 @@ def _wav(num_samples, rate):
     return file.getvalue()
 
 
-def test_audio_is_decoded_at_the_rate_of_its_feature_and_pictures_are_bytes():
+def test_audio_is_decoded_at_the_rate_of_its_feature_and_pictures_have_bytes():
     pytest.importorskip("soxr")
     stored = {"bytes": datasets.Value("binary"), "path": datasets.Value("string")}
     dataset = datasets.Dataset.from_dict(
@@ -167,7 +167,7 @@ def test_audio_is_decoded_at_the_rate_of_its_feature_and_pictures_are_bytes():
     )
     dataset = dataset.cast_column("audio", datasets.Audio(sampling_rate=8000))
     dataset = dataset.cast_column("picture", datasets.Image())
-    source = HuggingFaceSource(dataset)
+    source = HuggingFaceSource(dataset, fields={"audio": "audio"})
     assert source.specs == {"audio": DataSpec("float32", (1,), dim=1)}
     assert source.index.lengths("audio").tolist() == [10, 0, 40]
     check_source(source)

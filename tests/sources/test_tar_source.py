@@ -278,22 +278,22 @@ SHARD = [
     ("a.txt", "größe\n".encode()),
     ("a.json", json.dumps({"word": "zwei", "n": 7, "more": {"xs": [1, 2.5], "ok": [True]}, "id": "u1"}).encode()),
     ("a.cls", b"3\n"),
-    ("a.jpg", b"\xff\xd8\xff"),
+    ("a.pkl", b"\xff\xd8\xff"),
     ("b.txt", b"klein"),
     ("b.json", json.dumps({"word": "eins", "n": -1, "more": {"xs": [], "ok": [False]}, "id": "u2"}).encode()),
     ("b.cls", b"0"),
-    ("b.jpg", b""),
+    ("b.pkl", b""),
 ]
 
 
 def test_extensions_say_how_members_are_read(tmp_path):
     with opened(write_tar(tmp_path / "shard.tar", SHARD)) as source:
-        assert list(source.specs) == ["txt", "json", "cls", "jpg"]
+        assert list(source.specs) == ["txt", "json", "cls", "pkl"]
         assert source.specs["txt"] == source.specs["json"] == DataSpec("uint8", sparse=True, dim=256)
-        assert source.specs["jpg"] == DataSpec("uint8", dim=1)
+        assert source.specs["pkl"] == DataSpec("uint8", dim=1)
         assert bytes(source.read(0, "txt")) == SHARD[0][1]
-        assert bytes(source.read(0, "jpg")) == b"\xff\xd8\xff"
-        assert source.index.lengths("jpg").tolist() == [3, 0]
+        assert bytes(source.read(0, "pkl")) == b"\xff\xd8\xff"
+        assert source.index.lengths("pkl").tolist() == [3, 0]
         check_source(source)
 
 
