@@ -104,7 +104,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-test
 $(STAMP_ALL): pyproject.toml
 	$(call make_venv,$(VENV_ALL))
 	@echo "== installing Headrace, $(TORCH) and the peers into $(VENV_ALL) (minutes, for a large torch)"
-	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores,report,jax,graphs,arrow,hf,text,ray]' '$(TORCH)'
+	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores,report,jax,graphs,arrow,hf,text,ray,transformers,lightning,torchtitan]' '$(TORCH)'
 	@touch $@
 
 $(VENV_ALL)/.installed-bench: $(STAMP_ALL)

@@ -101,10 +101,16 @@ def test_columns_that_do_not_match_are_refused(invoke: Invoke, hdf: Path) -> Non
     assert "length 1000 of 'data' is more than all 55 frames" in result.stderr
 
 
-def test_a_file_that_is_not_there_is_exit_code_2(invoke: Invoke, tmp_path: Path) -> None:
-    result = invoke("inspect", tmp_path / "none.hdf")
-    assert result.exit_code == 2
+@pytest.mark.parametrize("name", ["none.hdf", "none.hrindex"])
+@pytest.mark.parametrize("command", ["inspect", "index", "convert"])
+def test_a_data_file_that_is_not_there_is_exit_code_1_for_every_command(
+    invoke: Invoke, tmp_path: Path, command: str, name: str
+) -> None:
+    target = [tmp_path / "out.hdf"] if command == "convert" else []
+    result = invoke(command, tmp_path / name, *target)
+    assert result.exit_code == 1
     assert "no such file" in result.stderr
+    assert name in result.stderr
 
 
 def test_files_of_other_formats_are_corpora_of_their_own(

@@ -22,7 +22,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine.user.ship import LARGE_BYTES, find_path, parts_of, ship, ship_payload, unship
+from headrace.engine.user.object_parts import find_path, parts_of
+from headrace.engine.user.ship import LARGE_BYTES, ship, ship_payload, unship
 from headrace.errors import ConfigError
 
 

@@ -1,5 +1,7 @@
 """Hand-made files for the tests of sources."""
 
+import resource
+
 import h5py
 import msgspec
 import numpy as np
@@ -55,3 +57,12 @@ def damage_index():
         write_index(path, msgspec.structs.replace(stored.header, columns=describe_columns(columns)), columns)
 
     return damage
+
+
+@pytest.fixture
+def small_disk():
+    """A limit of 1 MB a file stands for a full disk: the system refuses to write more, by an error of the same kind."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import resource
 import tracemalloc
 
 import h5py
@@ -255,86 +254,6 @@ def test_a_wrong_option_is_refused_at_once_and_leaves_nothing(tmp_path, options,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_existing_file_is_refused_unless_it_may_be_replaced(tmp_path):
-    path = tmp_path / "corpus.hdf"
-    path.write_text("precious")
-    with pytest.raises(ConfigError, match="exists"):
-        HDFWriter(path)
-    with HDFWriter(path, overwrite=True) as writer:
-        writer.append("a", SEQ)
-        assert path.read_text() == "precious"
-    assert HDFSource(path, index=None).tag(0) == "a"
-
-
-def test_a_file_that_came_into_being_meanwhile_is_not_replaced(tmp_path):
-    path = tmp_path / "corpus.hdf"
-    writer = HDFWriter(path)
-    writer.append("a", SEQ)
-    path.write_text("precious")
-    with pytest.raises(ConfigError, match="exists"):
-        writer.close()
-    assert path.read_text() == "precious"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(SourceError, match="No such file or directory"):
-        HDFWriter(tmp_path / "nowhere" / "corpus.hdf")
-
-
-def test_nothing_is_seen_before_close_and_nothing_is_left_after_abort_or_an_exception(tmp_path):
-    writer = HDFWriter(tmp_path / "aborted.hdf")
-    writer.append("a", SEQ)
-    assert not (tmp_path / "aborted.hdf").exists()
-    writer.abort()
-    writer.close()
-
-    def fail():
-        with HDFWriter(tmp_path / "failed.hdf") as writer:
-            writer.append("a", SEQ)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_closing_twice_is_harmless_and_a_closed_writer_takes_nothing_more(tmp_path):
-    writer = HDFWriter(tmp_path / "corpus.hdf")
-    writer.append("a", SEQ)
-    writer.close()
-    writer.close()
-    writer.abort()
-    with pytest.raises(ConfigError, match="closed"):
-        writer.append("b", SEQ)
-    assert len(HDFSource(tmp_path / "corpus.hdf", index=None)) == 1
-
-
-@pytest.fixture
-def small_disk():
-    """A limit of 1 MB a file stands for a full disk: the system refuses to write more, by an error of the same kind."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.usefixtures("small_disk")
-def test_a_disk_that_is_full_while_appending_aborts_with_an_error(tmp_path):
-    writer = HDFWriter(tmp_path / "corpus.hdf")
-
-    def append_much():
-        for idx in range(100):
-            writer.append(f"{idx}", {"data": np.ones(10_000)})
-
-    with pytest.raises(SourceError, match="File too large") as caught:
-        append_much()
-    assert "corpus.hdf" in caught.value.where
-    with pytest.raises(ConfigError, match="closed"):
-        writer.append("more", {"data": np.ones(1)})
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.usefixtures("small_disk")
 @pytest.mark.parametrize("compression", [None, "gzip"])
 def test_a_disk_that_is_full_while_closing_leaves_nothing(tmp_path, compression):
@@ -352,12 +271,6 @@ def test_a_disk_that_is_full_while_closing_leaves_nothing(tmp_path, compression)
     with HDFWriter(tmp_path / "corpus.hdf") as writer:
         writer.append("a", SEQ)
     assert HDFSource(tmp_path / "corpus.hdf", index=None).tag(0) == "a"
-
-
-def test_a_writer_that_is_forgotten_leaves_nothing_and_says_so(tmp_path):
-    with pytest.warns(ResourceWarning):
-        HDFWriter(tmp_path / "corpus.hdf").append("a", SEQ)
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_label_with_a_nul_is_refused_and_nothing_is_left(tmp_path):

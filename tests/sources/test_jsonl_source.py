@@ -4,7 +4,6 @@ import gzip
 import json
 import os
 import pickle
-import resource
 
 import numpy as np
 import pytest
@@ -272,44 +271,6 @@ def test_a_pipe_is_no_file_of_lines(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     with pytest.raises(SourceError, match="not a regular file"):
         JsonlSource(tmp_path / "pipe.jsonl")
-
-
-def test_an_existing_file_stays_and_an_aborted_one_never_appears(tmp_path):
-    path = tmp_path / "x.jsonl"
-    path.write_text("mine\n")
-    with pytest.raises(ConfigError, match="the file exists"):
-        JsonlWriter(path)
-    with pytest.raises(ZeroDivisionError), JsonlWriter(path, overwrite=True) as writer:  # noqa: PT012
-        writer.append("a", {"x": np.zeros(1)})
-        raise ZeroDivisionError
-    assert [entry.name for entry in tmp_path.iterdir()] == ["x.jsonl"]
-    assert path.read_text() == "mine\n"
-    with pytest.raises(ConfigError, match="the writer is closed"):
-        writer.append("a", {"x": np.zeros(1)})
-
-
-@pytest.fixture
-def small_disk():
-    """A limit of 1 MB a file stands for a full disk: the system refuses to write more, by an error of the same kind."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.usefixtures("small_disk")
-def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path):
-    writer = JsonlWriter(tmp_path / "x.jsonl")
-
-    def write():
-        for _ in range(100):
-            writer.append("tag", {"x": np.zeros(10_000)})
-
-    with pytest.raises(SourceError, match="File too large"):
-        write()
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match="the writer is closed"):
-        writer.append("more", {"x": np.zeros(1)})
 
 
 def test_an_error_names_the_file_that_it_is_about(tmp_path):

@@ -3,7 +3,6 @@
 import gc
 import io
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -371,85 +370,6 @@ def test_members_that_were_taken_out_are_missed(tmp_path):
     assert list(TarSource(path, fields={"x": "data.npy"}).specs) == ["x"]
 
 
-def test_an_existing_file_is_refused_unless_it_may_be_replaced(tmp_path):
-    path = tmp_path / "shard.tar"
-    path.write_text("precious")
-    with pytest.raises(ConfigError, match="exists"):
-        TarWriter(path)
-    with TarWriter(path, overwrite=True) as writer:
-        writer.append("a", SEQ)
-        assert path.read_text() == "precious"
-    assert TarSource(path).tag(0) == "a"
-
-
-def test_a_file_that_came_into_being_meanwhile_is_not_replaced(tmp_path):
-    path = tmp_path / "shard.tar"
-    writer = TarWriter(path)
-    writer.append("a", SEQ)
-    path.write_text("precious")
-    with pytest.raises(ConfigError, match="exists"):
-        writer.close()
-    assert path.read_text() == "precious"
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_missing_folder_is_refused(tmp_path):
-    with pytest.raises(SourceError, match="No such file or directory"):
-        TarWriter(tmp_path / "nowhere" / "shard.tar")
-
-
-def test_nothing_is_seen_before_close_and_nothing_is_left_after_abort_or_an_exception(tmp_path):
-    writer = TarWriter(tmp_path / "aborted.tar")
-    writer.append("a", SEQ)
-    assert not (tmp_path / "aborted.tar").exists()
-    writer.abort()
-    writer.close()
-
-    def fail():
-        with TarWriter(tmp_path / "failed.tar") as writer:
-            writer.append("a", SEQ)
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_closing_twice_is_harmless_and_a_closed_writer_takes_nothing_more(tmp_path):
-    writer = TarWriter(tmp_path / "shard.tar")
-    writer.append("a", SEQ)
-    for end in (writer.close, writer.close, writer.abort):
-        end()
-    with pytest.raises(ConfigError, match="closed"):
-        writer.append("b", SEQ)
-    assert len(TarSource(tmp_path / "shard.tar", index=None)) == 1
-
-
-@pytest.fixture
-def small_disk():
-    """A limit of 1 MB a file stands for a full disk: the system refuses to write more, by an error of the same kind."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-@pytest.mark.usefixtures("small_disk")
-def test_a_disk_that_is_full_while_appending_aborts_with_an_error(tmp_path):
-    writer = TarWriter(tmp_path / "shard.tar")
-
-    def append_much():
-        for idx in range(100):
-            writer.append(f"{idx}", {"data": np.ones(10_000)})
-
-    with pytest.raises(SourceError, match="File too large") as caught:
-        append_much()
-    assert "shard.tar" in caught.value.where
-    with pytest.raises(ConfigError, match="closed"):
-        writer.append("more", {"data": np.ones(1)})
-    assert list(tmp_path.iterdir()) == []
-
-
 @pytest.mark.usefixtures("small_disk")
 def test_a_disk_that_is_full_while_closing_leaves_nothing(tmp_path):
     writer = TarWriter(tmp_path / "shard.tar", labels={"x": ["a long label"] * 100_000})
@@ -460,13 +380,6 @@ def test_a_disk_that_is_full_while_closing_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
     if before:
         assert len(os.listdir("/proc/self/fd")) < before
-
-
-def test_a_writer_that_is_forgotten_leaves_nothing_and_says_so(tmp_path):
-    with pytest.warns(ResourceWarning, match="neither closed nor aborted"):
-        TarWriter(tmp_path / "shard.tar").append("a", SEQ)
-    gc.collect()
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_writer_that_is_killed_leaves_no_archive_and_the_next_one_clears_up(tmp_path):

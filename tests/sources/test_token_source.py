@@ -2,7 +2,6 @@
 
 import os
 import pickle
-import resource
 import struct
 from itertools import pairwise
 
@@ -424,15 +423,6 @@ def test_existing_files_stay_and_an_aborted_writer_leaves_nothing(tmp_path, mega
         writer.append("x", {"data": TOKENS})
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["m.bin", "m.idx", "m.tags.txt"]
     assert TokenSource(megatron, by="document").read(0, "data").tolist() == TOKENS.tolist()
-
-
-@pytest.fixture
-def small_disk():
-    """A limit of 1 MB a file stands for a full disk: the system refuses to write more, by an error of the same kind."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.usefixtures("small_disk")

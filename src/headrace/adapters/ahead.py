@@ -134,6 +134,11 @@ class RunAhead:
         elif error is not None:
             raise error
 
+    @property
+    def position(self) -> LoaderPosition:
+        """The position of the consumer."""
+        return self._loader.position if self._position is None else self._position
+
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the consumer, whatever was sent ahead."""
         return self._loader.state_dict() if self._position is None else self._loader.state_at(self._position)
@@ -178,6 +183,11 @@ class LoaderOver:
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration."""
         self._tracker.set_epoch(epoch)
+
+    @property
+    def position(self) -> LoaderPosition:
+        """The position of the consumer, whatever was sent ahead."""
+        return self._tracker.position
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of the consumer, whatever was sent ahead; see `DataLoader.state_dict`."""

@@ -12,7 +12,7 @@ import typer
 from numpy.typing import NDArray
 from rich.console import Console
 
-from headrace.errors import ConfigError
+from headrace.errors import SourceError
 from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
 from headrace.show.drawing import QUANTILES, draw_histogram, format_count, plan_bins, quantiles_of
@@ -91,7 +91,7 @@ def _open_corpora(
         corpora += [_corpus_of(open_corpus(group, source_class, own), title, group) for group in groups]
     for path in indices:
         if not path.is_file():
-            raise ConfigError("no such file", where=str(path))
+            raise SourceError("no such file", where=str(path))
         # An index can be inspected without the files it describes.
         index = CorpusIndex.open(str(path), check_files=False)
         specs = {key: DataSpec.from_json(spec) for key, spec in index.meta.get("specs", {}).items()}
@@ -103,7 +103,7 @@ def _by_format(files: list[Path], source_class: str | None) -> list[tuple[str, l
     """Group files by format, in the order in which formats occur: (title, files, whether they are one corpus)."""
     for path in files:
         if not path.exists():
-            raise ConfigError("no such file", where=str(path))
+            raise SourceError("no such file", where=str(path))
     if source_class is not None:
         return [(source_class, files, True)] if files else []
     groups: dict[str, list[Path]] = {}

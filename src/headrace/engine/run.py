@@ -237,8 +237,8 @@ class Run(Iterator[Delivered]):
 
     def _wait_for_answer(self) -> Deliver | Raise | End:
         workers, run_id = self._workers, self._run_id  # user code may end this run, or begin another one, at any time
-        if workers.current_run_id == run_id:
-            self._act(self._supervisor.handle(_WANTED))
+        if workers.current_run_id == run_id and (actions := self._supervisor.handle(_WANTED)):
+            self._act(actions)
         while self._answer is None and workers.current_run_id == run_id:
             self._wait()
         answer, self._answer = self._answer, None  # it may hold a value, which is the consumer's

@@ -254,10 +254,11 @@ class Supervisor:
             elif (answer := self._answers.get(self._next_delivered)) is not None:
                 self._hand_over(answer, actions)
             else:
-                if self.num_open < self._look_ahead or self.awaited_worker() is None:
+                if self.num_open < self._look_ahead or self._next_delivered not in self._force.holders:
                     actions += self.plan_assignments()
                 break
-        self._line_up()
+        if self._answers:
+            self._line_up()
         return actions
 
     def _line_up(self) -> None:

@@ -38,15 +38,16 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         ConfigError: It is nothing that can be loaded, or the order is said twice.
     """
     shuffled = f"permute:seed={options.seed}" if order.shuffle else None
-    dataset = sources.open_source(dataset) if _names_files(dataset) else _known_table(dataset, options)
+    if not isinstance(dataset, Dataset | Source):
+        dataset = sources.open_source(dataset) if _names_files(dataset) else _known_table(dataset, options)
     if isinstance(dataset, Dataset | Mapping | str | Source) or _is_function(dataset):
         own = open_apart(dataset_over(dataset) if isinstance(dataset, Source) else dataset)
         config = own if isinstance(dataset, Dataset | Source) else dataset
         subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
     elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise ConfigError(
-            f"a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and __getitem__, or an "
-            f"iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
+            "a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and "
+            f"__getitem__, or an iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
         )
     elif not _is_map_style(dataset):
         if isinstance(dataset, Iterator):
@@ -117,7 +118,8 @@ def _is_of_numbers(feature: Any) -> bool:
 
 def _is_of_module(value: Any, module: str, *classes: str) -> bool:
     """Tell whether a value is of one of the classes of a package that need not be installed."""
-    package = sys.modules.get(module)
+    if (package := sys.modules.get(module)) is None:
+        return False
     found = [getattr(package, name, None) for name in classes]
     return isinstance(value, tuple(one for one in found if isinstance(one, type)))
 

@@ -205,19 +205,15 @@ class _SourceColumn(Column):
         indices = self._wanted.indices
         for start in range(0, self.num_seqs, _SEQS_AT_ONCE):
             part = slice(start, start + _SEQS_AT_ONCE)
-            self._tell_of(part)
+            note_items(self._tags[part], self._wanted.epoch)(-1)  # all of them are read together
             self._source.read_into(indices[part], self.key, outs[part])
 
     def stack(self, out: NDArray[Any]) -> None:
         indices = self._wanted.indices
         for start in range(0, self.num_seqs, _SEQS_AT_ONCE):
             part = slice(start, start + _SEQS_AT_ONCE)
-            self._tell_of(part)
+            note_items(self._tags[part], self._wanted.epoch)(-1)  # all of them are read together
             self._source.read_rows(indices[part], self.key, out[part])
-
-    def _tell_of(self, part: slice) -> None:
-        """Give a sign of life, and say which sequences are read next, all of them together."""
-        note_items(self._tags[part], self._wanted.epoch)(-1)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import pickle
 import stat
 import threading
 from collections import OrderedDict, namedtuple
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,21 +27,6 @@ from headrace.files.cache.entry import EntryRecord, parse_source_text
 from headrace.files.cache.folder import CacheFolder, record_of, survey
 
 Make = Callable[..., FileCache]
-
-
-@pytest.fixture
-def make_cache(tmp_path: Path) -> Iterator[Make]:
-    caches: list[FileCache] = []
-
-    def make(**options) -> FileCache:
-        caches.append(FileCache(**{"cache_directory": tmp_path / "cache", **options}))
-        return caches[-1]
-
-    yield make
-    for cache in caches:
-        cache.close()
-    assert not [thread for thread in threading.enumerate() if thread.name == "headrace-file-cache"]
-    assert os.listdir(tmp_path / "cache" / "plans") == []
 
 
 @pytest.fixture

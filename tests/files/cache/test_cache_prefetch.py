@@ -7,7 +7,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,20 +22,6 @@ from headrace.files.locks import lock_exclusive_nowait
 
 Make = Callable[..., FileCache]
 _DEADLINE_SECONDS = 30.0
-
-
-@pytest.fixture
-def make_cache(tmp_path: Path) -> Iterator[Make]:
-    caches: list[FileCache] = []
-
-    def make(**options) -> FileCache:
-        caches.append(FileCache(**{"cache_directory": tmp_path / "cache", **options}))
-        return caches[-1]
-
-    yield make
-    for cache in caches:
-        cache.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("headrace-file-cache")]
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,19 +20,6 @@ from headrace.files.locks import lock_exclusive_nowait
 
 Make = Callable[..., FileCache]
 _DAY = 24 * 3600.0
-
-
-@pytest.fixture
-def make_cache(tmp_path: Path) -> Iterator[Make]:
-    caches: list[FileCache] = []
-
-    def make(**options) -> FileCache:
-        caches.append(FileCache(**{"cache_directory": tmp_path / "cache", **options}))
-        return caches[-1]
-
-    yield make
-    for cache in caches:
-        cache.close()
 
 
 @pytest.fixture(autouse=True)

@@ -14,13 +14,14 @@ from typing import Any, Protocol
 
 from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError
-from headrace.loading import DataLoader
+from headrace.loading import Batch, DataLoader
 
 from ..ahead import Event, LoaderOver, RunAhead, Sent, map_leaves, numeric_array
 from .pinning import PinnedMemory
 
 try:
     import torch
+    from torch.utils._pytree import register_pytree_node
     from torch.utils.data import IterableDataset, get_worker_info
 except ImportError as error:
     raise ConfigError("headrace.adapters.torch needs PyTorch", fix="pip install 'headrace[torch]'") from error
@@ -45,6 +46,21 @@ def _as_tensor(leaf: Any) -> Any:
         return torch.from_numpy(array)
     except TypeError:  # such as float128
         return array
+
+
+def _flatten(batch: Batch) -> tuple[list[Any], Batch]:
+    leaves: list[Any] = []
+    batch.map_arrays(leaves.append)
+    return leaves, batch.map_arrays(lambda _: None)
+
+
+def _unflatten(leaves: Any, batch: Batch) -> Batch:
+    remaining = iter(leaves)
+    return batch.map_arrays(lambda _: next(remaining))
+
+
+# What torch and those who build on it map over all tensors of a batch (to another dtype, to a device) reaches them all.
+register_pytree_node(Batch, _flatten, _unflatten, serialized_type_name="headrace.Batch")
 
 
 class TorchLoader(LoaderOver, IterableDataset):  # type: ignore[misc, type-arg, unused-ignore]

@@ -63,25 +63,22 @@ class InlineExecutor(Executor):
         del timeout_seconds  # nothing else happens while user code runs
         if self._run_id is None or not self._queue:
             raise InternalError("the inline executor was waited for with nothing to do")
+        run_id, (worker_idx, ticket, payload) = self._run_id, self._queue.popleft()
+        worker = self._workers[worker_idx]
+        events: list[Event] = []
         slot = close_slot()  # of a worker process in which this engine is: what is made here may outlive its ticket
         try:
-            return self._do_next(self._run_id)
+            with worker_scope(worker.scope):
+                if not self._is_ready[worker_idx]:
+                    failure = worker.set_up()
+                    if failure is not None:
+                        return [SetupFailed(worker_idx, failure)]
+                    self._is_ready[worker_idx] = True
+                    events.append(Ready(worker_idx))
+                event = worker.perform(run_id, ticket, payload)
         finally:
             if slot is not None:
                 open_slot(slot)
-
-    def _do_next(self, run_id: int) -> list[Event]:
-        worker_idx, ticket, payload = self._queue.popleft()
-        worker = self._workers[worker_idx]
-        events: list[Event] = []
-        with worker_scope(worker.scope):
-            if not self._is_ready[worker_idx]:
-                failure = worker.set_up()
-                if failure is not None:
-                    return [SetupFailed(worker_idx, failure)]
-                self._is_ready[worker_idx] = True
-                events.append(Ready(worker_idx))
-            event = worker.perform(run_id, ticket, payload)
         if event is not None:
             events.append(event)
         return events

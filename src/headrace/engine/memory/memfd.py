@@ -83,6 +83,21 @@ def round_to_pages(num_bytes: int) -> int:
     return -(-num_bytes // PAGE_BYTES) * PAGE_BYTES
 
 
+def create_memfd_of(name: str, num_bytes: int) -> int:
+    """Return the descriptor of a new memfd of so many bytes, all zero; see `create_memfd`.
+
+    Raises:
+        CacheError: The system refuses a file so long.
+    """
+    fd = create_memfd(name)
+    try:
+        extend_memfd(fd, num_bytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
 def extend_memfd(fd: int, num_bytes: int) -> None:
     """Make a memfd at least so long. Takes no memory: pages come with the first touch.
 

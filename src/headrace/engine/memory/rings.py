@@ -18,7 +18,7 @@ import os
 import threading
 from typing import Protocol
 
-from .memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd
+from .memfd import PAGE_BYTES, Mapping, create_memfd_of
 
 # Bytes of records. Results that travel whole are up to 4 KiB, and a worker has some tens of tickets before it; what
 # does not fit goes by the socket, which costs a system call.
@@ -70,13 +70,7 @@ def make_fence() -> Fence:
 
 def create_rings() -> int:
     """Return the descriptor of new rings, empty."""
-    fd = create_memfd("headrace-rings")
-    try:
-        extend_memfd(fd, _NUM_BYTES)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    return create_memfd_of("headrace-rings", _NUM_BYTES)
 
 
 class _Rings:

@@ -7,12 +7,11 @@ of them is the current one is a word of its own, so that moving on in a run is o
 
 from __future__ import annotations
 
-import os
 import struct
 from array import array
 from collections.abc import MutableSequence, Sequence
 
-from ..memory.memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd
+from ..memory.memfd import PAGE_BYTES, Mapping, create_memfd_of
 from ..user.worker_info import CurrentItem, NumberedTags, item_of_run
 
 _NUM_BYTES = 16 * PAGE_BYTES  # for the tags of a run; only pages that are written take memory
@@ -28,13 +27,7 @@ _MAX_TAG_BYTES = _NUM_BYTES - _TAGS_AT
 
 def create_status_page() -> int:
     """Return the descriptor of a new page, all zero: no item is known."""
-    fd = create_memfd("headrace-status")
-    try:
-        extend_memfd(fd, _NUM_BYTES)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+    return create_memfd_of("headrace-status", _NUM_BYTES)
 
 
 class StatusPage:

@@ -1,0 +1,344 @@
+"""Trainings by trainers of others on a few ranks: what the tests of the trainers start, each rank in a process.
+
+A rank writes a line for each batch that it trains on: the sequences in it, and the loss. The processes are forks of one
+that has imported the trainers once (`forkserver`), which takes most of the time of a short training.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import runpy
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from headrace import Buckets, DataLoader, FixedCount, FrameBudget, Pack, StaticDataset
+from headrace.batching import Batching
+
+NUM_SEQS, VOCABULARY = 36, 40
+_PRELOAD = [
+    "torch",
+    "transformers.trainer",
+    "transformers.models.gpt2.modeling_gpt2",
+    "accelerate",
+    "lightning",
+    "headrace.adapters.transformers",
+]
+_OF_LAUNCHERS = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_",
+    "NODE_RANK",
+    "GROUP_",
+    "SLURM_",
+    "OMPI_",
+    "PMI_",
+    "MASTER_",
+    "ACCELERATE",
+)
+
+Job = Callable[..., None]
+Records = list[Any]
+
+
+def run_ranks(
+    job: Job, folder: Path, world_size: int, kill_at: int | None = None, fails: bool = False, **options: Any
+) -> str:
+    """Run a job on some ranks, wait for them, and return what they print.
+
+    Args:
+        job: Called on each rank as `job(folder, kill_at, **options)`.
+        folder: Where the ranks keep their checkpoints and records.
+        world_size: How many ranks there are.
+        kill_at: The step after which each rank is killed; None: none is.
+        fails: Whether each rank ends with an error.
+        options: For the job.
+    """
+    from peers.test_loader_gloo import free_port
+
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in _PRELOAD if find_spec(name.partition(".")[0])])
+    folder.mkdir(exist_ok=True)
+    port = free_port()
+    ranks = [
+        context.Process(target=_run_rank, args=(job, folder, kill_at, options, rank, world_size, port))
+        for rank in range(world_size)
+    ]
+    try:
+        for rank in ranks:
+            rank.start()
+        for rank in ranks:
+            rank.join(150)
+        expected = -signal.SIGKILL if kill_at is not None else int(fails)
+        text = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
+        assert [rank.exitcode for rank in ranks] == [expected] * world_size, text
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+    return text
+
+
+def _run_rank(
+    job: Job, folder: Path, kill_at: int | None, options: Mapping[str, Any], rank: int, world_size: int, port: int
+) -> None:
+    with open(folder / f"{rank}.log", "w") as log:
+        for stream in (1, 2):
+            os.dup2(log.fileno(), stream)
+    for name in [name for name in os.environ if name.startswith(_OF_LAUNCHERS)]:
+        del os.environ[name]
+    os.environ |= {"HEADRACE_CACHE": str(folder / "cache"), "CUDA_VISIBLE_DEVICES": ""}
+    if world_size > 1:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
+        os.environ |= {"LOCAL_WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    os.environ["TEST_RANK"] = str(rank)
+    import torch
+
+    torch.set_num_threads(1)
+    job(folder, kill_at, **options)
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()
+        torch.distributed.destroy_process_group()
+    sys.stdout.flush()
+
+
+class Recorder:
+    """Writes what a rank trains on, and kills it.
+
+    Args:
+        folder: For the records.
+        kill_at: After so many batches of this process; None: never.
+    """
+
+    def __init__(self, folder: Path, kill_at: int | None) -> None:
+        num_before = len(list(folder.glob(f"{os.environ['TEST_RANK']}-*.jsonl")))
+        path = folder / f"{os.environ['TEST_RANK']}-{num_before}.jsonl"
+        self._file = open(path, "w")  # noqa: SIM115 - until the process ends
+        self._kill_at, self._num = kill_at, 0
+
+    def record(self, tokens: Any, loss: Any, *more: Any) -> None:
+        """Take note of a batch, `int[B, T]`, of which the first token of each sequence is its number."""
+        self._file.write(json.dumps([tokens[:, 0].tolist(), loss.item(), *more]) + "\n")
+        self._file.flush()
+
+    def end_step(self) -> None:
+        """Die here, if this is the step."""
+        self._num += 1
+        if self._num == self._kill_at:
+            if find_spec("torch") and __import__("torch").distributed.is_initialized():
+                __import__("torch").distributed.barrier()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_records(folder: Path, rank: int) -> list[Records]:
+    """Return what a rank has written, one list for each process that it was."""
+    paths = sorted(folder.glob(f"{rank}-*.jsonl"))
+    return [[json.loads(line) for line in path.read_text().splitlines()] for path in paths]
+
+
+def open_loader(batching: str | Batching = "equal", num_workers: int = 0, **options: Any) -> DataLoader:
+    """Return a loader of token sequences; the first token of each is its number."""
+    rng = np.random.default_rng(1)
+    seqs = []
+    for number in range(NUM_SEQS):
+        tokens = rng.integers(0, VOCABULARY, int(rng.integers(3, 12)))
+        tokens[0] = number
+        seqs.append({"input_ids": tokens, "attention_mask": np.ones_like(tokens), "labels": tokens})
+    kinds = {"equal": FixedCount(3), "budget": FrameBudget(30), "buckets": Buckets(FrameBudget(30), num_buckets=3)}
+    dataset = StaticDataset(seqs, seq_ordering="random")
+    options = {"pad_values": {"labels": -100}, "seed": 3, **options}
+    return DataLoader(dataset, batching=kinds.get(batching, batching), num_workers=num_workers, **options)
+
+
+def run_script(folder: Path, kill_at: int | None, code: str) -> None:
+    """Run a script as a program, in a folder."""
+    del kill_at
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    path = folder / "script.py"
+    path.write_text(code)
+    runpy.run_path(str(path), run_name="__main__")
+
+
+# --- the trainers ---
+
+
+def train_by_transformers(
+    folder: Path, kill_at: int | None, batching: str = "equal", num_workers: int = 0, **arguments: Any
+) -> None:
+    """Train by transformers' Trainer, which resumes if there is a checkpoint."""
+    from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments, set_seed
+
+    from headrace.adapters.transformers import HeadraceTrainer
+
+    recorder = Recorder(folder, kill_at)
+
+    class Trainer(HeadraceTrainer):
+        def training_step(self, model, inputs, *args, **kwargs):
+            assert type(inputs) is dict
+            loss = super().training_step(model, inputs, *args, **kwargs)
+            recorder.record(inputs["input_ids"], loss)
+            return loss
+
+        def _maybe_log_save_evaluate(self, *args, **kwargs):
+            super()._maybe_log_save_evaluate(*args, **kwargs)
+            recorder.end_step()
+
+    set_seed(1)
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_embd=8, n_layer=1, n_head=2, n_positions=16))
+    defaults = {"num_train_epochs": 3, "save_steps": 3, "gradient_accumulation_steps": 2, "learning_rate": 1e-2}
+    args = TrainingArguments(
+        str(folder / "out"),
+        **{**defaults, **arguments},
+        use_cpu=True,
+        report_to="none",
+        logging_steps=1,
+        disable_tqdm=True,
+    )
+    checkpoints = list((folder / "out").glob("checkpoint-*"))
+    with open_loader(batching, num_workers) as loader, open_loader("equal") as held_out:
+        trainer = Trainer(model, args, train_dataset=loader, eval_dataset=held_out)
+        trainer.train(resume_from_checkpoint=bool(checkpoints))
+        (folder / f"losses-{os.environ['TEST_RANK']}.json").write_text(json.dumps(trainer.state.log_history))
+
+
+def train_by_lightning(
+    folder: Path, kill_at: int | None, batching: str = "equal", num_workers: int = 0, every: int = 3, **arguments: Any
+) -> None:
+    """Train by Lightning's Trainer, which resumes if there is a checkpoint."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from headrace.adapters.lightning import HeadraceDataModule
+
+    recorder = Recorder(folder, kill_at)
+
+    class Model(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.out = torch.nn.Embedding(VOCABULARY, 8), torch.nn.Linear(8, VOCABULARY)
+
+        def loss(self, batch):
+            assert len(batch.tags) == len(batch["input_ids"])
+            assert batch.lengths["input_ids"].dtype == torch.int32
+            scores = self.out(self.embed(batch["input_ids"]))
+            return torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten(), ignore_index=-100)
+
+        def training_step(self, batch, batch_idx):
+            loss = self.loss(batch)
+            recorder.record(batch["input_ids"], loss)
+            return loss
+
+        def validation_step(self, batch, batch_idx):
+            self.log("val_loss", self.loss(batch))
+
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), lr=1e-2)
+
+    class Killer(ModelCheckpoint):
+        def on_train_batch_end(self, *args, **kwargs):
+            super().on_train_batch_end(*args, **kwargs)
+            recorder.end_step()
+
+    torch.manual_seed(1)
+    saver = Killer(folder / "out", save_last=True, every_n_train_steps=every)
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    options = {"max_epochs": 3, "logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=world_size,
+        strategy="ddp" if world_size > 1 else "auto",
+        callbacks=[saver],
+        **{**options, **arguments},
+    )
+    last = folder / "out" / "last.ckpt"
+    data = HeadraceDataModule(lambda: open_loader(batching, num_workers), [lambda: open_loader("equal")])
+    trainer.fit(Model(), data, ckpt_path=last if last.exists() else None)
+
+
+def train_by_accelerate(
+    folder: Path,
+    kill_at: int | None,
+    batching: str = "equal",
+    num_workers: int = 0,
+    accumulate: int = 1,
+    every: int = 3,
+    **options: Any,
+) -> None:
+    """Train by a loop with accelerate, which resumes if there is a checkpoint."""
+    import torch
+    from accelerate import Accelerator
+
+    from headrace.adapters.accelerate import prepare_loader
+
+    recorder = Recorder(folder, kill_at)
+    torch.manual_seed(1)
+    accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate, **options)
+    model = torch.nn.Sequential(torch.nn.Embedding(VOCABULARY, 8), torch.nn.Linear(8, VOCABULARY))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    with open_loader(batching, num_workers) as given:
+        loader = prepare_loader(accelerator, given)
+        model, optimizer, prepared = accelerator.prepare(model, optimizer, loader)
+        assert prepared is loader
+        checkpoint, num = folder / "out", 0
+        if checkpoint.exists():
+            accelerator.load_state(str(checkpoint))
+        for epoch in range(loader.epoch, 3):
+            loader.set_epoch(epoch)
+            for batch in loader:
+                with accelerator.accumulate(model):
+                    scores = model(batch["input_ids"])
+                    loss = torch.nn.functional.cross_entropy(scores.flatten(0, 1), batch["labels"].flatten())
+                    accelerator.backward(loss)
+                    optimizer.step()
+                    optimizer.zero_grad()
+                recorder.record(batch["input_ids"], loss, accelerator.sync_gradients)
+                num += accelerator.sync_gradients
+                if accelerator.sync_gradients and num % every == 0:
+                    accelerator.save_state(str(checkpoint))
+                recorder.end_step()
+    accelerator.end_training()
+
+
+def save_by_torchtitan(folder: Path, kill_at: int | None, num_steps: int) -> None:
+    """Take some steps from a loader of torchtitan, from its checkpoint if there is one, and save another."""
+    import torch
+    import torch.distributed.checkpoint as checkpoint
+
+    from headrace.adapters.torchtitan import HeadraceDataLoader
+
+    del kill_at
+    if "RANK" in os.environ:
+        torch.distributed.init_process_group("gloo")
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    config = HeadraceDataLoader.Config(make_loader="peers.trainer_jobs:make_packed_loader")
+    loader = config.build(
+        dp_rank=rank, dp_world_size=world_size, tokenizer=None, seq_len=24, local_batch_size=2, snapshot_every_n_steps=1
+    )
+    states, path = {"dataloader": loader}, str(folder / "out")
+    if os.path.exists(path):
+        checkpoint.load(states, checkpoint_id=path)
+    recorder, batches = Recorder(folder, None), iter(loader)
+    for _ in range(num_steps):
+        inputs, labels = next(batches)
+        assert inputs["input"].shape == labels.shape == inputs["positions"].shape == (2, 24)
+        recorder.record(inputs["input"], labels.sum(), inputs["positions"].tolist())
+    checkpoint.save(states, checkpoint_id=path)
+
+
+def make_packed_loader(rank: int, world_size: int, batch_size: int, seq_len: int, tokenizer: Any) -> DataLoader:
+    """Return what torchtitan reads."""
+
+    def split(seq):
+        return {"input": seq["input_ids"][:-1], "labels": seq["input_ids"][1:]}
+
+    ranks = {"rank": rank, "world_size": world_size}
+    return open_loader(Pack(seq_len, batch_size), transform=split, pad_values={"labels": -100}, **ranks)
