@@ -37,7 +37,7 @@ def tensors(batch):
     return batch.map_arrays(torch.from_numpy)
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     batching=st.sampled_from(BATCHINGS),
     rank=st.sampled_from([(0, 1), (0, 2), (1, 2)]),
@@ -66,7 +66,7 @@ def test_an_epoch_loader_that_is_interrupted_gives_what_one_gives_that_is_not(ba
     assert found == expected
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     batching=st.sampled_from(BATCHINGS),
     rank=st.sampled_from([(0, 1), (0, 2), (1, 2)]),

@@ -11,10 +11,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.loading import DataLoader
-
-from .torch import TorchLoader
-from .trainers import EpochLoader, check_divided, device_for_copies
 
 try:
     from accelerate import Accelerator
@@ -24,6 +20,11 @@ except ImportError as error:
     raise ConfigError(
         "headrace.adapters.accelerate needs accelerate", fix="pip install 'headrace[accelerate]'"
     ) from error
+
+from headrace.loading import DataLoader
+
+from .torch import TorchLoader
+from .trainers import EpochLoader, check_divided, device_for_copies
 
 __all__ = ["AccelerateLoader", "prepare_loader", "track_ends"]
 

@@ -8,18 +8,20 @@ samplers to torch's `DataLoader` only: what a loader has divided among the proce
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from headrace.errors import ConfigError
-from headrace.loading import DataLoader
-
-from .torch import TorchLoader
-from .trainers import EvalLoader, StepLoader, TrainerLoader, check_divided, device_for_copies
 
 try:
     from lightning.pytorch import LightningDataModule
 except ImportError as error:
     raise ConfigError("headrace.adapters.lightning needs Lightning", fix="pip install 'headrace[lightning]'") from error
+
+from headrace.loading import DataLoader
+
+from .torch import TorchLoader
+from .trainers import EvalLoader, StepLoader, TrainerLoader, check_divided, device_for_copies
 
 __all__ = ["HeadraceDataModule", "LightningLoader"]
 
@@ -81,32 +83,15 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc, unused-igno
         steps_per_epoch: int | None = None,
     ) -> None:
         super().__init__()
-        self._given_train, self._given_val, self._given_test, self._given_predict = train, val, test, predict
         self._steps_per_epoch = steps_per_epoch
         self._train: LightningLoader | None = None
         self._opened: dict[int, DataLoader | TorchLoader] = {}  # by the identity of the function that has made it
-
-    def train_dataloader(self) -> Any:
-        """Return what is trained on, the same one each time."""
-        given = self._given_train
-        if given is None:
-            return super().train_dataloader()
-        if self._train is None:
-            self._train = LightningLoader(self._open(given), self._steps_per_epoch, self._device())
-            self._check(self._train)
-        return self._train
-
-    def val_dataloader(self) -> Any:
-        """Return what is validated on."""
-        return super().val_dataloader() if self._given_val is None else self._views(self._given_val)
-
-    def test_dataloader(self) -> Any:
-        """Return what is tested on."""
-        return super().test_dataloader() if self._given_test is None else self._views(self._given_test)
-
-    def predict_dataloader(self) -> Any:
-        """Return what predictions are made for."""
-        return super().predict_dataloader() if self._given_predict is None else self._views(self._given_predict)
+        # Lightning asks for what a data module has methods for, and runs what it has got.
+        if train is not None:
+            self.train_dataloader = partial(self._training, train)
+        for name, given in (("val", val), ("test", test), ("predict", predict)):
+            if given is not None:
+                setattr(self, f"{name}_dataloader", partial(self._evaluation, given))
 
     def teardown(self, stage: str) -> None:
         """Close what functions have made."""
@@ -115,11 +100,19 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc, unused-igno
         for loader in opened.values():
             (loader.loader if isinstance(loader, TorchLoader) else loader).close()
 
-    def _views(self, given: Any) -> Any:
+    def _training(self, given: Given) -> LightningLoader:
+        """Return what is trained on, the same each time."""
+        if self._train is None:
+            self._train = LightningLoader(self._open(given), self._steps_per_epoch, self._device())
+            self._check(self._train)
+        return self._train
+
+    def _evaluation(self, given: Any) -> Any:
+        """Return what is evaluated on, in the structure that was given."""
         if isinstance(given, Mapping):
-            return {name: self._views(one) for name, one in given.items()}
+            return {name: self._evaluation(one) for name, one in given.items()}
         if isinstance(given, Sequence):
-            return [self._views(one) for one in given]
+            return [self._evaluation(one) for one in given]
         loader = EvalLoader(self._open(given), self._device())
         self._check(loader)
         return loader

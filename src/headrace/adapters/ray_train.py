@@ -8,16 +8,17 @@ with fewer, goes on with the next batch.
 from __future__ import annotations
 
 from headrace.errors import ConfigError
-from headrace.loading import DataLoader
-
-from .torch import TorchLoader
-from .trainers import EpochLoader, check_divided, device_for_copies
 
 try:
     import ray.train
     import ray.train.torch
 except ImportError as error:
     raise ConfigError("headrace.adapters.ray_train needs Ray Train", fix="pip install 'headrace[ray,torch]'") from error
+
+from headrace.loading import DataLoader
+
+from .torch import TorchLoader
+from .trainers import EpochLoader, check_divided, device_for_copies
 
 __all__ = ["prepare_loader"]
 

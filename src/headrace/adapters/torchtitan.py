@@ -13,10 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import ConfigError
-from headrace.loading import Batch, DataLoader
-
-from .torch import TorchLoader
-from .trainers import StepLoader, has_own_shards
 
 try:
     from torchtitan.components.dataloader import BaseDataLoader
@@ -24,6 +20,11 @@ except ImportError as error:
     raise ConfigError(
         "headrace.adapters.torchtitan needs torchtitan", fix="pip install 'headrace[torchtitan]'"
     ) from error
+
+from headrace.loading import Batch, DataLoader
+
+from .torch import TorchLoader
+from .trainers import StepLoader, has_own_shards
 
 __all__ = ["HeadraceDataLoader"]
 

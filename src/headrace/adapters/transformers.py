@@ -13,20 +13,23 @@ from itertools import count
 from typing import Any
 
 from headrace.errors import ConfigError, ResumeError
-from headrace.loading import Batch, DataLoader
-
-from .torch import TorchLoader
-from .trainers import EvalLoader, StepLoader, TrainerLoader, check_divided, device_for_copies
 
 try:
+    from torch.utils.data import DataLoader as TorchDataLoader
     from transformers import Trainer, TrainerCallback
     from transformers.trainer_callback import ExportableState
-
-    from .accelerate import track_ends
 except ImportError as error:
     raise ConfigError(
         "headrace.adapters.transformers needs transformers with its Trainer", fix="pip install 'headrace[transformers]'"
     ) from error
+
+from headrace.loading import Batch, DataLoader
+
+from .accelerate import track_ends
+from .torch import TorchLoader
+from .trainers import EvalLoader, StepLoader, TrainerLoader, check_divided, device_for_copies
+
+_LOADERS = (DataLoader, TorchLoader, TorchDataLoader)  # the last of which `TrainLoader` refuses
 
 __all__ = ["HeadraceCallback", "HeadraceTrainer", "HeadraceTrainerMixin", "TrainLoader"]
 
@@ -191,7 +194,7 @@ class HeadraceTrainerMixin:
     def get_train_dataloader(self) -> Any:
         """Return what is trained on."""
         dataset = self.train_dataset  # type: ignore[attr-defined]
-        if not isinstance(dataset, DataLoader | TorchLoader):
+        if not isinstance(dataset, _LOADERS):
             return super().get_train_dataloader()  # type: ignore[misc]
         known = self._train_loader
         if known is None or dataset not in (known.loader, known.over):
@@ -204,13 +207,13 @@ class HeadraceTrainerMixin:
         found = self.eval_dataset if eval_dataset is None else eval_dataset  # type: ignore[attr-defined]
         if isinstance(found, str):
             found = self.eval_dataset[found]  # type: ignore[attr-defined]
-        if not isinstance(found, DataLoader | TorchLoader):
+        if not isinstance(found, _LOADERS):
             return super().get_eval_dataloader(eval_dataset)  # type: ignore[misc]
         return self._evaluation_loader(found)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
         """Return what `predict` reads."""
-        if not isinstance(test_dataset, DataLoader | TorchLoader):
+        if not isinstance(test_dataset, _LOADERS):
             return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
         return self._evaluation_loader(test_dataset)
 

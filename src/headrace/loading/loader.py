@@ -275,7 +275,10 @@ class DataLoader:
             ConfigError: It is not a number of at least 1.
         """
         if type(epoch) is int and epoch == 0:
-            raise ConfigError("set_epoch: epochs are numbered from 1, got 0", fix="give epoch + 1, if yours begin at 0")
+            raise ConfigError(
+                "set_epoch: epochs are numbered from 1, got 0",
+                fix="give epoch + 1, if yours begin at 0; trainers count so, and have adapters: headrace.adapters",
+            )
         self._epoch = check_count("set_epoch: epoch", epoch, minimum=1)
         if self._resumed is not None and self._resumed.epoch != epoch:
             _logger.warning(
