@@ -98,7 +98,7 @@ $(VENV)/.installed-test: $(VENV)/.installed-core
 
 $(VENV)/.installed-dev: $(VENV)/.installed-test
 	@echo "== installing what the checks need into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[audio,test,dev]'
+	@$(BIN)/python $(PIP_INSTALL) --editable '.[audio,image,test,dev]'
 	@touch $@
 
 $(STAMP_ALL): pyproject.toml

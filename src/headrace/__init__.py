@@ -92,6 +92,7 @@ if TYPE_CHECKING:
     from .sources import HDFSource as HDFSource
     from .sources import HDFWriter as HDFWriter
     from .sources import HuggingFaceSource as HuggingFaceSource
+    from .sources import ImageFolderSource as ImageFolderSource
     from .sources import JsonlSource as JsonlSource
     from .sources import JsonlWriter as JsonlWriter
     from .sources import LogMel as LogMel
@@ -197,6 +198,7 @@ _ROOM_OF = {
         "HDFSource",
         "HDFWriter",
         "HuggingFaceSource",
+        "ImageFolderSource",
         "JsonlSource",
         "JsonlWriter",
         "LogMel",

@@ -549,3 +549,9 @@ def test_images_of_a_tar_are_kept_as_numbers_in_every_format_that_holds_several_
         for number, image in enumerate(images):
             assert written.read(number, "img").tobytes() == image.tobytes()
             assert written.read(number, "jpg").tobytes() == bytes(range(250))
+
+
+def test_a_missing_option_of_the_writer_says_how_to_give_it(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
+    result = invoke("convert", hdf, tmp_path / "out.zip")
+    assert result.exit_code == 2
+    assert "--set-out sample_rate=..." in " ".join(result.stderr.split())

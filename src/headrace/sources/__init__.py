@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .formats import Format, Head, register_format
     from .hdf.source import HDFSource
     from .hdf.writer import HDFWriter
+    from .images.folder import ImageFolderSource
     from .lines.delimited import CsvSource
     from .lines.jsonl import JsonlSource
     from .lines.jsonl_writer import JsonlWriter
@@ -61,6 +62,7 @@ __all__ = [
     "HDFWriter",
     "Head",
     "HuggingFaceSource",
+    "ImageFolderSource",
     "IndexedSource",
     "JsonlSource",
     "JsonlWriter",
@@ -112,6 +114,7 @@ __getattr__, __dir__ = export_lazily(
         "hdf.source": ("HDFSource",),
         "hdf.writer": ("HDFWriter",),
         "tables.hugging_face": ("HuggingFaceSource",),
+        "images.folder": ("ImageFolderSource",),
         "lines.delimited": ("CsvSource",),
         "lines.jsonl": ("JsonlSource",),
         "lines.jsonl_writer": ("JsonlWriter",),

@@ -213,6 +213,18 @@ BUILT_IN = (
         suits="speech",
     ),
     Format(
+        "images",
+        "image folder",
+        _at("images.folder:ImageFolderSource"),
+        suffixes=(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
+        takes_folder=True,
+        takes_many=False,
+        in_list=True,
+        is_last=True,
+        docs="a [folder](folders.md#images) of images",
+        suits="images, with classes",
+    ),
+    Format(
         "ogg_zip",
         "OggZip",
         _at("ogg_zip.source:OggZipSource"),

@@ -33,6 +33,7 @@ NAMING_OPTIONS = frozenset(
         "transform",
     }
 )
+_FLAGS = {"source": "--set", "writer": "--set-out"}  # of the command line, by what a class is
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 _T = TypeVar("_T")
@@ -148,8 +149,12 @@ def check_options(cls: type, options: Mapping[str, Any], kind: str, *, num_posit
     own = _parameters(_constructors(cls)[0])[num_positional:] if _constructors(cls) else []
     missing = [p.name for p in own if p.default is p.empty and p.kind not in _VARIADIC and p.name not in options]
     if missing:
+        name, flag = missing[0], _FLAGS.get(kind)
+        command = "" if flag is None else f"; with headrace convert: {flag} {name}=..."
         raise ConfigError(
-            f"{cls.__name__} needs the option {missing[0]!r}", where=f"{kind} config with the keys {sorted(options)}"
+            f"{cls.__name__} needs the option {name!r}",
+            where=f"{kind} config with the keys {sorted(options)}",
+            fix=f"give {name}=...{command}",
         )
 
 

@@ -27,13 +27,7 @@ from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 
 from ..shared.fields import Field
-from ..shared.folder import (
-    LazyStamps,
-    Listing,
-    for_each,
-    list_corpus_files,
-    read_part,
-)
+from ..shared.folder import LazyStamps, Listing, all_cases, folder_of, for_each, list_corpus_files, read_part
 from ..shared.open_files import check_stamp
 from ..shared.paths import Files, IndexOption
 from ..shared.plain_files import PlainFiles
@@ -49,11 +43,6 @@ FOLDER_FIELD, TEXT_FIELD, TAG_FIELD = "folder", "text", "tag"
 _MAX_NAMED = 5
 _COLUMNS = ("num_samples", "sample_rate", "size", "time", "suffix")
 _TEXT_COLUMNS = ("text_file", "text_start", "text_bytes", "text_time")
-
-
-def all_cases(suffixes: Iterable[str]) -> tuple[str, ...]:
-    """Return suffixes in lower and in upper case."""
-    return tuple(dict.fromkeys(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper())))
 
 
 @dataclass
@@ -154,18 +143,6 @@ def text_of(content: bytes, where: str) -> str:
         SourceError: They are not UTF-8.
     """
     return decode_utf8(content, where).strip()
-
-
-def folder_of(tag: str, where: str) -> str:
-    """Return the name of the folder that a recording is in.
-
-    Raises:
-        SourceError: It is in none, but at the top.
-    """
-    folders = tag.split("/")[:-1]
-    if not folders:
-        raise SourceError("the recording is in no sub-folder that would be its label", where=where)
-    return folders[-1]
 
 
 def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Field]) -> ScannedFolder:

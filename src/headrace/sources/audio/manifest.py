@@ -267,8 +267,9 @@ class FileFinder:
         """
         if self._num_missing:
             more = ", ..." if self._num_missing > len(self._missing) else ""
+            place = "there" if self._root == "/" else f"below {self._root}"
             raise SourceError(
                 f"{self._num_missing} of {num_files} audio files are missing: {', '.join(self._missing)}{more}",
                 where=where,
-                fix=f"put them below {self._root}, or give root=, the folder that the paths are relative to",
+                fix=f"put them {place}, or give root=, the folder that the paths are relative to",
             )

@@ -65,6 +65,23 @@ class Listing:
         return os.path.join(self.root, self.names[number])
 
 
+def all_cases(suffixes: Iterable[str]) -> tuple[str, ...]:
+    """Return suffixes in lower and in upper case."""
+    return tuple(dict.fromkeys(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper())))
+
+
+def folder_of(tag: str, where: str) -> str:
+    """Return the name of the folder that a file is in.
+
+    Raises:
+        SourceError: It is in none, but at the top.
+    """
+    folders = tag.split("/")[:-1]
+    if not folders:
+        raise SourceError("the file is in no sub-folder that would be its label", where=where)
+    return folders[-1]
+
+
 def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> Listing:
     """List the files of a folder and its sub-folders, by name; or the files that were named, in their order.
 

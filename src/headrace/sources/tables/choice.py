@@ -15,14 +15,18 @@ import numpy as np
 
 from headrace.errors import ConfigError, did_you_mean
 
+from ..images.codec import IMAGE_OPTIONS
 from ..shared.fields import parse_field
-from .fields import NumberField, RecordingField, TableField, TextField
+from .fields import ImageField, NumberField, RecordingField, TableField, TextField
 from .schema import Column, Schema
 
 NULLS = ("refuse", "empty")
 _NUMBER_OPTIONS = ("field", "vocab")
-_TEXT_OPTIONS = ("field", "vocab", "labels")
-_RECORDING_OPTIONS = ("field", "features", "sample_rate", "channel")
+_OPTIONS_OF = {
+    "text": ("field", "vocab", "labels"),
+    "recording": ("field", "features", "sample_rate", "channel"),
+    "image": ("field", *IMAGE_OPTIONS),
+}
 
 
 def choose_fields(
@@ -67,7 +71,10 @@ def _choose(key: str, target: Any, schema: Schema, audio_root: str | None, where
             where=where,
             fix="name another column, or a field of it, or convert it to numbers, text or bytes",
         )
-    valid = {"recording": _RECORDING_OPTIONS, "text": _TEXT_OPTIONS}.get(column.layout.leaf, _NUMBER_OPTIONS)
+    leaf = column.layout.leaf
+    if leaf in ("recording", "bytes") and any(name in options for name in IMAGE_OPTIONS) and not column.layout.axes:
+        leaf = "image"  # the schema does not say it, and these are options of nothing else
+    valid = _OPTIONS_OF.get(leaf, _NUMBER_OPTIONS)
     for name in options:
         if name not in valid:
             raise ConfigError(
@@ -75,7 +82,9 @@ def _choose(key: str, target: Any, schema: Schema, audio_root: str | None, where
                 where=f"{where}, data key {key!r}",
                 fix=did_you_mean(str(name), valid),
             )
-    if column.layout.leaf == "recording":
+    if leaf == "image":
+        return ImageField(key, column, options, audio_root)
+    if leaf == "recording":
         return RecordingField(key, column, options, audio_root)
     if column.layout.leaf == "text" and options.get("vocab") != "bytes":
         return TextField(key, column, parse_field(key, dict(options)))

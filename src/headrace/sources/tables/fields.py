@@ -20,6 +20,7 @@ from headrace.files import resolve_inside
 from headrace.specs import DataSpec
 
 from ..audio.codec import RecordingCodec
+from ..images.codec import ImageCodec
 from ..shared.codec import Codec
 from ..shared.data_types import check_classes, learn_spec
 from .cells import Cells
@@ -347,7 +348,58 @@ def text_of(cells: Cells, row: int, name: str, where: str) -> str:
         ) from error
 
 
-class RecordingField(ValueField):
+class FileField(ValueField):
+    """Files in a structure of their bytes and their path, as Hugging Face stores them; or a column of bytes.
+
+    Args:
+        data_key: The data key.
+        column: The column.
+        codec: The codec; it gets bytes or a path.
+        root: Folder that paths are relative to, where a row has no bytes; None: such rows are refused.
+    """
+
+    def __init__(self, data_key: str, column: Column, codec: Codec, root: str | None) -> None:
+        super().__init__(data_key, column, codec)
+        self._root = root
+        self.parts = ("",) if column.layout is not None and column.layout.leaf == "bytes" else ("bytes", "path")
+
+    def _value(self, cells: Sequence[Cells], row: int, where: str) -> bytes | str:
+        """Return the bytes of a file, or where they are."""
+        data = cells[0]
+        if not _is_null(data, row):
+            return data.view(row).tobytes()
+        if len(cells) == 1 or _is_null(cells[1], row):
+            raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
+        name = text_of(cells[1], row, self.column.name, where)
+        if self._root is None:
+            raise SourceError(
+                f"the column {self.column.name!r} has no bytes, only the path {name!r}",
+                where=where,
+                fix="give audio_root=, the folder that the paths are in; or store the bytes in the table",
+            )
+        return str(resolve_inside(self._root, name))
+
+
+class ImageField(FileField):
+    """Images: `uint8[H, W, C]`.
+
+    Args:
+        data_key: The data key.
+        column: The column.
+        options: `mode` and `size`, see `ImageCodec`.
+        root: See `FileField`.
+    """
+
+    def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], root: str | None) -> None:
+        super().__init__(data_key, column, ImageCodec.parse(f"images of the column {column.name!r}", options), root)
+
+    @property
+    def identity(self) -> list[Any]:
+        """The column and the options."""
+        return ["image", self.column.name, *self.codec.identity, self._root]
+
+
+class RecordingField(FileField):
     """Audio in a structure of its bytes and its path, as Hugging Face stores it: `float32[T, 1]`, or features.
 
     Args:
@@ -357,13 +409,11 @@ class RecordingField(ValueField):
         root: Folder that paths are relative to, where a row has no bytes; None: such rows are refused.
     """
 
-    parts = ("bytes", "path")
     codec: RecordingCodec
 
     def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], root: str | None) -> None:
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate") or column.sample_rate
-        super().__init__(data_key, column, RecordingCodec(features, sample_rate, options.get("channel")))
-        self._root = root
+        super().__init__(data_key, column, RecordingCodec(features, sample_rate, options.get("channel")), root)
         self._has_axis = True
 
     @property
@@ -384,22 +434,6 @@ class RecordingField(ValueField):
         """Decode one recording, `float32[T, D]`."""
         array = super().view(cells, row)
         return array if self._has_axis else array[:, 0]
-
-    def _value(self, cells: Sequence[Cells], row: int, where: str) -> bytes | str:
-        """Return the bytes of a recording, or where they are."""
-        data, path = cells
-        if not _is_null(data, row):
-            return data.view(row).tobytes()
-        if _is_null(path, row):
-            raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
-        name = text_of(path, row, self.column.name, where)
-        if self._root is None:
-            raise SourceError(
-                f"the column {self.column.name!r} has no bytes, only the path {name!r}",
-                where=where,
-                fix="give audio_root=, the folder that the paths are in; or store the bytes in the table",
-            )
-        return str(resolve_inside(self._root, name))
 
 
 def _is_null(cells: Cells, row: int) -> bool:

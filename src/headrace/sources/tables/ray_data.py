@@ -244,7 +244,8 @@ class RayDataSource(TableSource):
         """Whether all columns are numbers, and are data keys."""
         schema = self._tables.schema(0)
         return set(self.specs) == set(schema.top) and all(
-            (layout := schema.columns[name].layout) is not None and layout.leaf not in ("text", "bytes", "recording")
+            (layout := schema.columns[name].layout) is not None
+            and layout.leaf not in ("text", "bytes", "recording", "image")
             for name in schema.top
         )
 

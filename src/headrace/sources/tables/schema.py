@@ -46,7 +46,7 @@ class Layout:
 
     Attributes:
         axes: Its axes; `None` for one whose size differs from value to value. The first one is time if it is `None`.
-        leaf: NumPy dtype name; or "text", "bytes", "recording", which have no axes here.
+        leaf: NumPy dtype name; or "text", "bytes", "recording", "image", which have no axes here.
     """
 
     axes: tuple[int | None, ...]
@@ -203,7 +203,8 @@ def _columns_of(field: Any, parents: tuple[str, ...], feature: Any) -> Iterator[
     path, layout = (*parents, field.name), layout_of(field.type)
     labels, shape = _hints_of(feature)
     if layout is not None and layout.leaf == "recording" and _kind_of(feature) not in (None, "Audio"):
-        layout = None  # a picture, say: its bytes have a name of their own
+        # Of what is neither, the bytes have a name of their own.
+        layout = Layout((), "image") if _kind_of(feature) == "Image" else None
     if layout is not None and (shape is None or not _refines(shape, layout.axes)):
         shape = None
     rate = feature.get("sampling_rate") if _kind_of(feature) == "Audio" else None

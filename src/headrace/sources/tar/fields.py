@@ -8,9 +8,11 @@ from typing import Any
 from headrace.errors import ConfigError, did_you_mean
 
 from ..audio.codec import RecordingCodec
+from ..images.codec import EXTENSIONS as IMAGE_EXTENSIONS
+from ..images.codec import IMAGE_OPTIONS, ImageCodec
 from ..shared.fields import IndexField, NumberField, parse_field
 from ..shared.json_fields import JsonField
-from .members import AudioDecoder, BytesDecoder, MemberDecoder, NpyDecoder, NpzDecoder, ValueDecoder
+from .members import AudioDecoder, BytesDecoder, ImageDecoder, MemberDecoder, NpyDecoder, NpzDecoder, ValueDecoder
 
 AUDIO_EXTENSIONS = frozenset(("wav", "flac", "ogg", "oga", "opus", "mp3", "aiff", "aif", "au", "w64", "rf64", "caf"))
 _TEXT_EXTENSIONS = frozenset(("txt", "text", "transcript", "lab", "json", "jsn", "jsonl", "csv", "tsv", "srt", "xml"))
@@ -28,7 +30,7 @@ _VALUE_OPTIONS = ("field", "vocab", "labels")
 def default_data_key(ext: str) -> str:
     """Return what the members with an extension are called: `x` for `x.npy`, and else the extension itself."""
     name, dot, last = ext.rpartition(".")
-    return name if dot and (last.lower() in AUDIO_EXTENSIONS | {"npy", "txt"}) else ext
+    return name if dot and (last.lower() in AUDIO_EXTENSIONS | IMAGE_EXTENSIONS | {"npy", "txt"}) else ext
 
 
 def parse_members(data_key: str, target: Any) -> MemberDecoder:
@@ -39,7 +41,8 @@ def parse_members(data_key: str, target: Any) -> MemberDecoder:
         target: An extension; `"json:name"` for a value in the JSON object of the member with the extension "json"
             (dots lead into objects inside), `"npz:name"` for an array of several; or a dict with that as "field", and
             "vocab" (see `parse_field`; for arrays, a number of classes or a list of labels), or "features",
-            "sample_rate", "channel" (see `AudioSource`) for recordings.
+            "sample_rate", "channel" (see `AudioSource`) for recordings, or "mode" and "size" (see `ImageCodec`) for
+            images; their mode "bytes" gives the bytes of the file.
 
     Raises:
         ConfigError: It has another form, or options that do not fit.
@@ -54,6 +57,11 @@ def parse_members(data_key: str, target: Any) -> MemberDecoder:
         _refuse_options(options, _AUDIO_OPTIONS, where)
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate")
         return AudioDecoder(field, RecordingCodec(features, sample_rate, options.get("channel")))
+    if last in IMAGE_EXTENSIONS:
+        _refuse_options(options, ("field", *IMAGE_OPTIONS), where)
+        if options.get("mode") == "bytes" and "size" not in options:
+            return BytesDecoder(field, is_text=False)
+        return ImageDecoder(field, ImageCodec.parse(f"members .{field}", options))
     _refuse_options(options, _VALUE_OPTIONS, where)
     if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
         vocab = _classes_of(options, where)

@@ -1,0 +1,220 @@
+"""`ImageCodec`: from images, wherever they are stored, to arrays of pixels. Needs `headrace[image]` (Pillow).
+
+An image has no time axis: its array is `uint8[H, W, C]`. Decided here, for all formats: Pillow's `convert` makes the
+pixels of the wanted mode, so gray and palette images become RGB, and transparency is dropped ("RGBA" keeps it); the
+orientation that EXIF says is applied; of an animation the first picture counts; 16 bits a pixel are read with mode
+"I;16" and refused with the others, which would clip them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
+from headrace.specs import DataSpec
+
+from ..shared.codec import Codec, SpecLearner
+
+EXTENSIONS = frozenset(("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm"))
+IMAGE_OPTIONS = ("mode", "size")
+_CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1, "I;16": 1}
+_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # no EPS: it would start another program
+_WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "F")
+_ORIENTATION = 0x0112
+# By orientation (EXIF 2.3, tag 0x0112), the name that Pillow has for what makes an image upright.
+_TURNS = (
+    None,
+    None,
+    "FLIP_LEFT_RIGHT",
+    "ROTATE_180",
+    "FLIP_TOP_BOTTOM",
+    "TRANSPOSE",
+    "ROTATE_270",
+    "TRANSVERSE",
+    "ROTATE_90",
+)
+_TURNED = (5, 6, 7, 8)  # orientations in which height and width change places
+
+
+def import_pillow() -> ModuleType:
+    """Return Pillow's module `PIL.Image`.
+
+    Raises:
+        ConfigError: It is not installed.
+    """
+    try:
+        return importlib.import_module("PIL.Image")
+    except ImportError as error:
+        raise ConfigError(f"images need the package Pillow: {error}", fix="pip install 'headrace[image]'") from error
+
+
+class ImageCodec(Codec):
+    """Images as `uint8[H, W, C]`; `uint16[H, W, 1]` for mode "I;16".
+
+    Args:
+        what: What the images are called in messages.
+        mode: "RGB", "RGBA", "L" (gray) or "I;16" (gray of 16 bits).
+        size: (height, width) to which each is resized, bilinearly; `None`: as they are, and where they differ, height
+            and width are free axes, which a transform has to make equal before they are batched.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    must_see_all = False
+
+    def __init__(self, what: str, mode: Any = "RGB", size: Any = None) -> None:
+        if mode not in _CHANNELS:
+            raise ConfigError(f"mode is {mode!r}", where=what, fix=f"one of {', '.join(_CHANNELS)}")
+        if size is not None:
+            is_pair = isinstance(size, list | tuple) and len(size) == 2
+            if not is_pair or not all(type(one) is int and 0 < one < 1 << 16 for one in size):
+                raise ConfigError(f"size is {size!r}", where=what, fix="(height, width), such as (224, 224)")
+        self.mode: str = mode
+        self.size: tuple[int, int] | None = None if size is None else (size[0], size[1])
+        given = None if self.size is None else self._spec_of(self.size)
+        self._learner = SpecLearner(what, given, frees_axes=True, fix="give mode=")
+
+    @classmethod
+    def parse(cls, what: str, options: Mapping[str, Any]) -> ImageCodec:
+        """Return it from the options of a field."""
+        return cls(what, options.get("mode", "RGB"), options.get("size"))
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return np.dtype(np.uint16 if self.mode == "I;16" else np.uint8)
+
+    def _spec_of(self, size: tuple[int, int]) -> DataSpec:
+        channels = _CHANNELS[self.mode]
+        return DataSpec(self._dtype.name, (*size, channels), dim=channels, has_time=False)
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return self._learner.spec
+
+    @property
+    def identity(self) -> list[Any]:
+        """Mode and size."""
+        return [self.mode, self.size]
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
+        """Take the layout."""
+        self._learner.settle(spec)
+
+    @property
+    def scanned(self) -> DataSpec | None:
+        """The layout, as far as it is known."""
+        return self._learner.known
+
+    def join(self, scanned: DataSpec | None) -> None:
+        """Take the layout of other images."""
+        self._learner.join(scanned)
+
+    def scan(self, value: str | bytes | IO[bytes], where: str) -> int:
+        """Read the header of an image; return 1, as it has no time."""
+        self.learn_size(self.read_size(value, where), where)
+        return 1
+
+    def read_size(self, value: str | bytes | IO[bytes], where: str) -> tuple[int, int]:
+        """Return height and width of an image, from its header, as they are after its orientation is applied."""
+        if self.size is not None:
+            return self.size
+        with _Opened(value, where) as image:
+            width, height = image.size
+            return (width, height) if _orientation_of(image) in _TURNED else (height, width)
+
+    def learn_size(self, size: tuple[int, int], where: str) -> None:
+        """Learn the layout from one image."""
+        if self.size is None:
+            self._learner.learn(self._dtype, (*size, _CHANNELS[self.mode]), where, has_time=False)
+
+    def encode(self, value: str | bytes, where: str) -> NDArray[Any]:
+        """Return the pixels of an image, `uint8[H, W, C]`; a path or the bytes of its file."""
+        with _Opened(value, where) as image:
+            is_wide, wants_wide = image.mode in _WIDE_MODES, self.mode == "I;16"
+            if is_wide != wants_wide or image.mode == "F":
+                raise SourceError(
+                    f"the image has the mode {image.mode!r}, which {self.mode!r} does not hold",
+                    where=where,
+                    fix='mode="I;16" reads images of 16 bits a pixel, and only those',
+                )
+            image.load()
+            pixels = image if wants_wide else image.convert(self.mode)
+            turn = _TURNS[_orientation_of(image)]
+            array = np.asarray(pixels if turn is None else pixels.transpose(getattr(import_pillow().Transpose, turn)))
+        if wants_wide and array.dtype != np.uint16:
+            if array.size and not 0 <= int(array.min()) <= int(array.max()) < 1 << 16:
+                raise SourceError("the image has numbers beyond 16 bits", where=where, fix="store it as .npy")
+            array = array.astype(np.uint16)
+        if self.size is not None and array.shape[:2] != self.size:
+            array = _resized(array, self.size)
+        return np.array(array.reshape(*array.shape[:2], _CHANNELS[self.mode]), self._dtype, order="C")
+
+
+class _Opened:
+    """An image whose header was read, while the context lasts. What Pillow raises becomes a `SourceError`."""
+
+    def __init__(self, value: str | bytes | IO[bytes], where: str) -> None:
+        self._pillow, self._where = import_pillow(), where
+        self._value = value
+
+    def __enter__(self) -> Any:
+        value = self._value
+        try:
+            if isinstance(value, str):
+                self._file: IO[bytes] | None = open_regular(value)
+            else:
+                self._file = io.BytesIO(value) if isinstance(value, bytes) else None
+            self._image = self._pillow.open(self._file or value, formats=_FORMATS)
+        except Exception as error:
+            self._close()
+            raise self._refused(error) from error
+        return self._image
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self._close()
+        if isinstance(error, Exception) and not isinstance(error, SourceError | ConfigError):
+            raise self._refused(error) from error
+
+    def _close(self) -> None:
+        if getattr(self, "_file", None) is not None:
+            self._file.close()  # type: ignore[union-attr]
+
+    def _refused(self, error: Exception) -> Exception:
+        if isinstance(error, SourceError | ConfigError | MemoryError):
+            return error
+        return SourceError(
+            f"the image cannot be read: {error}",
+            where=self._where,
+            fix=f"it is truncated or damaged, or none of {', '.join(_FORMATS)}: write it again, or leave it out",
+        )
+
+
+def _orientation_of(image: Any) -> int:
+    """Return the orientation that EXIF says, 1 to 8; of PNG only where it stands before the pixels.
+
+    Damaged EXIF says nothing: so do other programs, and the pixels are whole.
+    """
+    orientation = 1
+    if image.format != "PNG" or "exif" in image.info:  # else Pillow would decode all of it to look behind the pixels
+        with contextlib.suppress(Exception):
+            orientation = int(image.getexif().get(_ORIENTATION, 1))
+    return orientation if 1 <= orientation <= 8 else 1
+
+
+def _resized(array: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    pillow = import_pillow()
+    if array.dtype == np.uint16:  # which Pillow resizes only as 32 bits
+        resized = pillow.fromarray(array.astype(np.int32)).resize(size[::-1], pillow.Resampling.BILINEAR)
+        return np.asarray(resized).clip(0, (1 << 16) - 1).astype(np.uint16)
+    return np.asarray(pillow.fromarray(np.ascontiguousarray(array)).resize(size[::-1], pillow.Resampling.BILINEAR))
