@@ -2,6 +2,9 @@
 
 import importlib.util
 import signal
+import threading
+import time
+from collections.abc import Callable
 
 import hypothesis
 import pytest
@@ -26,3 +29,20 @@ def pytest_configure(config: pytest.Config) -> None:
     if importlib.util.find_spec("torch") is not None:
         open_pipe = "unclosed file <_io.(BufferedReader|FileIO) name=[0-9]+"
         config.addinivalue_line("filterwarnings", f"ignore:{open_pipe}:ResourceWarning")
+
+
+_DEADLINE_SECONDS = 20.0
+
+
+@pytest.fixture
+def wait_until() -> Callable[[Callable[[], bool], str], None]:
+    """Return what looks again and again, a deadline long: only for what has no descriptor to wait on."""
+
+    def wait(condition: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + _DEADLINE_SECONDS
+        pause = threading.Event()
+        while not condition():
+            assert time.monotonic() < deadline, what
+            pause.wait(0.002)
+
+    return wait

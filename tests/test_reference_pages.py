@@ -92,10 +92,20 @@ def test_a_new_public_name_gets_an_entry(hook, tmp_path):
     for room in ("loading", "batching", "datasets", "sources", "torch", "engine/remote", "files/fetch", "pipes/graph"):
         (tmp_path / room).mkdir(parents=True)
         (tmp_path / room / "__init__.py").write_text("__all__ = []\n")
-    for file in ("pipes/__init__", "pipes/iter", "pipes/map", "pipes/utils", "errors", "specs", "ranks"):
-        (tmp_path / f"{file}.py").write_text("")
-    for room in ("dataloader2", "adapters"):
+    for room in ("dataloader2", "adapters", "show"):
         (tmp_path / room).mkdir()
+    for file in (
+        "pipes/__init__",
+        "pipes/iter",
+        "pipes/map",
+        "pipes/utils",
+        "errors",
+        "specs",
+        "ranks",
+        "show/iteration",
+        "show/plot",
+    ):
+        (tmp_path / f"{file}.py").write_text("")
     (tmp_path / "dataloader2/graph.py").write_text("")
     (tmp_path / "loading/__init__.py").write_text("from .new import Thing\n__all__ = ['Thing']\n")
     (tmp_path / "adapters/other.py").write_text("__all__ = ['OtherLoader']\nclass OtherLoader: ...\n")

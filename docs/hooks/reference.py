@@ -57,7 +57,14 @@ _DIVIDED: dict[str, dict[str, tuple[str, ...] | None]] = {
     },
 }
 _FIRST = ("loading", "batching", "datasets", "sources", "torch")  # what most readers look for
-_TITLES = {"ranks": "Ranks", "rng": "Randomness", "torch": "headrace.torch", "pipes.map": "Map-style pipes"}
+_TITLES = {
+    "show.iteration": "Progress",
+    "show.plot": "Plots",
+    "ranks": "Ranks",
+    "rng": "Randomness",
+    "torch": "headrace.torch",
+    "pipes.map": "Map-style pipes",
+}
 
 
 @dataclass(frozen=True)
@@ -91,12 +98,12 @@ def plan_pages(package: Path = _ROOT / "src/headrace") -> list[Page]:
 
 def _list_public_modules(package: Path) -> Iterator[tuple[str, Path]]:
     """Yield the modules that users import from: name below `headrace`, and file."""
-    rooms = {file.parent.name for file in package.glob("*/__init__.py")} - {"cli", "pipes", "adapters", *_FIRST}
+    rooms = {file.parent.name for file in package.glob("*/__init__.py")} - {"cli", "pipes", "adapters", "show", *_FIRST}
     for room in (*_FIRST, *sorted(rooms)):
         yield room, package / room / "__init__.py"
     for module in ("engine/remote", "files/fetch", "pipes", "pipes/graph"):
         yield module.replace("/", "."), package / module / "__init__.py"
-    for module in ("pipes/iter", "pipes/map", "pipes/utils", "dataloader2/graph"):
+    for module in ("pipes/iter", "pipes/map", "pipes/utils", "dataloader2/graph", "show/iteration", "show/plot"):
         yield module.replace("/", "."), package / f"{module}.py"
     for name in ("errors", "ranks", "specs"):
         yield name, package / f"{name}.py"

@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from .sources import ArrowWriter as ArrowWriter
     from .sources import AudioFolderSource as AudioFolderSource
     from .sources import AudioSource as AudioSource
+    from .sources import AudioTableSource as AudioTableSource
+    from .sources import CsvSource as CsvSource
     from .sources import CutSource as CutSource
     from .sources import HDFSource as HDFSource
     from .sources import HDFWriter as HDFWriter
@@ -189,6 +191,8 @@ _ROOM_OF = {
         "ArrowWriter",
         "AudioFolderSource",
         "AudioSource",
+        "AudioTableSource",
+        "CsvSource",
         "CutSource",
         "HDFSource",
         "HDFWriter",

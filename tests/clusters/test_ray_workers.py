@@ -174,6 +174,34 @@ def test_a_node_that_is_lost_is_one_accident_however_many_workers_it_had(cluster
     cluster.remove_node(spare)
 
 
+def test_workers_of_a_node_that_is_drained_are_replaced_before_it_goes_and_no_death_is_counted(cluster: Any) -> None:
+    from ray.core.generated.autoscaler_pb2 import DrainNodeReason
+
+    node = cluster.add_node(**cluster.node_options, resources={"drained": 2.0})
+    options, executor = EngineOptions(on_death=Raising()), on_ray(num_cpus=0.1, resources={"drained": 1.0})
+    with Engine(Job(pids_of), num_workers=2, executor=executor, options=options) as engine:
+        run = engine.run(itertools.count())
+        begun = [next(run).value for _ in range(30)]
+        agents = {agent for _, _, agent in begun}
+        deadline_ms = int(1000 * (time.time() + 600))
+        reason = DrainNodeReason.DRAIN_NODE_REASON_PREEMPTION
+        client = ray._raylet.GcsClient(address=cluster.address)
+        assert client.drain_node(node.node_id, reason, "a notice of the cloud", deadline_ms)[0]
+        spare = cluster.add_node(**cluster.node_options, resources={"drained": 2.0})
+        expected = itertools.count(30)
+        until = time.monotonic() + 60
+        last = agents
+        while agents & last or sum(worker.num_replaced for worker in engine.report.workers) < 2:
+            assert time.monotonic() < until
+            done = [next(run).value for _ in range(100)]
+            last = {agent for _, _, agent in done}
+            assert [number for number, *_ in done] == list(itertools.islice(expected, 100))
+        assert restarts(engine) == 0
+        wait_until(lambda: not any(map(is_running, agents)))
+    cluster.remove_node(node)
+    cluster.remove_node(spare)
+
+
 def test_two_trainings_at_once(cluster: Any) -> None:
     with (
         Engine(Job(pids_of), num_workers=1, executor=on_ray()) as one,

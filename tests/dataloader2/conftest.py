@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,22 +12,6 @@ import pytest
 
 from headrace.dataloader2 import replica
 from headrace.engine.process.proc_tree import descendants_of
-
-_DEADLINE_SECONDS = 20.0
-
-
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Look again and again, a deadline long: only for what has no descriptor to wait on."""
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.002)
-
-
-@pytest.fixture
-def wait_until() -> Callable[[Callable[[], bool], str], None]:
-    return _wait_until
 
 
 @pytest.fixture
@@ -43,13 +26,13 @@ def snapshot_each_group() -> Callable[[Any, Any], Any]:
 
 
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+def _nothing_is_left(wait_until: Callable[[Callable[[], bool], str], None]) -> Iterator[None]:
     gc.collect()
     processes, threads, num_fds = set(descendants_of(os.getpid())), set(threading.enumerate()), _num_fds()
     yield
     gc.collect()
-    _wait_until(lambda: not set(descendants_of(os.getpid())) - processes, "processes are left")
-    _wait_until(lambda: set(threading.enumerate()) <= threads, "threads are left")
+    wait_until(lambda: not set(descendants_of(os.getpid())) - processes, "processes are left")
+    wait_until(lambda: set(threading.enumerate()) <= threads, "threads are left")
     assert _num_fds() <= num_fds, "descriptors are left"
 
 

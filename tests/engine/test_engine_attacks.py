@@ -99,27 +99,8 @@ def test_entries_of_the_search_path_that_are_no_text_are_passed_over(monkeypatch
         assert [delivered.value for delivered in engine.run([[4]])] == [8]
 
 
-def test_a_run_that_a_forked_child_goes_on_with_says_whose_it_is():
-    with Engine(Job(double), num_workers=1, executor="process") as engine:
-        run = engine.run([[i] for i in range(5)])
-        assert next(run).value == 0
-        read, write = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                next(run)
-            except HeadraceError as error:
-                os.write(write, str(error).encode())
-            finally:
-                os._exit(0)
-        os.close(write)
-        with open(read) as pipe:
-            assert "belongs to the process that forked" in pipe.read()
-        os.waitpid(child, 0)
-        assert [delivered.value for delivered in run] == [2, 4, 6, 8]
-
-
-def test_a_forked_child_does_not_change_the_workers_of_its_parent():
+@pytest.mark.parametrize("use", [lambda engine, run: next(run), lambda engine, run: engine.resize(3)])
+def test_a_forked_child_that_uses_an_engine_of_its_parent_is_told_whose_it_is_and_changes_nothing(use):
     with Engine(Job(double), num_workers=2, executor="process") as engine:
         run = engine.run([[i] for i in range(5)])
         assert next(run).value == 0
@@ -127,7 +108,7 @@ def test_a_forked_child_does_not_change_the_workers_of_its_parent():
         child = os.fork()
         if child == 0:
             try:
-                engine.resize(3)
+                use(engine, run)
             except HeadraceError as error:
                 os.write(write, str(error).encode())
             finally:

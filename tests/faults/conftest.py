@@ -8,7 +8,6 @@ import select
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,27 +18,13 @@ from headrace.engine.process.proc_tree import descendants_of
 _DEADLINE_SECONDS = 20.0
 
 
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Look again and again, a deadline long: only for what has no descriptor to wait on."""
-    deadline = time.monotonic() + _DEADLINE_SECONDS
-    pause = threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, what
-        pause.wait(0.002)
-
-
-@pytest.fixture
-def wait_until() -> Callable[[Callable[[], bool], str], None]:
-    return _wait_until
-
-
 @pytest.fixture(autouse=True)
-def _nothing_is_left() -> Iterator[None]:
+def _nothing_is_left(wait_until: Callable[[Callable[[], bool], str], None]) -> Iterator[None]:
     gc.collect()
     before = set(descendants_of(os.getpid())), _descriptors(), set(threading.enumerate())
     yield
     gc.collect()
-    _wait_until(lambda: not set(descendants_of(os.getpid())) - before[0], "processes are left")
+    wait_until(lambda: not set(descendants_of(os.getpid())) - before[0], "processes are left")
     left = {fd: target for fd, target in _descriptors().items() if before[1].get(fd) != target}
     assert not left, f"descriptors are left: {left}"
     assert set(threading.enumerate()) <= before[2], "threads are left"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, WorkerInfo
 from headrace.engine.remote import Invitation, Launched, LocalLauncher, RemoteExecutor, Tls
+from headrace.engine.remote.launcher import _LocalProcess
 from headrace.errors import WorkerDiedError
 from servers.tcp_proxy import TcpProxy, Trouble
 
@@ -146,6 +148,42 @@ def test_an_agent_that_does_not_come_back_in_time_is_given_up_and_its_work_is_do
         assert [int(done.value[0]) for done in engine.run(range(40))] == list(range(40))
         assert sum(worker.num_restarts for worker in engine.report.workers) == 1
     assert len(launcher.pids) == 2
+
+
+_TOLD_AT_ONCE = """
+import os, signal
+from headrace.engine.remote import agent
+
+begin = agent.Session.__init__
+
+def begin_when_told_to_leave(self, *arguments):
+    os.kill(os.getpid(), signal.SIGTERM)
+    begin(self, *arguments)
+
+agent.Session.__init__ = begin_when_told_to_leave
+agent.serve_one({addresses!r}, {seat})
+"""
+
+
+class ToldAtOnce(LocalLauncher):
+    """Has the first agent told to leave while it starts its worker."""
+
+    is_first = True
+
+    def launch(self, invitation: Invitation) -> Launched:
+        if not self.is_first:
+            return super().launch(invitation)
+        self.is_first = False
+        program = _TOLD_AT_ONCE.format(addresses=list(invitation.addresses), seat=invitation.seat)
+        return _LocalProcess([sys.executable, "-c", program], {**os.environ, **invitation.environment})
+
+
+def test_an_agent_that_is_told_to_leave_while_it_starts_leaves_in_order(tmp_path: Path) -> None:
+    executor = RemoteExecutor(ToldAtOnce(), dead_seconds=PATIENT)
+    with Engine(Job(noting(tmp_path)), num_workers=1, executor=executor) as engine:
+        assert [int(done.value[0]) for done in engine.run(range(10))] == list(range(10))
+        [worker] = engine.report.workers
+        assert (worker.num_restarts, worker.num_replaced) == (0, 1)
 
 
 def test_an_agent_that_ended_is_not_waited_for(tmp_path: Path, way_there: Callable[..., OneWayThere]) -> None:

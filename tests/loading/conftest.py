@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from headrace.sources import HDFWriter
 from servers.leaks import nothing_left
 
 
@@ -27,3 +29,17 @@ def make_seqs(lengths: list[int]) -> list[dict[str, Any]]:
 def seqs() -> list[dict[str, Any]]:
     """Return forty sequences of 1 to 20 frames."""
     return make_seqs([7 * i % 20 + 1 for i in range(40)])
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return six HDF files of ten sequences of 1 to 7 frames."""
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    paths = []
+    for number in range(6):
+        paths.append(str(tmp_path / f"{number}.hdf"))
+        with HDFWriter(paths[-1]) as writer:
+            for i in range(10):
+                length = (number + 3 * i) % 7 + 1
+                writer.append(f"{number}/{i}", {"data": np.full((length, 2), 10 * number + i, np.float32)})
+    return paths

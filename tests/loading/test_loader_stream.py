@@ -5,12 +5,12 @@ import os
 
 import numpy as np
 import pytest
+from sub_epoch_files import open_files
 
-from headrace import ConfigError, DistributeFilesDataset, HDFDataset, HeadraceError, MultiProcDataset, ResumeError
+from headrace import ConfigError, HDFDataset, HeadraceError, MultiProcDataset, ResumeError
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
 from headrace.datasets import CachedDataset2, DatasetSeq, DummyDataset
 from headrace.loading import DataLoader
-from headrace.sources import HDFWriter
 
 
 class Endless(CachedDataset2):
@@ -169,28 +169,6 @@ def test_a_data_key_that_items_do_not_have_is_named():
 def test_an_iterator_is_refused_because_it_gives_its_items_once():
     with pytest.raises(ConfigError, match="once"):
         DataLoader(iter([1, 2]), batch_size=2)
-
-
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    paths = []
-    for number in range(6):
-        paths.append(str(tmp_path / f"{number}.hdf"))
-        with HDFWriter(paths[-1]) as writer:
-            for i in range(10):
-                length = (number + 3 * i) % 7 + 1
-                writer.append(f"{number}/{i}", {"data": np.full((length, 2), 10 * number + i, np.float32)})
-    return paths
-
-
-def open_files(files, **options):
-    return DistributeFilesDataset(
-        files=files,
-        get_sub_epoch_dataset=lambda part: {"class": "HDFDataset", "files": part, "seq_ordering": "random"},
-        partition_epoch=2,
-        **{"use_worker_proc": False, **options},
-    )
 
 
 @pytest.mark.parametrize("own_worker", [False, True])

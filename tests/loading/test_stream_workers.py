@@ -5,12 +5,12 @@ import os
 import numpy as np
 import pytest
 from deaths import kill_once
+from sub_epoch_files import open_files
 
-from headrace import DistributeFilesDataset, HeadraceError, MultiProcDataset, WorkerDiedError
+from headrace import HeadraceError, MultiProcDataset, WorkerDiedError
 from headrace.batching import Buckets, FixedCount, FrameBudget
 from headrace.engine import EngineOptions, Raising, Skipping, get_worker_info
 from headrace.loading import DataLoader
-from headrace.sources import HDFWriter
 
 
 class Stream:
@@ -239,28 +239,6 @@ class Longer:
 
 
 # --- datasets of files ---
-
-
-@pytest.fixture
-def files(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    paths = []
-    for number in range(6):
-        paths.append(str(tmp_path / f"{number}.hdf"))
-        with HDFWriter(paths[-1]) as writer:
-            for i in range(10):
-                length = (number + 3 * i) % 7 + 1
-                writer.append(f"{number}/{i}", {"data": np.full((length, 2), 10 * number + i, np.float32)})
-    return paths
-
-
-def open_files(files, **options):
-    return DistributeFilesDataset(
-        files=files,
-        get_sub_epoch_dataset=lambda part: {"class": "HDFDataset", "files": part, "seq_ordering": "random"},
-        partition_epoch=2,
-        **{"use_worker_proc": False, **options},
-    )
 
 
 BUCKETS = {"batching": Buckets(FrameBudget(20), num_buckets=3), "window_seqs": 8}

@@ -165,7 +165,7 @@ class Engine:
                 max_open=max_open,
             ),
             payloads,
-            ahead=self._options.adaptive_ahead(),
+            ahead=self._options.adaptive_ahead(self._workers.executor.max_ahead_bytes),
             report=self.report,
             quarantine=self._quarantine,
             clock=self._clock,

@@ -51,6 +51,8 @@ class Executor(ABC):
         is_resizable: Whether workers can be added and removed after `start`.
         max_look_ahead: An upper bound of `EngineOptions.look_ahead`; with 1, work begins when a ticket is wanted and
             not before. `None`: no bound.
+        max_ahead_bytes: Of small and quick tickets, so many bytes are worth to be had before it by a worker, where
+            their number is not given: as many as stay warm, or as many as hide what it takes to say something.
         used_by: The workers of the one engine that it carries: written by these.
         awaited_worker_idx: Whom the consumer waits for, or `None`: set by the engine before `wait`.
     """
@@ -59,6 +61,7 @@ class Executor(ABC):
     runs_in: ClassVar[RunsIn] = "thread"
     is_resizable: ClassVar[bool] = False
     max_look_ahead: ClassVar[int | None] = None
+    max_ahead_bytes: ClassVar[int] = 1 << 20
     used_by: weakref.ref[Any] | None = None
     awaited_worker_idx: int | None = None
 

@@ -19,7 +19,6 @@ from .user.failure import Failure
 # the results of so many fit into its ring of records.
 _MIN_TICKETS, _MAX_TICKETS = 8, 64
 _AHEAD_SECONDS = 0.008
-_AHEAD_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ class EngineOptions:
     Attributes:
         tickets_per_worker: How many tickets a worker has before it at a time, at most. Fewer than 8 leave it idle
             between small ones. `None`: 8, and more while that many are quick and small: up to 64 of them, 8 ms and
-            1 MiB, because tickets that travel together share what a message costs.
+            1 MiB (4 MiB where a network is between), because tickets that travel together share what a message costs.
         look_ahead: How many tickets may be under way or waiting for the consumer, in all. `None`: as many as all
             workers have before them.
         on_death: What to do about a worker that ends.
@@ -103,11 +102,11 @@ class EngineOptions:
         """How many tickets a worker may always have before it."""
         return _MIN_TICKETS if self.tickets_per_worker is None else self.tickets_per_worker
 
-    def adaptive_ahead(self) -> GroupSize | None:
+    def adaptive_ahead(self, max_bytes: int) -> GroupSize | None:
         """Return what finds out how many tickets a worker may have before it; `None`: that is said."""
         if self.tickets_per_worker is not None:
             return None
-        return GroupSize(max_seconds=_AHEAD_SECONDS, max_bytes=_AHEAD_BYTES, max_items=_MAX_TICKETS)
+        return GroupSize(max_seconds=_AHEAD_SECONDS, max_bytes=max_bytes, max_items=_MAX_TICKETS)
 
     def look_ahead_of(self, num_workers: int) -> int:
         """Return how many tickets may always be assigned and not yet handed over."""

@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from .arrays.writers import NumpyFolderWriter, SafetensorsWriter
     from .audio.folder import AudioFolderSource
     from .audio.source import AudioSource
+    from .audio.table import AudioTableSource
     from .base import SORT_LENGTHS, Source, fill_rows
     from .cuts.source import CutSource
     from .formats import Format, Head, register_format
     from .hdf.source import HDFSource
     from .hdf.writer import HDFWriter
+    from .lines.delimited import CsvSource
     from .lines.jsonl import JsonlSource
     from .lines.jsonl_writer import JsonlWriter
     from .lines.text import TextSource
@@ -50,6 +52,8 @@ __all__ = [
     "ArrowWriter",
     "AudioFolderSource",
     "AudioSource",
+    "AudioTableSource",
+    "CsvSource",
     "CutSource",
     "FileWriter",
     "Format",
@@ -99,6 +103,7 @@ __getattr__, __dir__ = export_lazily(
     {
         "tables.arrow": ("ArrowSource", "ArrowWriter"),
         "audio.source": ("AudioSource",),
+        "audio.table": ("AudioTableSource",),
         "audio.folder": ("AudioFolderSource",),
         "base": ("SORT_LENGTHS", "Source", "fill_rows"),
         "registry": ("init_source", "open_source"),
@@ -107,6 +112,7 @@ __getattr__, __dir__ = export_lazily(
         "hdf.source": ("HDFSource",),
         "hdf.writer": ("HDFWriter",),
         "tables.hugging_face": ("HuggingFaceSource",),
+        "lines.delimited": ("CsvSource",),
         "lines.jsonl": ("JsonlSource",),
         "lines.jsonl_writer": ("JsonlWriter",),
         "headrace.features.log_mel": ("LogMel",),

@@ -9,6 +9,7 @@ from .entry import Format, Head
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _KIND_SCHEMA = 1  # in a message of Arrow: version, kind, what it is, in the order of its fields
 _SCHEMA_FIELD = 2
+_TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 _LINE_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson")
 
 
@@ -48,6 +49,11 @@ def _is_other_lines(head: Head) -> bool:
     if not _is_lines(head):
         return False
     return _is_our_lines(head) or (head.first_object is not None and "audio" not in head.first_object)
+
+
+def _is_manifest(head: Head) -> bool:
+    """Tell whether a file lists recordings; other JSON lines, too: the source says best what is wrong with a line."""
+    return _is_lines(head) or (head.path.lower().endswith(_TABLE_SUFFIXES) and "audio" in head.first_fields)
 
 
 def _at(module: str) -> str:
@@ -158,10 +164,19 @@ BUILT_IN = (
         "manifest",
         "manifest",
         _at("audio.source:AudioSource"),
-        recognizes=_is_lines,  # it says best what is wrong with a line
+        recognizes=_is_manifest,
         takes_many=False,
-        docs="a [manifest](../reference/datasets.md#recordings) of recordings, `.jsonl`",
+        docs="a [manifest](../reference/datasets.md#recordings) of recordings, `.jsonl`, `.csv`, `.tsv`",
         suits="speech, with labels",
+    ),
+    Format(
+        "csv",
+        "CSV",
+        _at("lines.delimited:CsvSource"),
+        suffixes=(".csv", ".tsv", ".csv.gz", ".tsv.gz"),
+        is_last=True,
+        docs="[CSV and TSV](text.md#csv-and-tsv), `.csv`, `.tsv`",
+        suits="tables from elsewhere",
     ),
     Format(
         "tokens",

@@ -38,8 +38,8 @@ class Head:
         return os.path.getsize(self.path)
 
     @cached_property
-    def first_object(self) -> dict[str, Any] | None:
-        """The JSON object that the first line is, also in a `.gz`; `None` if it is none."""
+    def first_line(self) -> bytes:
+        """The first line, also in a `.gz`, as far as it counts."""
         line = b""
         with (
             contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error),
@@ -47,11 +47,22 @@ class Head:
             gzip.open(stored) if self.data.startswith(_GZIP) else stored as file,
         ):
             line = file.readline(_MAX_LINE_BYTES)
+        return line
+
+    @cached_property
+    def first_object(self) -> dict[str, Any] | None:
+        """The JSON object that the first line is; `None` if it is none."""
         try:
-            first = json.loads(line.decode("utf-8-sig"))
+            first = json.loads(self.first_line.decode("utf-8-sig"))
         except (ValueError, RecursionError):
             return None  # the source says what is wrong
         return first if isinstance(first, dict) else None
+
+    @property
+    def first_fields(self) -> list[str]:
+        """The fields of the first line, between commas or tabs."""
+        text = self.first_line.decode("utf-8-sig", errors="replace")
+        return [field.strip().strip('"') for field in text.replace("\t", ",").split(",")]
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""`AudioDataset`: recordings listed in a manifest."""
+"""`AudioDataset`: recordings listed in a manifest or a table."""
 
 from __future__ import annotations
 
@@ -6,18 +6,23 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.sources import AudioSource
+from headrace.sources import AudioSource, AudioTableSource
+from headrace.sources.audio.table import is_table
 
 from ..cached import CachedDataset
 from ..checks import absolute_name
 
 
 class AudioDataset(CachedDataset):
-    """Recordings listed in a JSONL manifest, as raw samples or features, with labels and text. Needs `headrace[audio]`.
+    """Recordings listed in a manifest or table, as raw samples or features, with labels and text.
+
+    Needs `headrace[audio]`.
 
     Args:
-        manifest: JSONL file: one object a line with tag, audio path (relative to the manifest's folder), labels,
-            length.
+        manifest: JSONL, CSV or TSV file: one object a line with tag, audio path (relative to the manifest's folder),
+            labels, length. Or pairs (path, text), dicts, or a `DataFrame`, see `AudioTableSource`; their paths are
+            absolute, or relative to the working directory.
+        root: Folder that audio paths are relative to, in place of these.
         features: "raw" (float32[T, 1]), "log_mel", a dict of options for `LogMel`, or a `LogMel`.
         targets: Data key -> field of the manifest, or {"field": ..., "vocab": ...}, see `AudioSource`.
         source_options: More options of `AudioSource`, such as `sample_rate` or `root`.
@@ -33,8 +38,9 @@ class AudioDataset(CachedDataset):
 
     def __init__(
         self,
-        manifest: str | os.PathLike[str],
+        manifest: str | os.PathLike[str] | Any,
         *,
+        root: str | os.PathLike[str] | None = None,
         features: Any = "raw",
         targets: Mapping[str, Any] | None = None,
         source_options: Mapping[str, Any] | None = None,
@@ -42,12 +48,19 @@ class AudioDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        manifest = absolute_name(manifest)
-        index = index if index in ("auto", None) else absolute_name(index)
         options = dict(source_options or {})
+        if root is not None:
+            options["root"] = root
         if "root" in options:
             options["root"] = absolute_name(options["root"])
+        source: AudioSource | AudioTableSource
+        own = {"features": features, "targets": targets, "source_options": options}
+        if is_table(manifest):
+            source = AudioTableSource(manifest, features=features, targets=targets, **options)
+        else:
+            manifest = absolute_name(manifest)
+            own["index"] = index = index if index in ("auto", None) else absolute_name(index)
+            source = AudioSource(manifest, features=features, targets=targets or {}, index=index, **options)
         if type(self).__init__ is AudioDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
-            own = {"features": features, "targets": targets, "source_options": options, "index": index}
             self._ctor_args = ((), {**kwargs, "manifest": manifest, **own})
-        self._set_source(AudioSource(manifest, features=features, targets=targets or {}, index=index, **options))
+        self._set_source(source)

@@ -2,12 +2,14 @@
 
 Ray finds a node with the resources that a worker needs, starts an actor there and tells when it ends; tickets and
 results never go through it. The agent runs in the actor's process, so that both end together. An actor is never
-restarted by Ray: what becomes of the death of a worker is decided in one place, for all executors.
+restarted by Ray: what becomes of the death of a worker is decided in one place, for all executors. An agent whose node
+is drained by Ray leaves, as one elsewhere does on SIGTERM, and is replaced by one on another node.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +27,10 @@ _logger = logging.getLogger("headrace.engine")
 _ASK_SECONDS = 0.25
 # A log line says what is waited for when a worker has not begun after this time.
 _REMARK_SECONDS = 10.0
+# How often an agent asks Ray whether its node is drained, of which clouds give notice 30 s before, or more.
+_DRAIN_SECONDS = 2.0
+# An agent that leaves may finish what its worker has begun for so long, like `agent.serve`.
+_GRACE_SECONDS = 20.0
 # What Ray says when it finds out that it has placed an actor on a node that had just been lost.
 _NODE_DIED = "its node has died"
 _disowned: list[Any] = []  # handles of the parent process: dropping them would tell Ray that nobody needs the actor
@@ -233,5 +239,32 @@ class _Agent:
 
     def serve(self, invitation: Invitation) -> None:
         """Be the agent of a worker, until its connection ends."""
-        notice = LeaveNotice(0.0)  # not listened for: Ray says when an actor has to end
-        serve_seat(invitation.addresses, invitation.seat, invitation.secret, invitation.tls, notice)
+        notice = LeaveNotice(_GRACE_SECONDS)  # SIGTERM is not listened for: it is Ray's way to end an actor
+        has_ended = threading.Event()
+        watcher = threading.Thread(target=_watch_for_drain, args=(notice, has_ended), daemon=True)
+        watcher.start()
+        try:
+            serve_seat(invitation.addresses, invitation.seat, invitation.secret, invitation.tls, notice)
+        finally:
+            has_ended.set()
+
+
+def _watch_for_drain(notice: LeaveNotice, has_ended: threading.Event) -> None:
+    """Give notice to leave when the node of this process is drained: Ray places nothing there, and it will be gone.
+
+    Ray's public interface does not tell it. Where what its own libraries use is missing, or is another thing, there is
+    no notice, and the end of the node is the death of its workers.
+    """
+    ray = _import_ray()
+    node_id = ray.get_runtime_context().get_node_id()
+    while not has_ended.wait(_DRAIN_SECONDS):
+        try:
+            is_drained = node_id in ray._private.state.state.get_draining_nodes()
+        except (AttributeError, TypeError):
+            return
+        except (RuntimeError, ray.exceptions.RayError):
+            continue  # the head does not answer
+        if is_drained and notice.on_notice is not None:  # else it has no job yet
+            notice.on_notice()
+            notice.deadline = time.monotonic() + _GRACE_SECONDS
+            return

@@ -52,6 +52,9 @@ _HOARD_SECONDS = 5.0
 # Bytes that were freed are told with the next tickets, or when they are so many, or this part of all.
 _FREED_BYTES = 1 << 20
 _FREED_PART = 8
+# Results that came are told of with the next tickets, or when they are so many bytes: the memory where an agent keeps
+# them is written to again while it is warm.
+_KEPT_BYTES = 2 << 20
 
 # Agents of one machine that are lost within this time may have been lost together.
 _TOGETHER_SECONDS = 30.0
@@ -308,8 +311,8 @@ class Seat:
         link.flush()
 
     def _holds_much(self, link: AgentLink) -> bool:
-        """Tell whether a large part of the agent's memory has results that it would send again."""
-        return link.unacknowledged_bytes >= self.memory.max_bytes // _FREED_PART
+        """Tell whether so many bytes came that the agent should know: it keeps them, and would send them again."""
+        return link.unacknowledged_bytes >= min(_KEPT_BYTES, self.memory.max_bytes // _FREED_PART)
 
     def fail_starved_worker(self, now: float) -> None:
         """Tell a worker that waits for memory, and for which the consumer waits, that none will come.

@@ -21,10 +21,11 @@ from headrace.errors import ConfigError
 from headrace.index import CorpusIndex
 
 from ..shared.codec import found_by
+from ..shared.delimited import suffix_of
 from ..shared.fields import Field, parse_field
 from ..shared.source import make_index
 from .codec import RecordingCodec
-from .manifest import Layout, scan_recordings
+from .manifest import Layout, manifest_columns, scan_recordings
 
 INDEX_KIND = "audio-manifest/2"  # with the version of what the columns and `meta` say, and of how lengths are counted
 
@@ -87,7 +88,10 @@ def gather_index(options: AudioOptions) -> CorpusIndex:
         SourceError: A line is wrong, or recordings are missing, unreadable, or outside of the root.
         ConfigError: The recordings have different sample rates, or do not fit the options.
     """
-    return index_of(options, scan_recordings(options.layout, options.fields), options.layout.manifest)
+    index = index_of(options, scan_recordings(options.layout, options.fields), options.layout.manifest)
+    if suffix_of(options.layout.manifest) is not None:
+        index.meta["columns"] = manifest_columns(options.layout.manifest)
+    return index
 
 
 class Scanned(Protocol):

@@ -1,4 +1,4 @@
-"""Manifests of recordings, which are text files with one JSON object a line, each for one sequence.
+"""Manifests of recordings: text files with one JSON object a line, each for one sequence; or CSV and TSV files.
 
 `scan_recordings` collects in one pass what a manifest says: tags, lengths, and where each line is. It checks every
 line and looks for every recording; it opens one only if the manifest does not say its length. A line is
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.files import resolve_inside
 
-from ..shared.fields import Field
+from ..shared.delimited import Delimited, as_record, checked_columns, number_of, scan_records, suffix_of
+from ..shared.fields import Field, IndexField
 from ..shared.folder import for_each
 from ..shared.lines import decode_object, scan_lines
 from .decode import read_header
@@ -35,11 +36,28 @@ def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
         Line number from 1, first byte of the line, its number of bytes, and the object.
 
     Raises:
-        SourceError: The file cannot be read, or a line is not a JSON object.
+        SourceError: The file cannot be read, or a line is not a JSON object, or no record of a CSV file.
     """
+    if suffix_of(path) is not None:
+        rows = scan_records(path, path, Delimited.of(path))
+        next(rows, None)
+        columns = manifest_columns(path)
+        for line_number, start, num_bytes, values in rows:
+            yield line_number, start, num_bytes, dict(as_record(columns, values, f"{path}, line {line_number}"))
+        return
     for block in scan_lines(path):
         for line_number, start, line in block.records():
             yield line_number, start, len(line), decode_object(line, f"{path}, line {line_number}")
+
+
+def manifest_columns(path: str) -> tuple[str, ...]:
+    """Return the columns of a manifest that is a CSV or TSV file.
+
+    Raises:
+        SourceError: A column has no name, or that of another.
+    """
+    header = next(scan_records(path, path, Delimited.of(path)), None)
+    return () if header is None else checked_columns(header[3], f"{path}, line {header[0]}")
 
 
 def field_of(record: Mapping[str, Any], name: str, kind: type | tuple[type, ...], where: str) -> Any:
@@ -107,6 +125,12 @@ class Layout:
             if not isinstance(name, str):
                 raise ConfigError(f"the name of a field is a str, not {name!r}")
 
+    def typed(self, row: Mapping[str, str], fields: Mapping[str, Field]) -> dict[str, Any]:
+        """Return a row of a table as a record: with numbers where they are wanted; an empty cell is none."""
+        counts = {self.length_field, _OTHER_LENGTH_FIELD, self.rate_field}
+        counts |= {field.name for field in fields.values() if isinstance(field, IndexField)}
+        return {name: (number_of(text) if text else None) if name in counts else text for name, text in row.items()}
+
     def audio_path(self, record: Mapping[str, Any], where: str) -> str:
         """Return the path of a recording as the manifest has it."""
         path: str = field_of(record, self.audio_field, str, where)
@@ -143,12 +167,15 @@ class ScannedManifest:
         return {name: np.array(getattr(self, name), dtype=np.int64) for name in names}
 
 
-def scan_recordings(layout: Layout, fields: Mapping[str, Field]) -> ScannedManifest:
+def scan_recordings(
+    layout: Layout, fields: Mapping[str, Field], rows: Sequence[Mapping[str, Any]] | None = None
+) -> ScannedManifest:
     """Read a manifest and look for its recordings.
 
     Args:
         layout: Where everything is.
         fields: Data key -> field of the manifest; they learn their labels.
+        rows: The records of a table in memory, in place of the lines of a manifest.
 
     Raises:
         SourceError: A line is wrong, or recordings are missing, unreadable, or outside of the root.
@@ -156,8 +183,12 @@ def scan_recordings(layout: Layout, fields: Mapping[str, Field]) -> ScannedManif
     scanned = ScannedManifest(target_lengths={key: [] for key in fields})
     finder = FileFinder(layout.root)
     unmeasured: list[tuple[int, str, str]] = []
-    for line_number, start, num_bytes, record in scan_manifest(layout.manifest):
-        where = f"{layout.manifest}, line {line_number}"
+    is_table = rows is None and suffix_of(layout.manifest) is not None
+    lines: Iterable[tuple[int, int, int, Mapping[str, Any]]]
+    lines = scan_manifest(layout.manifest) if rows is None else ((i, 0, 0, row) for i, row in enumerate(rows))
+    for line_number, start, num_bytes, record in lines:
+        where = f"{layout.manifest}, {'line' if rows is None else 'row'} {line_number}"
+        record = layout.typed(record, fields) if is_table else record
         path = layout.audio_path(record, where)
         finder.look_up(path, where)
         num_samples, rate = layout.num_samples(record, where), count_of(record, layout.rate_field, 1, where)

@@ -23,6 +23,7 @@ from headrace.errors import SourceError
 from headrace.features.log_mel import LogMel
 from headrace.files import resolve_inside
 
+from ..shared.delimited import Delimited, suffix_of
 from ..shared.lines import LineTable, decode_object
 from ..shared.paths import IndexOption, path_text
 from ..shared.source import RecordSource
@@ -108,18 +109,18 @@ class RecordingSource(RecordSource):
 
 
 class AudioSource(RecordingSource):
-    """Recordings of a JSONL manifest: key "data", and a key for each target. Reading needs `headrace[audio]`.
+    """Recordings of a manifest (JSONL, CSV, TSV): key "data", and a key for each target. Needs `headrace[audio]`.
 
     A line of the manifest is an object such as `{"tag": "en/7", "audio": "en/7.flac", "word": "7", "sample_rate": 8000,
-    "num_samples": 5120}`. Where a line has no number of samples or no sample rate, the header of its recording is
-    read when the index is built. Durations in seconds are not used: most manifests round them. What the index says is
-    compared with each recording when it is read: that is also when a recording is missed which was there when the
-    index was built.
+    "num_samples": 5120}`; in CSV and TSV, the first line names these fields. Where a line has no number of samples or
+    no sample rate, the header of its recording is read when the index is built. Durations in seconds are not used:
+    most manifests round them. What the index says is compared with each recording when it is read: that is also when a
+    recording is missed which was there when the index was built.
 
     Args:
         manifest: Path of the manifest.
         root: Folder that the audio paths are relative to, and must not lead out of; the folder of the manifest if
-            `None`.
+            `None`; "/" for absolute paths anywhere.
         features: "raw" (samples, float32[T, 1]), "log_mel", a `LogMel`, or a dict of its options (float32[T,
             num_mels]); without `sample_rate` there, it is that of the recordings.
         targets: Data key -> field of the manifest: `{"classes": "word"}` for labels, `{"orth": "text"}` for UTF-8
@@ -167,13 +168,20 @@ class AudioSource(RecordingSource):
     def _prepare(self) -> None:
         super()._prepare()
         self._lines = LineTable(self._index)
+        manifest = self._options.layout.manifest
+        self._form = None if suffix_of(manifest) is None else Delimited.of(manifest)
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - one line has all
         """Read the line of a recording again."""
         layout, tag = self._options.layout, self._index.tags[corpus_idx]
         file_idx, start, num_bytes = self._lines.locate(corpus_idx)
         where = f"{layout.manifest}, byte {start}"
-        record = decode_object(self._files.read(file_idx, start, num_bytes), where)
+        data = self._files.read(file_idx, start, num_bytes)
+        if self._form is None:
+            record = decode_object(data, where)
+        else:
+            row = self._form.record(self._index.meta["columns"], data, where)
+            record = layout.typed(row, self._options.fields)
         found = layout.tag(record, where)
         if found != tag:
             raise SourceError(f"the tag was {tag!r} and is {found!r}", where=where, fix=self._changed_fix)

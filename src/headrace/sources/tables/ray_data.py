@@ -9,12 +9,14 @@ layout all tables share.
 from __future__ import annotations
 
 import importlib
+import itertools
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, check_count
 from headrace.index import CorpusIndex
@@ -22,9 +24,10 @@ from headrace.index import CorpusIndex
 from .choice import choose_options
 from .gather import Tables, gather_tables
 from .schema import Schema, import_arrow, read_schema
-from .source import DEFAULT_CACHE_BYTES, TableCorpus, TableSource, descend, one_array
+from .source import TableCorpus, TableSource, descend, one_array
 
 _INDEX_KIND = "ray-data/1"
+Axes = tuple[int | None, ...]  # the size of each axis of tensors; None where it differs from row to row
 
 
 def import_ray() -> ModuleType:
@@ -103,7 +106,9 @@ class _Carried:
         Raises:
             SourceError: As for `_Cluster.connect`.
         """
-        ray = self._cluster.connect()
+        ray = import_ray()
+        if self._value is None or not ray.is_initialized():
+            self._cluster.connect()
         if self._value is None:
             self._value = ray.cloudpickle.loads(self._packed)
         return ray, self._value
@@ -196,7 +201,8 @@ class RayDataSource(TableSource):
         tag_field: Column with the tags, texts or whole numbers; "seq-0", "seq-1", ... if `None`.
         nulls: See `ParquetSource`.
         cache_bytes: How much of the blocks to hold on to, in each process; one block of each column is always held.
-            Others have to be asked for again, and Ray may move them out of memory.
+            Others have to be asked for again, which takes 0.5 ms. All processes of a node hold the same memory, that of
+            its object store, from where Ray does not move to disk what is held.
 
     Raises:
         ConfigError: The dataset is not materialized, an option is wrong, or a package is missing.
@@ -210,7 +216,7 @@ class RayDataSource(TableSource):
         fields: Mapping[str, Any] | None = None,
         tag_field: str | None = None,
         nulls: Literal["refuse", "empty"] = "refuse",
-        cache_bytes: int = DEFAULT_CACHE_BYTES,
+        cache_bytes: int = 2 << 30,
     ) -> None:
         check_count("cache_bytes", cache_bytes)
         if not _is_materialized(dataset):
@@ -221,7 +227,7 @@ class RayDataSource(TableSource):
         import_arrow()
         self._blocks = _Blocks(_Carried(dataset.to_arrow_refs()))
         tables = _BlockTables(self._blocks, None)
-        self._fixed = tables.fixed
+        self._axes = tables.axes
         options = choose_options(
             tables.schema(0), tables.name(0), fields=fields, tag_field=tag_field, nulls=nulls, audio_root=None
         )
@@ -243,13 +249,13 @@ class RayDataSource(TableSource):
         )
 
     def _open_tables(self) -> Tables:
-        return _BlockTables(self._blocks.for_another_reader(), self._fixed)
+        return _BlockTables(self._blocks.for_another_reader(), self._axes)
 
     def __getstate__(self) -> tuple[Any, CorpusIndex]:
-        return (self._blocks, self._fixed, self._options), self._index
+        return (self._blocks, self._axes, self._options), self._index
 
     def __setstate__(self, state: tuple[Any, CorpusIndex]) -> None:
-        (self._blocks, self._fixed, options), index = state
+        (self._blocks, self._axes, options), index = state
         self._attach(options, index)
 
 
@@ -258,10 +264,10 @@ class _BlockTables(Tables):
 
     Args:
         blocks: References to them.
-        fixed: What another object for the same blocks has found out. None: all blocks are looked at.
+        axes: What another object for the same blocks has found out. None: all blocks are looked at.
 
     Attributes:
-        fixed: Columns of tensors that have one shape in all rows.
+        axes: Column of tensors -> its axes in all rows.
     """
 
     num_tables = 1
@@ -270,19 +276,19 @@ class _BlockTables(Tables):
         "cache_bytes, or fewer workers on each node, or shuffle within windows"
     )
 
-    def __init__(self, blocks: _Blocks, fixed: frozenset[str] | None) -> None:
+    def __init__(self, blocks: _Blocks, axes: dict[str, Axes] | None) -> None:
         self._blocks = blocks
-        self.fixed = self._find_fixed() if fixed is None else fixed
+        self.axes = self._find_axes() if axes is None else axes
 
-    def _find_fixed(self) -> frozenset[str]:
-        shapes: dict[str, Any] = {}
-        mixed: set[str] = set()
+    def _find_axes(self) -> dict[str, Axes]:
+        found: dict[str, Axes] = {}
         for piece in range(len(self._blocks)):
-            for field in self._blocks[piece].schema:
-                shape = getattr(field.type, "shape", None) if _is_tensor(field.type) else None
-                if not shape or not all(shape) or shapes.setdefault(field.name, shape) != shape:
-                    mixed.add(field.name)
-        return frozenset(shapes.keys() - mixed)
+            block = self._blocks[piece]
+            for field in block.schema:
+                if _is_tensor(field.type) and block.num_rows:
+                    axes = _axes_of(one_array(block.column(field.name)))
+                    found[field.name] = _common(found.get(field.name, axes), axes)
+        return found
 
     def name(self, table_idx: int) -> str:  # noqa: ARG002
         """Return what messages call the dataset."""
@@ -293,7 +299,7 @@ class _BlockTables(Tables):
         pa = import_arrow()
         for piece in range(self.num_pieces(table_idx)):
             block = self._blocks[piece]
-            if block.num_columns:
+            if block.num_columns and (block.num_rows or not self.axes):
                 fields = [(name, self._column(block.slice(0, 0), name).type) for name in block.column_names]
                 return read_schema(pa.schema(fields), self.name(table_idx))
         raise ConfigError("the dataset of Ray Data has no rows, and no columns are known", fix="give one that has some")
@@ -320,7 +326,7 @@ class _BlockTables(Tables):
     def _column(self, block: Any, name: str) -> Any:
         array = one_array(block.column(name))
         if _is_tensor(array.type):
-            return _as_lists(array, is_fixed=name in self.fixed)
+            return _as_lists(array, self.axes.get(name))
         if _is_of_ray(array.type):  # pickled objects: their bytes mean nothing to a reader
             return import_arrow().nulls(len(array))
         return array
@@ -344,35 +350,51 @@ def _is_of_ray(arrow_type: Any) -> bool:
     return str(getattr(arrow_type, "extension_name", "")).startswith("ray.data.")
 
 
-def _as_lists(array: Any, *, is_fixed: bool) -> Any:
-    """Return an array of Ray's tensors as lists of lists, over the same numbers.
+def _axes_of(array: Any) -> Axes:
+    """Return which axes have one size in all rows: the first one if the type says so, others if it is so."""
+    _, shapes = _numbers_of(array)
+    fixed = getattr(array.type, "shape", ())[:1]  # (None,) of a type of several shapes
+    first = fixed[0] if fixed else None
+    sizes = [low if low == high else None for low, high in zip(shapes.min(axis=0), shapes.max(axis=0), strict=True)]
+    return (first or None, *(None if not size else int(size) for size in sizes[1:]))  # lists of size 0 have no number
 
-    Args:
-        array: Each value is stored as the list of its numbers in C order, of the one shape that its type says, or
-            beside the list of its axes.
-        is_fixed: Whether axes become lists of fixed size.
+
+def _common(ours: Axes, theirs: Axes) -> Axes:
+    return tuple(a if a == b else None for a, b in itertools.zip_longest(ours, theirs))
+
+
+def _numbers_of(array: Any) -> tuple[Any, NDArray[np.int64]]:
+    """Return the numbers of an array of Ray's tensors, one after the other, and the shapes, `int64[rows, axes]`.
+
+    Each value is stored as the list of its numbers in C order, of the one shape that its type says, or beside the list
+    of its axes.
 
     Raises:
         SourceError: A value is null.
     """
-    pa = import_arrow()
     storage, num_rows = array.storage, len(array)
-    if array.null_count or storage.null_count:
-        raise SourceError("a tensor is null", where="dataset of Ray Data", fix="fill or drop such rows")
-    if pa.types.is_struct(storage.type):
-        data, axes = storage.field("data"), storage.field("shape")
-        if storage.offset or len(data) != num_rows:
-            data, axes = data.slice(storage.offset, num_rows), axes.slice(storage.offset, num_rows)
-        shapes = axes.flatten().to_numpy().reshape(num_rows, array.type.ndim)
-    else:
-        data, shape = storage, array.type.shape
-        shapes = np.broadcast_to(np.asarray(shape, np.int64), (num_rows, len(shape)))
-    found = data.flatten()
-    if is_fixed:
-        for size in reversed(array.type.shape):
-            found = pa.FixedSizeListArray.from_arrays(found, size)
-        return found
+    if storage.null_count:
+        raise SourceError("a tensor is null", where=_Blocks.name, fix="fill or drop such rows")
+    if not import_arrow().types.is_struct(storage.type):
+        shape = array.type.shape
+        return storage.flatten(), np.broadcast_to(np.asarray(shape, np.int64), (num_rows, len(shape)))
+    data, axes = storage.flatten()
+    return data.flatten(), axes.flatten().to_numpy().reshape(num_rows, array.type.ndim)
+
+
+def _as_lists(array: Any, axes: Axes | None) -> Any:
+    """Return an array of Ray's tensors as lists of lists, over the same numbers.
+
+    Args:
+        array: The tensors.
+        axes: Those with a size become lists of fixed size. None: nothing is known, as there are no rows.
+    """
+    pa = import_arrow()
+    found, shapes = _numbers_of(array)
     for axis in reversed(range(shapes.shape[1])):
+        if axes is not None and axes[axis] is not None:
+            found = pa.FixedSizeListArray.from_arrays(found, axes[axis])
+            continue
         num_lists = np.prod(shapes[:, :axis], axis=1, dtype=np.int64)  # of this axis, in each row
         edges = np.concatenate([[0], np.cumsum(np.repeat(shapes[:, axis], num_lists))])
         found = pa.LargeListArray.from_arrays(pa.array(edges, pa.int64()), found)
