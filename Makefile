@@ -104,7 +104,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed-test
 $(STAMP_ALL): pyproject.toml
 	$(call make_venv,$(VENV_ALL))
 	@echo "== installing Headrace, $(TORCH) and the peers into $(VENV_ALL) (minutes, for a large torch)"
-	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores,report,jax,graphs,arrow,hf,text,ray,transformers,lightning,torchtitan]' '$(TORCH)'
+	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores,report,jax,graphs,arrow,hf,text,ray,transformers,lightning]' '$(TORCH)'
+	@# What torchtitan's loaders import, and no more: its other requirements hold datasets and s3fs back.
+	@$(BIN_ALL)/python $(PIP_INSTALL) --no-deps 'torchtitan>=0.3' torchdata torch_checkpointing spmd_types tyro docstring_parser typeguard
 	@touch $@
 
 $(VENV_ALL)/.installed-bench: $(STAMP_ALL)

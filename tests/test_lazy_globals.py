@@ -11,7 +11,7 @@ from random import setstate as setstate_bound_before
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.rng import lazy
@@ -160,6 +160,7 @@ def test_the_first_look_finds_what_a_generator_seeded_at_once_has(watched, opera
 
 @pytest.mark.filterwarnings("ignore:get_state and legacy")
 @given(st.lists(st.sampled_from([*OPERATIONS, "work", "work"]), max_size=12))
+@example(["put back later", "np.randn", "within kept_globals"])
 def test_whatever_is_drawn_is_the_same(operations):
     for one in (lazy.of_python, lazy.of_numpy):  # so that no earlier example has them seeded at once
         one._pause = one._num_left = 0

@@ -29,7 +29,7 @@ _PRELOAD = [
     "transformers.models.gpt2.modeling_gpt2",
     "accelerate",
     "lightning",
-    "headrace.adapters.transformers",
+    "headrace.adapters.torch.loaders",
 ]
 _OF_LAUNCHERS = (
     "RANK",

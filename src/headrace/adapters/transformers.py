@@ -27,7 +27,7 @@ from headrace.loading import Batch, DataLoader
 
 from .accelerate import track_ends
 from .torch import TorchLoader
-from .trainers import EvalLoader, StepLoader, TrainerLoader, check_divided, device_for_copies
+from .trainers import EvalLoader, StepLoader, check_divided, device_for_copies
 
 _LOADERS = (DataLoader, TorchLoader, TorchDataLoader)  # the last of which `TrainLoader` refuses
 
@@ -78,23 +78,34 @@ class TrainLoader(StepLoader):
         return _as_dict(batch)
 
 
-class _Steps:
+class _Seqs:
+    """What is asked for the number of sequences.
+
+    Args:
+        loader: Knows it.
+    """
+
+    def __init__(self, loader: DataLoader) -> None:
+        self._loader = loader
+
+    def __len__(self) -> int:
+        """Return the number of sequences of the first epoch, on all ranks."""
+        return self._loader.count(1).seqs
+
+
+class _Steps(_Seqs):
     """The batches of an epoch by their number, for a loader that begins in the middle.
 
     Args:
         loader: Gives them, in turn.
     """
 
-    def __init__(self, loader: TrainerLoader) -> None:
-        self._loader = loader
+    def __init__(self, loader: TrainLoader) -> None:
+        super().__init__(loader.loader)
+        self._take_at = loader.take_at
 
     def __getitem__(self, step: int) -> Any:
-        assert isinstance(self._loader, TrainLoader)
-        return self._loader.take_at(step)
-
-    def __len__(self) -> int:
-        """Return the number of sequences of the first epoch, on all ranks."""
-        return self._loader.loader.count(1).seqs
+        return self._take_at(step)
 
 
 class _StepNumbers:
@@ -123,7 +134,7 @@ class _EvaluationLoader(EvalLoader):
 
     def __init__(self, loader: DataLoader | TorchLoader, device: Any = "cpu") -> None:
         super().__init__(loader, device)
-        self.dataset = _Steps(self)
+        self.dataset = _Seqs(self.loader)
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches."""

@@ -350,5 +350,8 @@ def _replace_twister() -> None:
 def settled_bit_generator() -> Any:
     """Return NumPy's generator itself, seeded if a seed is noted for it."""
     of_numpy.settle()
-    _replace_twister()  # the user may have put it back
+    if type(np.random.get_bit_generator()) is _LazyTwister:  # type: ignore[attr-defined, unused-ignore]
+        state: Any = np.random.get_state(legacy=False)  # the user has put it back, and may have drawn from it
+        _replace_twister()
+        np.random.set_state(state)  # with the normal number that is held back for the next call
     return np.random.get_bit_generator()  # type: ignore[attr-defined, unused-ignore]

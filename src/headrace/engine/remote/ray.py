@@ -8,6 +8,7 @@ is drained by Ray leaves, as one elsewhere does on SIGTERM, and is replaced by o
 
 from __future__ import annotations
 
+import importlib
 import logging
 import threading
 import time
@@ -257,9 +258,13 @@ def _watch_for_drain(notice: LeaveNotice, has_ended: threading.Event) -> None:
     """
     ray = _import_ray()
     node_id = ray.get_runtime_context().get_node_id()
+    try:
+        state = importlib.import_module("ray._private.state").state
+    except (ImportError, AttributeError):
+        return
     while not has_ended.wait(_DRAIN_SECONDS):
         try:
-            is_drained = node_id in ray._private.state.state.get_draining_nodes()
+            is_drained = node_id in state.get_draining_nodes()
         except (AttributeError, TypeError):
             return
         except (RuntimeError, ray.exceptions.RayError):
