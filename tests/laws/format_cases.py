@@ -168,6 +168,19 @@ def _write_lines(folder: Path) -> None:
     (folder / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
+def _write_csv(folder: Path) -> None:
+    lines = [f'{i},{2**40 + i},{i}.5,"{"é" * i}, ""\n"\n' for i in range(NUM_SEQS)]
+    (folder / "x.csv").write_text("tag,n,x,word\n" + "".join(lines), encoding="utf-8")
+
+
+def _write_images(folder: Path) -> None:
+    from PIL import Image
+
+    for number, name in enumerate(("a/1.png", "a/2.bmp", "b/3.tiff")):
+        (folder / "x" / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.arange(90 + 30 * number, dtype="u1").reshape(-1, 10, 3)).save(folder / "x" / name)
+
+
 def _write_text(folder: Path) -> None:
     (folder / "x.txt").write_text("a line\n\nénd of it\nlast", encoding="utf-8")
 
@@ -251,6 +264,8 @@ FORMATS: dict[str, FormatCase] = {
         _written("ArrowWriter", "x.arrow", compression="zstd"), _opened("ArrowSource", "x.arrow"), _ARROW
     ),
     "jsonl": FormatCase(_write_lines, _opened("JsonlSource", "x.jsonl"), counts_lines=True),
+    "csv": FormatCase(_write_csv, _opened("CsvSource", "x.csv"), counts_lines=True),
+    "images": FormatCase(_write_images, _opened("ImageFolderSource", "x"), ("PIL",)),
     "text": FormatCase(_write_text, _opened("TextSource", "x.txt"), counts_lines=True),
     "tokens-raw": FormatCase(
         _write_raw_tokens, _opened("TokenSource", "x.bin", dtype="uint16", block_length=8), counts_lines=True

@@ -19,7 +19,7 @@ from headrace.sources.formats import FORMATS, find_format, format_named, format_
 from headrace.sources.named_classes import first_option_of
 from headrace.testing import check_format
 
-NEEDS = {"parquet": "pyarrow", "arrow": "pyarrow", "ogg_zip": "soundfile"}
+NEEDS = {"parquet": "pyarrow", "arrow": "pyarrow", "ogg_zip": "soundfile", "images": "PIL"}
 OPTIONS = {"ogg_zip": {"sample_rate": 8000}}
 
 
