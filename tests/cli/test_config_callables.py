@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import headrace as hr
 from headrace.cli.configs import load_job
 from headrace.errors import ConfigError
-from headrace.sources.config_callables import check_callables
-from headrace.sources.named_classes import NAMING_OPTIONS, resolve_named
+from headrace.sources.naming.callables import check_callables
+from headrace.sources.naming.classes import NAMING_OPTIONS, resolve_named
 
 DUMMY = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 4, "seq_len": 5}
 

@@ -16,7 +16,7 @@ from headrace import sources
 from headrace.errors import ConfigError, HeadraceError
 from headrace.sources import Format, JsonlWriter, Source, TextSource, Writer, formats, open_source, registry
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target, register_format
-from headrace.sources.named_classes import first_option_of
+from headrace.sources.naming.classes import first_option_of
 from headrace.testing import check_format
 
 NEEDS = {"parquet": "pyarrow", "arrow": "pyarrow", "ogg_zip": "soundfile", "images": "PIL"}

@@ -15,7 +15,7 @@ import pytest
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter, MemorySource, Source, init_source, open_source
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target
-from headrace.sources.named_classes import NamedClasses
+from headrace.sources.naming.classes import NamedClasses
 from headrace.sources.registry import open_writer
 
 SEQS = [{"data": np.arange(length * 2, dtype=np.float32).reshape(length, 2)} for length in (3, 1, 4)]

@@ -25,7 +25,7 @@ from headrace.datasets import Dataset
 from headrace.datasets.returnn.config_defaults import SETTINGS_OF_RETURNN
 from headrace.errors import ConfigError, did_you_mean
 from headrace.files.fetch.fetch import is_url
-from headrace.sources.config_callables import check_callables
+from headrace.sources.naming.callables import check_callables
 
 JOB_KEYS = ("dataset", "train", "epochs")
 PATH_OPTIONS = frozenset(

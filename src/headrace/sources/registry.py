@@ -15,7 +15,7 @@ from headrace.files.cache.local_copies import local_copies
 
 from .base import Source
 from .formats import FORMATS, Format, files_of, find_format, format_named, format_of_source, load_entry_points
-from .named_classes import NamedClasses, first_option_of, options_of
+from .naming.classes import NamedClasses, first_option_of, options_of
 from .shared.paths import PathLike, expand_path
 from .shared.writer import Writer
 

@@ -18,7 +18,7 @@ from headrace.files.cache.options import format_bytes, parse_bytes
 from headrace.show.drawing import format_count
 from headrace.sources import AudioSource, Source
 from headrace.sources.formats import FORMATS, Format, format_named, format_of_target, register_format
-from headrace.sources.named_classes import CALLABLE, options_of, resolve_callable
+from headrace.sources.naming.classes import CALLABLE, options_of, resolve_callable
 from headrace.sources.registry import expand_paths, writer_class_of
 
 from ..console import bold, open_messages, open_output

@@ -19,7 +19,7 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.order import parse_seq_ordering
 
-from .named_classes import CALLABLE, NAMING_OPTIONS, resolve_callable
+from .classes import CALLABLE, NAMING_OPTIONS, resolve_callable
 
 
 def check_callables(config: Any, *, where: str, callables: Iterable[str] = (), folder: str | None = None) -> None:

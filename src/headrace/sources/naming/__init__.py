@@ -1,0 +1,1 @@
+"""What configs name: classes by their names, and functions of modules."""
