@@ -139,7 +139,7 @@ def sparkline(lengths: NDArray[Any]) -> str:
     """Return a histogram of lengths in one line of text.
 
     >>> sparkline(np.array([1, 2, 2, 3, 3, 3, 8]))
-    '▃▆█▁▁▁▁▃'
+    '▄▆█▁▁▁▁▄'
     """
     sample = _sample(lengths)
     shortest, longest = int(sample.min()), int(sample.max())
