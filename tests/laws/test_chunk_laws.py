@@ -90,6 +90,8 @@ def test_of_every_format_chunks_are_what_is_cut_out_of_whole_sequences(tmp_path:
     source = case.open(tmp_path)
     if not all(map(source.index.has_lengths, source.specs)):
         pytest.skip("its lengths are not known before it is read, so nothing can be planned")
+    if any(None in spec.shape for spec in source.specs.values() if not spec.has_time):
+        pytest.skip("what has no time and no one shape makes no batch")
     key = next(key for key, spec in source.specs.items() if spec.has_time)
     others = tuple(other for other in source.specs if other != key)
     unit = max(int(source.index.lengths(key).max()) // 9, 1)

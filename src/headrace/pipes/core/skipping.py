@@ -19,11 +19,13 @@ class Wanted:
         start: The number of the item from which on all are wanted.
         note_item: Called for each item that is made and dropped, so that the worker does not seem stalled.
         before: The numbers of the wanted items before `start`, ascending.
+        group: The items belong together in groups of so many (those of a batch), of which the last one may be short.
     """
 
     start: int
     note_item: Callable[[], object]
     before: Sequence[int] = ()
+    group: int = 1
 
     def choose(self, items: Iterator[Any]) -> Iterator[Any]:
         """Yield the wanted ones of all items.
@@ -35,6 +37,8 @@ class Wanted:
         for wanted in self.before:
             number += self._drop(items, wanted - number)
             if number < wanted or (item := next(items, _END)) is _END:
+                if number > wanted - wanted % self.group:
+                    return  # the last group is short
                 raise TransformError(
                     f"the pipes had given more than {wanted} items before, and only {number} when they were read again",
                     fix="make sure that the pipes give the same items again for the same seeds",

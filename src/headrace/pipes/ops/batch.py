@@ -77,7 +77,7 @@ class Batcher(Positioned[Any], skips_ahead=True):
     def skip_ahead(self, wanted: Wanted) -> Wanted:
         size = self.batch_size
         before = [number * size + item_idx for number in wanted.before for item_idx in range(size)]
-        return replace(wanted, start=wanted.start * size, before=before)
+        return replace(wanted, start=wanted.start * size, before=before, group=wanted.group * size)
 
     def __len__(self) -> int:
         return count_batches(len(self.datapipe), self.batch_size, drop_last=self.drop_last)

@@ -71,7 +71,7 @@ class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe", skips_ahe
         needed = sorted(given + held)
         rank_of = {number: rank for rank, number in enumerate(needed)}
         self._skipped_to = [rank_of[number] for number in given], [rank_of[number] for number in held]
-        return replace(wanted, start=start, before=needed)
+        return replace(wanted, start=start, before=needed, group=1)
 
     def __iter__(self) -> Iterator[Any]:
         source = iter(()) if self._has_ended else read(self.datapipe)
