@@ -20,7 +20,6 @@ from headrace.errors import ConfigError
 from headrace.files.lists.patterns import is_pattern
 from headrace.files.locations import is_url
 from headrace.sources import Source
-from headrace.sources.tables.ray_data import open_ray_data
 
 from .inputs import DatasetSubject, ItemsSubject, Subject
 from .options import LoaderOptions
@@ -93,6 +92,8 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
             fix=f"give one of them: dataset[{next(iter(dataset), 'train')!r}]",
         )
     if _is_of_module(dataset, "ray.data", "Dataset"):
+        from headrace.sources.tables.ray_data import open_ray_data  # who else loads it, loads all tables
+
         return open_ray_data(
             dataset, is_as_stored=options.collate is None, needs_lengths=options.batching.needs_lengths
         )

@@ -6,7 +6,6 @@ moment. What is not known without work is left out. Names and tags of users are 
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,7 +60,7 @@ class Card:
 
     def _body(self) -> str:
         rows = "".join(f"<tr>{_cell(what, is_name=True)}{_cell(text)}</tr>" for what, text in self.facts)
-        parts = [f"<b>{html.escape(self.title)}</b>", f"<table>{rows}</table>" if rows else "", self._keys_html()]
+        parts = [f"<b>{_escape(self.title)}</b>", f"<table>{rows}</table>" if rows else "", self._keys_html()]
         parts += [f'<div style="margin-left: 1.5em">{part._body()}</div>' for part in self.parts]
         return "".join(parts)
 
@@ -159,9 +158,15 @@ def _bars(lengths: NDArray[Any]) -> str:
     return f'<span style="letter-spacing: -1px" title="histogram of lengths">{sparkline(lengths)}</span>'
 
 
+def _escape(text: str) -> str:
+    import html  # nobody who trains needs it
+
+    return html.escape(text)
+
+
 def _cell(text: str, *, is_name: bool = False) -> str:
     style = "text-align: left; padding-right: 1em" + ("; opacity: 0.7" if is_name else "")
-    return f'<td style="{style}">{html.escape(text)}</td>'
+    return f'<td style="{style}">{_escape(text)}</td>'
 
 
 def _shorten(text: str) -> str:

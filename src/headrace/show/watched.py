@@ -5,7 +5,6 @@ Nothing is shown to a log, by a job in the background, by a worker process, or w
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -36,7 +35,8 @@ def watched_progress(label: str, unit: str) -> Iterator[Callable[[int, int], Non
 
 def is_watched() -> bool:
     """Tell whether a person may be looking at what this process writes to standard error."""
-    if os.environ.get("HEADRACE_PROGRESS") == "0" or multiprocessing.parent_process() is not None:
+    processes = sys.modules.get("multiprocessing")
+    if os.environ.get("HEADRACE_PROGRESS") == "0" or (processes and processes.parent_process() is not None):
         return False
     ipython = sys.modules.get("IPython")
     if ipython is not None and type(ipython.get_ipython()).__name__ == "ZMQInteractiveShell":

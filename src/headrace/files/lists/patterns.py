@@ -12,8 +12,6 @@ from typing import Any
 from headrace.errors import ConfigError, SourceError
 
 from ..fetch.options import FetchOptions
-from ..fetch.ranges import try_often
-from ..fetch.reader import BlockingCalls
 from ..locations import is_url, shown_url
 from .braces import has_braces, list_braces
 
@@ -109,6 +107,9 @@ def glob_url(pattern: str) -> list[str]:
     where = shown_url(pattern)
     if "::" in pattern:
         raise ConfigError("a pattern in a chained URL is not expanded", where=where, fix="name the files one by one")
+    from ..fetch.ranges import try_often  # a loader starts in less time without them
+    from ..fetch.reader import BlockingCalls
+
     calls = BlockingCalls()
     try:
         return try_often(lambda: calls.submit(_glob_store, pattern), where, "list it", _OPTIONS, _ignore)
