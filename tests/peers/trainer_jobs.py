@@ -324,7 +324,7 @@ def save_by_torchtitan(folder: Path, kill_at: int | None, num_steps: int) -> Non
         dp_rank=rank, dp_world_size=world_size, tokenizer=None, seq_len=24, local_batch_size=2, snapshot_every_n_steps=1
     )
     states, path = {"dataloader": loader}, str(folder / "out")
-    if os.path.exists(path):
+    if (folder / "out" / ".metadata").exists():  # the folder alone may be of a rank that is further
         checkpoint.load(states, checkpoint_id=path)
     recorder, batches = Recorder(folder, None), iter(loader)
     for _ in range(num_steps):
