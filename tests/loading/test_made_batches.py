@@ -44,7 +44,9 @@ def test_a_part_of_an_array_is_carried_alone():
     assert len(pickle.dumps(Task(1, 2, indices), 5)) < 200
 
 
-@pytest.mark.parametrize("tags", [[], [""], ["", ""], ["a"], ["a", "ü\ud800"], ["a\0b"], ["\0", "", "x"], [3, b"x"]])
+@pytest.mark.parametrize(
+    "tags", [[], [""], ["", ""], ["a"], ["a", "ü\ud800"], ["a\0b"], ["\0", "", "x"], [3, b"x"], [3]]
+)
 def test_tags_of_any_text_come_out_as_they_were(tags):
     made = pack_made(tags, None, {}, {})
     assert is_made(made)

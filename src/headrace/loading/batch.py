@@ -223,15 +223,15 @@ def pack_made(
     packing: tuple[NDArray[np.int32], ...] | None = None,
 ) -> Made:
     """Return what a worker sends, see `Made`."""
-    sent: str | list[str] | None = tags
-    if tags is not None:
-        try:
-            text = _SEPARATOR.join(tags)
-        except TypeError:  # a class of the user's has tags that are no texts
-            text = ""
-        if text.count(_SEPARATOR) == len(tags) - 1:
-            sent = text
-    return _MARK, sent, kept, arrays, lengths, packing
+    return _MARK, None if tags is None else _joined(tags), kept, arrays, lengths, packing
+
+
+def _joined(tags: list[str]) -> str | list[str]:
+    try:
+        text = _SEPARATOR.join(tags)
+    except TypeError:  # a class of the user's has tags that are no texts
+        return tags
+    return text if text.count(_SEPARATOR) == len(tags) - 1 else tags
 
 
 def is_made(value: Any) -> bool:
