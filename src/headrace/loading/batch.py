@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from headrace.batching.packed_layout import attention_mask, segment_bounds
 from headrace.errors import SourceError, did_you_mean
-from headrace.show.card import Card, layout_of_value
+from headrace.show.card import Card, Shown, layout_of_value
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def _no_idx() -> NDArray[np.int64]:
 
 
 @dataclass(repr=False, eq=False, slots=True, weakref_slot=True)
-class Batch(Mapping[str, Any]):
+class Batch(Shown, Mapping[str, Any]):
     """Arrays of B sequences, by data key: `batch["data"]`.
 
     The arrays are views of shared memory where workers are processes; they stay as they are for as long as anything
@@ -179,7 +179,7 @@ class Batch(Mapping[str, Any]):
         layout = ", ".join(f"{key}: {layout_of_value(value)}" for key, value in self.arrays.items())
         return f"<Batch {self.position} of epoch {self.epoch}, {self.num_seqs} sequences, {layout}>"
 
-    def _repr_html_(self) -> str:
+    def _card(self) -> Card:
         facts = [
             ("place", f"batch {self.position}, step {self.step} of epoch {self.epoch}"),
             ("size", f"{self.num_seqs:,} sequences, {self.num_frames:,} frames, {self.padding_share:.1%} padding"),
@@ -188,7 +188,7 @@ class Batch(Mapping[str, Any]):
             facts.append(("repeat", "fills up the last step: give it no weight"))
         layouts = {key: layout_of_value(value) for key, value in self.arrays.items()}
         lengths = {key: np.asarray(lengths) for key, lengths in self.lengths.items()}
-        return Card("Batch", facts, layouts, lengths).html()
+        return Card("Batch", facts, layouts, lengths)
 
 
 class _NoKeyError(SourceError, KeyError):

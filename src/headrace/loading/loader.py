@@ -19,7 +19,7 @@ from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError, ResumeError, check_count
 from headrace.ranks import Ranks
 from headrace.rng.process import kept_globals
-from headrace.show.card import Card, layout_of
+from headrace.show.card import Card, Shown, layout_of
 from headrace.version import __version__
 
 from .epochs import Epochs, PlannedEpochs, Recipe
@@ -38,7 +38,7 @@ from .torch_args import NOT_GIVEN, NotGiven, take_foreign
 _logger = logging.getLogger("headrace.loading")
 
 
-class DataLoader:
+class DataLoader(Shown):
     """Batches of a dataset, epoch by epoch. Not thread-safe.
 
     Batches are numbered over all ranks: from position b of an epoch, step s on rank r of R is batch `b + s * R + r`.
@@ -504,11 +504,11 @@ class DataLoader:
             fix="make one in the other process, and give it the state_dict() of this one",
         )
 
-    def _repr_html_(self) -> str:
+    def _card(self) -> Card:
         lines = (line.partition(":") for line in self.explain().splitlines())
         facts = [(what, text.strip()) for what, _, text in lines]
         keys = {key: layout_of(spec) for key, spec in self._subject.reading.specs.items()}
-        return Card(type(self).__name__, facts, keys).html()
+        return Card(type(self).__name__, facts, keys)
 
     def __repr__(self) -> str:
         position = f"epoch {self.position.epoch}, batch {self.position.position}"

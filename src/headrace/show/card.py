@@ -119,11 +119,6 @@ def layout_of_value(value: Any) -> str:
     return f"{len(value)} values" if hasattr(value, "__len__") else type(value).__name__
 
 
-def count_text(number: int, what: str) -> str:
-    """Return how many there are, with separators."""
-    return f"{number:,} {what}"
-
-
 def describe_lengths(lengths: NDArray[Any]) -> str:
     """Return the range and the median of lengths; of a long column, of a sample.
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.engine.codec.codec import decode, encode
 from headrace.engine.codec.format import ALIGNMENT
-from headrace.engine.memory.memfd import Mapping, create_memfd, extend_memfd
+from headrace.engine.memory.memfd import Mapping, create_memfd_of
 from headrace.engine.process.channel import MAX_PACKET_BYTES, Channel
 
 from .worker_error import CarriedError
@@ -94,8 +94,7 @@ class _AnswerSlot:
         if num_bytes <= MAX_PACKET_BYTES // 2:
             self.buffer = np.empty(num_bytes, np.uint8)
         else:
-            self.fd = create_memfd("headrace-items")
-            extend_memfd(self.fd, num_bytes)
+            self.fd = create_memfd_of("headrace-items", num_bytes)
             self.buffer = Mapping(self.fd, 0, num_bytes).as_array()
         return 0, self.buffer
 

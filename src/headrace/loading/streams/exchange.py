@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine.memory.arena import ArenaWriter
-from headrace.engine.memory.memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd
+from headrace.engine.memory.memfd import PAGE_BYTES, Mapping, create_memfd, create_memfd_of
 from headrace.engine.process.channel import Channel, close_all
 from headrace.engine.user.ship import ship_payload, split_payload, unship
 from headrace.errors import CacheError, HeadraceError
@@ -73,8 +73,7 @@ class Exchange:
         self._pid = os.getpid()
         self._lines: dict[int, Channel] = {}  # to those who make batches
         self._arenas: dict[int, int] = {}  # of the readers of this run, by how many were started before
-        self._control_fd = create_memfd("headrace-exchange")
-        extend_memfd(self._control_fd, PAGE_BYTES)
+        self._control_fd = create_memfd_of("headrace-exchange", PAGE_BYTES)
         self._words = _words_of(self._control_fd)
 
     def hand_to_reader(self, worker_idx: int) -> Sequence[int]:
