@@ -12,7 +12,7 @@ from ..images.codec import EXTENSIONS as IMAGE_EXTENSIONS
 from ..images.codec import IMAGE_OPTIONS, ImageCodec
 from ..shared.fields import IndexField, NumberField, parse_field
 from ..shared.json_fields import JsonField
-from .members import AudioDecoder, BytesDecoder, ImageDecoder, MemberDecoder, NpyDecoder, NpzDecoder, ValueDecoder
+from .members import BytesDecoder, FileDecoder, MemberDecoder, NpyDecoder, NpzDecoder, ValueDecoder
 
 AUDIO_EXTENSIONS = frozenset(("wav", "flac", "ogg", "oga", "opus", "mp3", "aiff", "aif", "au", "w64", "rf64", "caf"))
 _TEXT_EXTENSIONS = frozenset(("txt", "text", "transcript", "lab", "json", "jsn", "jsonl", "csv", "tsv", "srt", "xml"))
@@ -56,12 +56,12 @@ def parse_members(data_key: str, target: Any) -> MemberDecoder:
     if last in AUDIO_EXTENSIONS:
         _refuse_options(options, _AUDIO_OPTIONS, where)
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate")
-        return AudioDecoder(field, RecordingCodec(features, sample_rate, options.get("channel")))
+        return FileDecoder("audio", field, RecordingCodec(features, sample_rate, options.get("channel")))
     if last in IMAGE_EXTENSIONS:
         _refuse_options(options, ("field", *IMAGE_OPTIONS), where)
         if options.get("mode") == "bytes" and "size" not in options:
             return BytesDecoder(field, is_text=False)
-        return ImageDecoder(field, ImageCodec.parse(f"members .{field}", options))
+        return FileDecoder("image", field, ImageCodec.parse(f"members .{field}", options))
     _refuse_options(options, _VALUE_OPTIONS, where)
     if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
         vocab = _classes_of(options, where)

@@ -1,7 +1,7 @@
 """How the members with one extension become the arrays of one data key.
 
 One class for each way to what a codec gets: `BytesDecoder` (as they are), `ValueDecoder` (a text, a number or a value
-in a JSON object), `NpyDecoder` and `NpzDecoder` (NumPy's formats: one array, or several by name), and `AudioDecoder`;
+in a JSON object), `NpyDecoder` and `NpzDecoder` (NumPy's formats: one array, or several by name), and `FileDecoder`;
 `parse_members` in `fields.py` chooses. Nothing that a member holds is executed, whatever its extension: pickles stay
 bytes.
 """
@@ -131,35 +131,20 @@ class ValueDecoder(MemberDecoder):
         return int(digits)
 
 
-class AudioDecoder(MemberDecoder):
-    """Recordings: samples, or features.
+class FileDecoder(MemberDecoder):
+    """Members that are files with a header of their own: recordings, images.
 
     Args:
+        kind: "audio" or "image".
         ext: The extension.
-        codec: Makes them.
+        codec: Makes samples, features or pixels of them.
     """
 
-    def __init__(self, ext: str, codec: Codec) -> None:
-        super().__init__(ext, codec, ["audio", ext, *codec.identity])
+    def __init__(self, kind: str, ext: str, codec: Codec) -> None:
+        super().__init__(ext, codec, [kind, ext, *codec.identity])
 
     def scan(self, archive: TarBytes, member: Member, where: str) -> int:
-        """Read a header; return the number of samples or frames."""
-        return self.codec.scan(io.BufferedReader(MemberFile(archive, member), 1 << 13), where)
-
-
-class ImageDecoder(MemberDecoder):
-    """Images: pixels.
-
-    Args:
-        ext: The extension.
-        codec: Makes them.
-    """
-
-    def __init__(self, ext: str, codec: Codec) -> None:
-        super().__init__(ext, codec, ["image", ext, *codec.identity])
-
-    def scan(self, archive: TarBytes, member: Member, where: str) -> int:
-        """Read a header; return 1."""
+        """Read a header; return the number of samples or frames, 1 for an image."""
         return self.codec.scan(io.BufferedReader(MemberFile(archive, member), 1 << 13), where)
 
 
