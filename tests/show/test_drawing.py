@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.files.cache.options import format_bytes
 from headrace.show.drawing import (
     draw_bar,
     draw_histogram,
+    format_bytes,
     format_seconds,
     plan_bins,
     quantiles_of,

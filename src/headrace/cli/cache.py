@@ -21,13 +21,13 @@ from headrace.errors import CacheError, SourceError
 from headrace.files.cache.copy import checksum_of
 from headrace.files.cache.entry import EntryKey, EntryRecord, name_of, parse_source_text
 from headrace.files.cache.folder import CacheFolder, EntryState, find_users, is_in_use, record_of, survey
-from headrace.files.cache.options import FileCacheOptions, format_bytes, parse_bytes
+from headrace.files.cache.options import FileCacheOptions, parse_bytes
 from headrace.files.cache.plan import read_distances
 from headrace.files.cache.room import DAY_SECONDS, CacheRoom, Candidate, is_due, order_candidates
 from headrace.files.fetch.fetch import stat_source
 from headrace.files.locations import shown_url
 from headrace.files.locks import LockTable, lock_shared_nowait
-from headrace.show.drawing import format_count, format_seconds
+from headrace.show.drawing import format_bytes, format_count, format_seconds
 from headrace.show.reporters import report_progress
 
 from .console import bold, open_messages, open_output, print_json

@@ -12,9 +12,8 @@ import typer
 
 from headrace.datasets import gathering
 from headrace.errors import ConfigError, SourceError
-from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
-from headrace.show.drawing import format_count, format_seconds
+from headrace.show.drawing import format_bytes, format_count, format_seconds
 from headrace.show.reporters import report_progress
 from headrace.show.watched import PATIENCE_SECONDS
 from headrace.sources import AudioSource

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from headrace.errors import SourceError
-from headrace.files.cache.options import format_bytes
 from headrace.index import CorpusIndex
-from headrace.show.drawing import QUANTILES, draw_histogram, format_count, plan_bins, quantiles_of
+from headrace.show.drawing import QUANTILES, draw_histogram, format_bytes, format_count, plan_bins, quantiles_of
 from headrace.sources import Source
 from headrace.sources.formats import FORMATS, find_format
 from headrace.specs import DataSpec

@@ -7,8 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from headrace.datasets import Dataset
-from headrace.files.cache.options import format_bytes
-from headrace.show.drawing import format_count, format_seconds
+from headrace.show.drawing import format_bytes, format_count, format_seconds
 
 from .console import bold, shorten
 from .tally import EpochTally, derive_stream_digest, sum_tallies

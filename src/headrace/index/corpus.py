@@ -19,8 +19,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError, did_you_mean
 from headrace.files import FileStamp
-from headrace.files.cache.options import format_bytes
 from headrace.show.card import Card, Shown, layout_of
+from headrace.show.drawing import format_bytes
 from headrace.specs import DataSpec
 
 from .lookup import TagTable, find_tags

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
-from headrace.files.cache.options import format_bytes
+from headrace.show.drawing import format_bytes
 
 from .drawing import format_count, format_seconds
 

@@ -14,8 +14,8 @@ import typer
 from rich.console import Console
 
 from headrace.errors import ConfigError, did_you_mean
-from headrace.files.cache.options import format_bytes, parse_bytes
-from headrace.show.drawing import format_count
+from headrace.files.cache.options import parse_bytes
+from headrace.show.drawing import format_bytes, format_count
 from headrace.sources import AudioSource, Source
 from headrace.sources.formats import FORMATS, Format, format_named, format_of_target, register_format
 from headrace.sources.naming.classes import CALLABLE, options_of, resolve_callable

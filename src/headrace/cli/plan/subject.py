@@ -19,12 +19,11 @@ from numpy.typing import NDArray
 from headrace.datasets import Dataset, init_dataset, resolve_class
 from headrace.datasets.base import DistributesFiles
 from headrace.errors import ConfigError
-from headrace.files.cache.options import format_bytes
 from headrace.files.fetch.fetch import is_url
 from headrace.files.lists.sizes import FileTable
 from headrace.files.lists.tree import tree_key, tree_leaves
 from headrace.ranks import Ranks, find_ranks
-from headrace.show.drawing import format_count
+from headrace.show.drawing import format_bytes, format_count
 
 from .amounts import UNKNOWN, Amounts
 

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from headrace.errors import HeadraceError
-from headrace.files.cache.options import format_bytes
-from headrace.show.drawing import draw_bar, format_count
+from headrace.show.drawing import draw_bar, format_bytes, format_count
 
 from ..console import bold
 from .amounts import UNKNOWN, Amounts

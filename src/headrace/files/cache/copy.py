@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import xxhash
 
 from headrace.errors import CacheError
+from headrace.show.drawing import format_bytes
 
 from ..fetch.fetch import SourceChangedError, SourceStat, fetch_to
 from ..fetch.retry import NO_SPACE
@@ -25,7 +26,7 @@ from ..locations import shown_url
 from ..locks import FileLock, StallTimeout, lock_exclusive_nowait, lock_shared_nowait
 from .entry import ON_DISK_OFFSET, EntryKey, EntryRecord, derive_mtime_ns, name_of
 from .folder import CacheFolder, users_of
-from .options import FileCacheOptions, format_bytes
+from .options import FileCacheOptions
 from .room import CacheRoom, Need, Shortage
 
 _STEP_BYTES = 4 << 20

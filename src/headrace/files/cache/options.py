@@ -176,22 +176,6 @@ def parse_bytes(value: int | str, where: str) -> int:
     raise _wrong(where, value, 'a number of bytes, such as 500_000_000_000 or "500 GB"')
 
 
-def format_bytes(num_bytes: float) -> str:
-    """Return a size in decimal units: `12.3 MB`; `rich.filesize.decimal` would make 999,950 bytes `1,000.0 kB`.
-
-    >>> format_bytes(999), format_bytes(12_345_678)
-    ('999 B', '12.3 MB')
-    """
-    if num_bytes < 1000:
-        return f"{num_bytes:.0f} B"
-    units = ["kB", "MB", "GB", "TB"]
-    while True:
-        num_bytes /= 1000
-        unit = units.pop(0)
-        if num_bytes < 999.95 or not units:  # values that would round to 1000.0 are shown in the next unit
-            return f"{num_bytes:.1f} {unit}"
-
-
 def expand_folder(text: str) -> str:
     """Return a path with `$NAME`, `${NAME}` and a leading `~` replaced, absolute.
 

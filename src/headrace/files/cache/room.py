@@ -19,11 +19,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headrace.errors import CacheError
+from headrace.show.drawing import format_bytes
 
 from ..locks import FileLock, LockTable, StallTimeout, describe_holders, lock_exclusive_nowait
 from .entry import EntryKey
 from .folder import CacheFolder, DiskSpace, EntryState, is_in_use, survey, users_of
-from .options import FileCacheOptions, format_bytes
+from .options import FileCacheOptions
 from .plan import read_distances
 
 DAY_SECONDS = 24 * 3600.0
