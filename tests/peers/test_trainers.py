@@ -71,6 +71,12 @@ def test_a_training_goes_on_with_fewer_processes(tmp_path):
 
 
 @pytest.mark.slow
+def test_accelerate_divides_a_loader_like_torchs_and_its_position_is_saved(tmp_path):
+    pytest.importorskip("accelerate")
+    jobs.run_ranks(jobs.read_by_accelerate, tmp_path, 2)
+
+
+@pytest.mark.slow
 def test_the_step_of_the_trainer_of_transformers_is_compared_with_that_of_the_loader(tmp_path):
     pytest.importorskip("transformers")
     train = jobs.train_by_transformers

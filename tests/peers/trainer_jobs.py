@@ -308,6 +308,54 @@ def train_by_accelerate(
     accelerator.end_training()
 
 
+def read_by_accelerate(folder: Path, kill_at: int | None) -> None:
+    """Compare a `headrace.torch.DataLoader` that accelerate divides with one of torch's, and resume it in mid-epoch."""
+    import pytest
+    import torch
+    from accelerate import Accelerator
+    from torch.utils import data
+
+    from headrace import ConfigError, ResumeError
+    from headrace.adapters.accelerate import prepare_loader
+    from headrace.torch import DataLoader
+
+    class Stream(data.IterableDataset):
+        def __iter__(self):
+            return iter(range(22))
+
+    del kill_at
+    accelerator = Accelerator(cpu=True)
+
+    def make(kind):
+        torch.manual_seed(1)
+        return kind(data.TensorDataset(torch.rand(22, 1), torch.arange(22)), 4, shuffle=True, num_workers=1)
+
+    of_torch = accelerator.prepare(make(data.DataLoader))
+    expected = [[numbers.tolist() for _, numbers in of_torch] for _ in range(3)]
+    loader = prepare_loader(accelerator, make(DataLoader))
+    assert type(loader.base_dataloader) is DataLoader
+    given = []
+    for epoch in range(3):
+        given.append([])
+        for step, (_, numbers) in enumerate(loader):
+            given[-1].append(numbers.tolist())
+            if (epoch, step) == (1, 1):
+                accelerator.save_state(str(folder / "out"))
+    assert given == expected
+    accelerator.load_state(str(folder / "out"))
+    assert [numbers.tolist() for _, numbers in loader] == expected[1][2:]
+    assert [numbers.tolist() for _, numbers in loader] == expected[2]
+    (states,) = accelerator._custom_objects
+    saved = states.state_dict()
+    assert len(saved["ranks"]) == accelerator.num_processes == 2
+    with pytest.raises(ResumeError, match="saved by 1 processes, and there are 2"):
+        states.load_state_dict({"ranks": saved["ranks"][:1]})
+    with pytest.raises(ConfigError, match="read all batches in one process"):
+        prepare_loader(accelerator, DataLoader(Stream(), 4))
+    loader.base_dataloader.close()
+    accelerator.end_training()
+
+
 def save_by_torchtitan(folder: Path, kill_at: int | None, num_steps: int) -> None:
     """Take some steps from a loader of torchtitan, from its checkpoint if there is one, and save another."""
     import torch

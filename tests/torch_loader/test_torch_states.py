@@ -262,3 +262,21 @@ def test_it_shows_itself_in_one_line_and_as_html():
     loader = DataLoader(list(range(5)), batch_size=2, num_workers=2)
     assert repr(loader) == "<headrace.torch.DataLoader: dataset list, batch_size 2, 2 workers>"
     assert "2 workers" in loader._repr_html_()
+
+
+def test_nothing_is_left_of_an_epoch_whose_last_batch_was_given_and_a_log_line_says_so(caplog):
+    def make():
+        return DataLoader(DATASET, 5, shuffle=True, generator=torch.Generator().manual_seed(2))
+
+    loader = make()
+    batches = iter(loader)
+    for _ in range(len(loader)):
+        next(batches)
+    state = loader.state_dict()
+    assert next(batches, None) is None
+    again = make()
+    again.load_state_dict(state)
+    assert list(again) == []
+    assert "after the last batch of its epoch" in caplog.text
+    following, expected = ([numbers.tolist() for numbers, *_ in one] for one in (again, loader))
+    assert following == expected

@@ -7,26 +7,42 @@ are applied there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, ResumeError
 
 try:
     from accelerate import Accelerator
-    from accelerate.data_loader import DataLoaderStateMixin
+    from accelerate.data_loader import DataLoaderDispatcher, DataLoaderStateMixin
     from accelerate.state import GradientState
+    from accelerate.utils import gather_object
+    from torch.utils.data import IterableDataset
 except ImportError as error:
     raise ConfigError(
         "headrace.adapters.accelerate needs accelerate", fix="pip install 'headrace[accelerate]'"
     ) from error
 
 from headrace.loading import DataLoader
+from headrace.torch import DataLoader as DropInLoader
 
 from .torch import TorchLoader
 from .trainers import EpochLoader, check_divided, device_for_copies
 
 __all__ = ["AccelerateLoader", "prepare_loader", "track_ends"]
+
+# Of torch's loader, besides the dataset and what decides the batches.
+_ARGUMENTS = (
+    "num_workers",
+    "collate_fn",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "generator",
+    "prefetch_factor",
+    "persistent_workers",
+)
 
 
 class AccelerateLoader(EpochLoader):
@@ -37,24 +53,86 @@ class AccelerateLoader(EpochLoader):
         return track_ends(self.run_epoch())
 
 
-def prepare_loader(accelerator: Accelerator, loader: DataLoader | TorchLoader) -> AccelerateLoader:
+def prepare_loader(accelerator: Accelerator, loader: DataLoader | TorchLoader | DropInLoader) -> Any:
     """Return a loader for a training loop with accelerate: tensors on its device, saved and loaded with its state.
 
-    It may be given to `accelerator.prepare`, which leaves it as it is. `accelerator.save_state` saves its position and
-    `load_state` restores it: call this in the same order in each run, before `load_state`. `AccelerateLoader.epoch`
-    tells where to go on.
+    `accelerator.save_state` saves its position and `load_state` restores it: call this in the same order in each run,
+    before `load_state`.
 
     Args:
         accelerator: The `Accelerator`.
-        loader: The loader; its ranks are those of the processes that accelerate has started.
+        loader: The loader; its ranks are those of the processes that accelerate has started. Or a
+            `headrace.torch.DataLoader`, which accelerate divides among the processes.
+
+    Returns:
+        An `AccelerateLoader`, whose `epoch` tells where to go on; `accelerator.prepare` leaves it as it is. Of a
+        `headrace.torch.DataLoader`, what `accelerator.prepare` returns for one of torch's, with Headrace's workers.
 
     Raises:
-        ConfigError: The loader takes it that there are more processes, or fewer.
+        ConfigError: The loader takes it that there are more processes, or fewer; or accelerate is to read batches in
+            one process for all.
     """
+    if isinstance(loader, DropInLoader):
+        return _prepare_drop_in(accelerator, loader)
     prepared = AccelerateLoader(loader, device_for_copies(accelerator.device))
     check_divided(prepared, accelerator.num_processes, "accelerate")
     accelerator.register_for_checkpointing(prepared)
     return prepared
+
+
+def _prepare_drop_in(accelerator: Accelerator, loader: DropInLoader) -> Any:
+    """Have accelerate divide a loader as it divides torch's, and give what it has made our workers and position."""
+    prepared = accelerator.prepare_data_loader(loader)
+    if isinstance(prepared, DataLoaderDispatcher):
+        raise ConfigError(
+            "accelerate would read all batches in one process, and send them to the others",
+            where="dispatch_batches, which it takes for an IterableDataset unless it is told otherwise",
+            fix="Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))",
+        )
+    of_torch = prepared.base_dataloader
+    arguments = {name: getattr(of_torch, name) for name in _ARGUMENTS}
+    if isinstance(of_torch.dataset, IterableDataset):
+        arguments |= {"batch_size": of_torch.batch_size, "drop_last": of_torch.drop_last}
+    elif of_torch.batch_sampler is None:
+        arguments |= {"batch_size": None, "sampler": of_torch.sampler}
+    else:
+        arguments["batch_sampler"] = of_torch.batch_sampler
+    prepared.base_dataloader = DropInLoader(of_torch.dataset, **arguments)
+    prepared.base_dataloader.engine_options = loader.engine_options
+    loader.close()  # it has had a process import torch
+    accelerator.register_for_checkpointing(_StatesOfRanks(accelerator, prepared))
+    return prepared
+
+
+class _StatesOfRanks:
+    """The positions of a loader on all ranks, each of which has a sampler of its own; accelerate saves one for all.
+
+    Args:
+        accelerator: Knows the ranks.
+        loader: That of this rank.
+    """
+
+    def __init__(self, accelerator: Accelerator, loader: Any) -> None:
+        self._accelerator, self._loader = accelerator, loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all of them: on each rank at once, as accelerate does."""
+        return {"ranks": gather_object([self._loader.state_dict()])}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from that of this rank.
+
+        Raises:
+            ResumeError: There were more ranks, or fewer.
+        """
+        states, num_ranks = state["ranks"], self._accelerator.num_processes
+        if len(states) != num_ranks:
+            raise ResumeError(
+                f"the state of a headrace.torch.DataLoader was saved by {len(states)} processes, and there are "
+                f"{num_ranks}",
+                fix="resume with as many; or train on a headrace.DataLoader, which resumes on any number",
+            )
+        self._loader.load_state_dict(states[self._accelerator.process_index])
 
 
 class _LoaderState(DataLoaderStateMixin):  # type: ignore[misc, unused-ignore]

@@ -8,6 +8,7 @@ state can be saved at any batch (`state.py`).
 from __future__ import annotations
 
 import functools
+import logging
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
@@ -32,6 +33,7 @@ from headrace.show.card import Card, Shown
 from .state import FORMAT, Generators, TorchState, encode_index, encode_states, process_generators
 from .work import Draws, MapTask, StreamPass, TorchWork, added_collate_fns
 
+_logger = logging.getLogger("headrace.torch")
 _PRELOAD = ("torch",)
 _TORCH_PREFETCH = 2  # what torch takes where nobody has said it
 
@@ -221,7 +223,10 @@ class _Progress:
                 "the epoch of the state, and let a sampler of your own draw from its generator",
             )
         first = next(indices, self)  # a sampler that draws its order does so now, as it did then
-        return iter(()) if first is self else chain((first,), indices)
+        if first is not self:
+            return chain((first,), indices)
+        _logger.warning("the state was saved after the last batch of its epoch: nothing is left of it to iterate over")
+        return iter(())
 
 
 class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]

@@ -24,6 +24,7 @@ from headrace.errors import ResumeError
 from headrace.rng.process import kept_globals
 
 FORMAT = 1
+_ADDED = {"_iterator_finished"}  # what accelerate notes for itself in the state that it was given
 
 
 class TorchState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -69,7 +70,7 @@ class TorchState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ResumeError: It is no state of this class, or not as it was saved.
         """
         try:
-            loaded = msgspec.convert(dict(state), cls)
+            loaded = msgspec.convert({name: value for name, value in state.items() if name not in _ADDED}, cls)
         except (TypeError, ValueError) as error:
             raise ResumeError(
                 f"this is no state of a headrace.torch.DataLoader: {error}",
@@ -91,8 +92,7 @@ class Generators:
     """
 
     def __init__(self, loader: Any) -> None:
-        samplers = [loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)]
-        found = [loader.generator, *(getattr(sampler, "generator", None) for sampler in samplers)]
+        found = [loader.generator, *(getattr(sampler, "generator", None) for sampler in _samplers_of(loader))]
         own = {id(one): one for one in found if isinstance(one, torch.Generator)}
         self._own = list(own.values())
         says_order = loader.batch_sampler if loader.batch_sampler is not None else loader.sampler
@@ -120,6 +120,18 @@ class Generators:
             )
         for one, state in zip(self._own, states, strict=True):
             one.set_state(_tensor_of(state))
+
+
+def _samplers_of(loader: Any) -> list[Any]:
+    """Return the samplers of a loader, and those that they are made of, such as what accelerate divides."""
+    found: list[Any] = []
+    remaining = [loader.sampler, loader.batch_sampler]
+    while remaining:
+        sampler = remaining.pop(0)
+        if sampler is not None and not any(sampler is one for one in found):
+            found.append(sampler)
+            remaining += [getattr(sampler, "sampler", None), getattr(sampler, "batch_sampler", None)]
+    return found
 
 
 def _draws_from_own(sampler: Any) -> bool:
