@@ -131,9 +131,12 @@ class Supervisor:
         """
         if isinstance(event, Done | Failed):
             return self.handle_answers((event,))
-        if self._over or (self._fatal is not None and not isinstance(event, ResultRequested)):
+        if self._over or (self._fatal is not None and type(event) is not ResultRequested):
             self.workers_are_lost |= isinstance(event, Exited | SetupFailed)
             return []
+        if type(event) is ResultRequested:
+            self._wanted = True
+            return self._decide([])
         actions = _HANDLERS[type(event)](self, event)
         return actions if type(event) is Resized else self._decide(actions)  # it may come while a payload is pulled
 
@@ -230,10 +233,6 @@ class Supervisor:
         return assignments
 
     # --- handing over ---
-
-    def _on_result_requested(self, _event: ResultRequested) -> list[Action]:
-        self._wanted = True
-        return []
 
     def _decide(self, actions: list[Action]) -> list[Action]:
         """Add to the actions what follows from the state that an event has led to."""
@@ -474,7 +473,6 @@ def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
 
 
 _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
-    ResultRequested: Supervisor._on_result_requested,
     Silent: Supervisor._on_silent,
     Ready: Supervisor._on_sign_of_life,
     Beat: Supervisor._on_sign_of_life,

@@ -223,15 +223,15 @@ def pack_made(
     packing: tuple[NDArray[np.int32], ...] | None = None,
 ) -> Made:
     """Return what a worker sends, see `Made`."""
-    return _MARK, None if tags is None else _joined(tags), kept, arrays, lengths, packing
-
-
-def _joined(tags: list[str]) -> str | list[str]:
-    try:
-        text = _SEPARATOR.join(tags)
-    except TypeError:  # a class of the user's has tags that are no texts
-        return tags
-    return text if text.count(_SEPARATOR) == len(tags) - 1 else tags
+    told: str | list[str] | None = tags
+    if tags is not None:
+        try:
+            joined = _SEPARATOR.join(tags)
+        except TypeError:  # a class of the user's has tags that are no texts
+            joined = None
+        if joined is not None and joined.count(_SEPARATOR) == len(tags) - 1:
+            told = joined
+    return _MARK, told, kept, arrays, lengths, packing
 
 
 def is_made(value: Any) -> bool:

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import WorkerInfo, is_in_place, note_item, note_items, skip_item
+from headrace.engine import WorkerInfo, is_in_place, note_item, note_together, skip_item
 from headrace.errors import CacheError
 from headrace.order import Order
 from headrace.sources import MapSource, Source, confirm_reads
@@ -266,7 +266,7 @@ class PartsReader:
         indices = wanted.indices
         try:
             tags = source.tags_of(indices)
-            note_items(tags, wanted.epoch if told_epoch is None else told_epoch)(-1)
+            note_together(tags, wanted.epoch if told_epoch is None else told_epoch)
             return tags, indices.tolist(), None, read_columns(source, indices)
         except CacheError:  # no room for them: they would not take less one by one
             raise
