@@ -24,6 +24,7 @@ from .iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
 from .options import LoaderOptions
 from .plan import EpochPlan, NoLengthError, PlanRecipe, Progress
 from .plan_cache import is_worth_keeping, table_name
+from .shapes import BatchShapes, shapes_of
 from .state import digest_text
 from .steps import EpochRun, check_position, steps_of
 from .work import BatchWork, WorkOptions
@@ -191,6 +192,14 @@ class Epochs(ABC):
     def progress(self) -> tuple[int, Progress]:
         """Return the epoch that was begun last, and what was planned of it so far."""
 
+    def shapes(self, epoch: int, max_batches: int) -> BatchShapes:  # noqa: ARG002
+        """Return the shapes of the first batches of an epoch, see `DataLoader.batch_shapes`.
+
+        Raises:
+            ConfigError: They are not known before the epoch is read.
+        """
+        raise _no_shapes(f"a stream is planned while it is read, also in epoch {epoch}", self._subject.name)
+
     def digests(self, epoch: int) -> dict[str, str]:
         """Return what a position of an epoch is a position of, part by part; see `LoaderState`."""
         recipe, subject = self._recipe, self._subject
@@ -299,6 +308,15 @@ class PlannedEpochs(Epochs):
         first = num_batches - Steps(num_batches, ranks.rank, ranks.world_size).num_dropped
         return counts + PlanCounts(remainder=plan.num_pieces_from(first))
 
+    def shapes(self, epoch: int, max_batches: int) -> BatchShapes:
+        """Plan the batches, whether or not batching itself needs the lengths."""
+        recipe, subject = self._recipe, self._subject
+        if not subject.knows_lengths(recipe.needs.data_key):
+            raise _no_shapes("the lengths are not known", subject.name)
+        with recipe.ordering(subject, epoch):
+            order = subject.start(epoch, replace(recipe.needs, lengths=True))
+        return shapes_of(EpochPlan(order, recipe.plan), recipe.plan.batching, max_batches)
+
     def num_filtered(self) -> tuple[int, int] | None:
         """Ask the plan."""
         return None if self.plan is None else self.plan.num_filtered
@@ -313,6 +331,14 @@ class PlannedEpochs(Epochs):
         if plan is None:
             return 0, Progress()
         return plan.epoch, Progress(plan.num_planned, str(plan.num_windows), plan.counts)
+
+
+def _no_shapes(why: str, name: str) -> ConfigError:
+    return ConfigError(
+        f"the shapes of batches are not known before they are read: {why}",
+        where=name,
+        fix="for a MapDataset give lengths=, or a method get_seq_len; of a stream see padding_share of each batch",
+    )
 
 
 def is_of_headrace(policy: object) -> bool:

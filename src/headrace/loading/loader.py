@@ -28,7 +28,7 @@ from .iterate import BatchIterator, Begun, Consumer, LoaderEpoch, LoaderPosition
 from .loader_ranks import LoaderRanks, compare_cards, fingerprint
 from .opening import open_subject
 from .options import CheckRanks, LoaderOptions, Remainder
-from .shapes import MAX_BATCHES, BatchShapes, shapes_of
+from .shapes import MAX_BATCHES, BatchShapes
 from .state import FORMAT, LoaderState
 from .steps import Agree
 from .streams.epochs import StreamEpochs
@@ -413,7 +413,7 @@ class DataLoader(Shown):
             ConfigError: It is a stream, or the lengths are not known without reading.
         """
         number = self._consumer.position.epoch if epoch is None else check_count("epoch", epoch, minimum=1)
-        return shapes_of(self._runs, self._subject, self._recipe, number, max_batches)
+        return self._runs.shapes(number, max_batches)
 
     # --- state ---
 
