@@ -7,12 +7,11 @@ written for RETURNN answers, too. Ours answer more of them, or for less. An obje
 from __future__ import annotations
 
 import copy
-import dataclasses
 import operator
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,10 +23,7 @@ from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, opt
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
 from .reading.reader import Reader
-
-if TYPE_CHECKING:
-    from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
-    from headrace.files.lists.tree import FileTree
+from .workers import DistributesFiles, Workers
 
 # Options that may be set on an object, besides those of the order: a copy has them, too.
 _PLAIN_OPTIONS = (
@@ -43,23 +39,6 @@ _ways_of = operator.attrgetter("load_seqs", "get_seq", "get_data", "get_tag")
 _orders_of = operator.attrgetter(
     "init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch"
 )
-
-
-class DistributesFiles(Protocol):
-    """A dataset whose epochs are made of files, see `DistributeFilesDataset`."""
-
-    @property
-    def files(self) -> list[FileTree]:
-        """All files."""
-
-    def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:
-        """Return the files of a sub-epoch, of one rank."""
-
-    def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
-        """Return how many sequences these have, if they were counted."""
-
-    def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Count the sequences of all files."""
 
 
 class Dataset(ForeignAnswers):
@@ -384,43 +363,6 @@ class Dataset(ForeignAnswers):
     def _new_reader(self) -> Reader:
         """Return what reads any sequence, where no class of the user's own reads in another way."""
         return EpochReader(self)
-
-
-@dataclasses.dataclass(frozen=True)
-class Workers:
-    """The workers that a user asked for at a dataset, and what is left of it without them.
-
-    Attributes:
-        owner: The class that they were asked for at, for messages.
-        num_workers: How many; 0 if this process does their work.
-        dataset: What they read, in this process; `None` if there is no such thing.
-        config: Of what they read: a config, or the dataset itself.
-        is_same_without: Whether the stream is that of `dataset`: then only one of two readers should have workers.
-        num_shards: Into how many shards they divide what they read; 1 if any of them may read any sequence.
-        is_inline: Whether the work is done in the thread of the reader.
-        executor: "process", "thread" or "inline"; `None`: nobody said.
-        worker_init: Called in each.
-        engine_options: What to do about errors, deaths and stalls.
-        max_bytes: Limit of the shared memory of each.
-        buffer_size: How many sequences a worker may be ahead; `None`: nobody said.
-        sharding_method: See `MultiProcDataset`; `None` for other classes.
-        report: Where the time went so far, and what was skipped; `None` before they were started.
-    """
-
-    owner: str
-    num_workers: int
-    dataset: Dataset | None = None
-    config: Any = None
-    is_same_without: bool = False
-    num_shards: int = 1
-    is_inline: bool = False
-    executor: str | Executor | None = None
-    worker_init: Callable[[WorkerInfo], None] | None = None
-    engine_options: EngineOptions | None = None
-    max_bytes: int | None = None
-    buffer_size: int | None = None
-    sharding_method: str | None = None
-    report: EngineReport | None = None
 
 
 def _rebuild(cls: type[Dataset], args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, Any]) -> Dataset:

@@ -20,13 +20,13 @@ from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
 from .inputs import EpochOrder, PlanNeeds, Subject
-from .iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
+from .iterate import CloseableRun, LoaderPosition
 from .options import LoaderOptions
 from .plan import EpochPlan, NoLengthError, PlanRecipe, Progress
 from .plan_cache import is_worth_keeping, table_name
 from .shapes import BatchShapes, shapes_of
 from .state import digest_text
-from .steps import EpochRun, check_position, steps_of
+from .steps import Arrivals, EpochRun, PlannedArrivals, check_position, steps_of
 from .work import BatchWork, WorkOptions
 
 

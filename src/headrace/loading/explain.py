@@ -14,7 +14,7 @@ from headrace.ranks import Ranks
 
 from .epochs import Epochs, Recipe
 from .inputs import Subject
-from .iterate import LoaderPosition
+from .iterate import BatchIterator, LoaderPosition
 from .loader_ranks import LoaderRanks
 
 _logger = logging.getLogger("headrace.loading")
@@ -70,6 +70,13 @@ class Explainer:
                 self._said.add(reason)
                 name, counted = self._subject.name + where, map("{:,}".format, counts)
                 _logger.info("%s: a filter leaves out %s of %s sequences%s", name, *counted, further)
+
+    def log_event(self, iterator: BatchIterator) -> None:
+        """Log what is known by the first batch of an iterator, or by its end."""
+        self.log_left_out()
+        begun = iterator.begun
+        if begun is not None and iterator.is_over and not iterator.has_delivered and not begun.position.position:
+            self.log_no_batch(begun.position.epoch, begun.ranks)
 
     def log_no_batch(self, epoch: int, ranks: Ranks) -> None:
         """Log that this rank had no batch in an epoch.

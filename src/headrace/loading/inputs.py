@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import WINDOW_SEQS
-from headrace.datasets.base import Dataset, Workers
+from headrace.datasets.base import Dataset
 from headrace.datasets.corpus import Corpus, LengthsOf
+from headrace.datasets.workers import Workers
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 from headrace.specs import DataSpec

@@ -6,8 +6,6 @@ workers make it (`epochs.py`, `work.py`), the state says where the consumer is (
 
 from __future__ import annotations
 
-import logging
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -16,16 +14,15 @@ from typing import Any, NoReturn, Self
 from headrace.batching import Batching, BatchOrder, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.memory.lease import MemoryWatcher
-from headrace.errors import ConfigError, HeadraceError, ResumeError, check_count
+from headrace.errors import ConfigError, ResumeError, check_count
 from headrace.ranks import Ranks
 from headrace.rng.process import kept_globals
 from headrace.show.card import Card, Shown, layout_of
-from headrace.version import __version__
 
 from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
-from .iterate import BatchIterator, Begun, Consumer, LoaderEpoch, LoaderPosition
-from .loader_ranks import LoaderRanks, compare_cards, fingerprint
+from .iterate import BatchIterator, Begun, Iterations, LoaderEpoch, LoaderPosition
+from .loader_ranks import LoaderRanks, RankCheck
 from .opening import open_subject
 from .options import CheckRanks, LoaderOptions, Remainder
 from .shapes import MAX_BATCHES, BatchShapes
@@ -34,8 +31,6 @@ from .steps import Agree
 from .streams.epochs import StreamEpochs
 from .streams.input import StreamSubject
 from .torch_args import NOT_GIVEN, NotGiven, take_foreign
-
-_logger = logging.getLogger("headrace.loading")
 
 
 class DataLoader(Shown):
@@ -187,15 +182,15 @@ class DataLoader(Shown):
             self._runs = StreamEpochs(subject, self._recipe)
         else:
             self._runs = PlannedEpochs(subject, self._recipe)
-        self._epoch = 1  # the next one to be iterated over
-        self._resumed: LoaderPosition | None = None
-        self._consumer = Consumer(LoaderPosition(1))
-        self._current: weakref.ref[BatchIterator] | None = None  # the last that was asked for a batch
-        self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
-        self._is_agreed = options.check_ranks is None
+        self._rank_check = RankCheck(options, subject)
         self._explainer = Explainer(subject, self._recipe, self._runs, self._ranks)
-        self._is_closed = False
-        self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
+        self._iterations = Iterations(  # they hold no loader: one that is dropped is no garbage cycle
+            partial(_begin_run, options, self._runs, self._ranks, self._rank_check, self._explainer),
+            self._ranks.settle,
+            self._explainer.log_event,
+            self._runs.engine.watch_memory,
+            self._recipe.data_key,
+        )
 
     # --- iteration ---
 
@@ -245,7 +240,7 @@ class DataLoader(Shown):
 
         The epoch is used up by its first batch, not by this: an iterator that was asked for nothing has no effect.
         """
-        return self._begin(None)
+        return self._iterations.begin(None)
 
     def epochs(self, first: int | None = None, last: int | None = None) -> Iterator[LoaderEpoch]:
         """Return the epochs one after the other, each to be iterated over.
@@ -261,9 +256,9 @@ class DataLoader(Shown):
         return self._epochs(first, last)
 
     def _epochs(self, first: int | None, last: int | None) -> Iterator[LoaderEpoch]:
-        epoch = self._epoch if first is None or self._resumed is not None else first
+        epoch = self._iterations.first_epoch(first)
         while last is None or epoch <= last:
-            yield LoaderEpoch(epoch, self._begin, self.num_steps)
+            yield LoaderEpoch(epoch, self._iterations.begin, self.num_steps)
             epoch += 1
 
     def set_epoch(self, epoch: int) -> None:
@@ -279,105 +274,7 @@ class DataLoader(Shown):
                 "set_epoch: epochs are numbered from 1, got 0",
                 fix="give epoch + 1, if yours begin at 0; trainers count so, and have adapters: headrace.adapters",
             )
-        self._epoch = check_count("set_epoch: epoch", epoch, minimum=1)
-        if self._resumed is not None and self._resumed.epoch != epoch:
-            _logger.warning(
-                "set_epoch(%d) gives up the loaded position: batch %d of epoch %d",
-                epoch,
-                self._resumed.position,
-                self._resumed.epoch,
-            )
-            self._resumed = None
-        if self._live() is None:
-            self._consumer.position = self._resumed or LoaderPosition(self._epoch)
-
-    def _begin(self, epoch: int | None) -> BatchIterator:
-        """Return an iterator over an epoch, None: over the one that is next when it is asked for its first batch."""
-        if self._is_closed:
-            raise HeadraceError("this loader is closed", fix="make a new one")
-        begun = None
-        if self._live() is None:
-            position = self._position_of(epoch)
-            if epoch is not None and self._consumer.position.epoch != epoch:
-                self._consumer.position = position
-            waiting = self._take_waiting()
-            begun = waiting if waiting is not None and waiting.position == position else self._begin_run(position)
-        start = partial(self._start, epoch, self._is_watched_next)
-        iterator = BatchIterator(start, self._consumer, self._note, self._recipe.data_key, begun)
-        self._is_watched_next = False
-        if begun is not None:
-            self._waiting = weakref.ref(iterator)
-        return iterator
-
-    def _start(self, epoch: int | None, is_watched: bool, iterator: BatchIterator) -> Begun:
-        """Return what an iterator iterates over, which is asked for its first batch; all others are over."""
-        if self._is_closed:
-            raise HeadraceError("this loader is closed", fix="make a new one")
-        position, ranks = self._position_of(epoch), self._ranks.settle()
-        live = self._live()
-        if live is not None:
-            live.supersede("another iteration over the same loader has begun")
-        begun = iterator.give_up_begun()
-        if begun is None or begun.position != position or begun.ranks != ranks:
-            self._take_waiting()
-            begun = self._begin_run(position)
-        if not is_watched:
-            self._runs.engine.watch_memory(None)
-        self._waiting, self._current = None, weakref.ref(iterator)
-        return begun
-
-    def _position_of(self, epoch: int | None) -> LoaderPosition:
-        number = self._epoch if epoch is None else epoch
-        resumed = self._resumed
-        return LoaderPosition(number) if resumed is None or resumed.epoch != number else resumed
-
-    def _begin_run(self, position: LoaderPosition) -> Begun:
-        ranks = self._ranks.look_up()
-        self._agree(position, ranks)
-        run, arrivals = self._runs.begin(position, ranks)
-        self._explainer.log_filtered(position.epoch)
-        return Begun(position, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
-
-    def _take_waiting(self) -> Begun | None:
-        """Return what has begun for an iterator that was not asked for a batch yet; it will have to begin by itself."""
-        waiting = None if self._waiting is None else self._waiting()
-        self._waiting = None
-        return None if waiting is None or waiting.is_over else waiting.give_up_begun()
-
-    def _note(self, iterator: BatchIterator) -> None:
-        """Take note that an iterator has its first batch, or is at its end."""
-        assert iterator.begun is not None
-        begun = iterator.begun.position
-        if not iterator.has_delivered:
-            self._epoch, self._resumed = begun.epoch + 1, None
-        self._explainer.log_left_out()
-        if iterator.is_over and not iterator.has_delivered and not begun.position:
-            self._explainer.log_no_batch(begun.epoch, iterator.begun.ranks)
-
-    def _agree(self, position: LoaderPosition, ranks: Ranks) -> None:
-        """Compare with the other ranks, once; see `loader_ranks.py`."""
-        check_ranks, options = self._options.check_ranks, self._options
-        if self._is_agreed or check_ranks is None:
-            return
-        digests = self._runs.digests(position.epoch)
-        if self._subject.num_shards > 1:
-            for part in ("order", "lengths"):  # each rank has its own
-                digests.pop(part, None)
-        parts = {
-            "version": __version__,
-            "epoch": position.epoch,
-            "position": position.position,
-            "remainder": options.remainder,
-            "steps_per_epoch": options.steps_per_epoch,
-            "agree_every": options.agree_every,
-            **digests,
-        }
-        compare_cards(check_ranks(fingerprint(parts, ranks)), ranks)
-        self._is_agreed = True
-
-    def _live(self) -> BatchIterator | None:
-        iterator = None if self._current is None else self._current()
-        return None if iterator is None or iterator.is_over else iterator
+        self._iterations.set_epoch(check_count("set_epoch: epoch", epoch, minimum=1))
 
     def __len__(self) -> int:
         """Return the number of steps of a whole epoch on this rank: of the current epoch, or else of the next.
@@ -385,7 +282,7 @@ class DataLoader(Shown):
         It plans the whole epoch, 0.1 to 1 us a sequence, once for each epoch (of a large corpus, once on each machine,
         see `plan_cache.py`); the batches come without it.
         """
-        return self.num_steps(self._consumer.position.epoch)
+        return self.num_steps(self.position.epoch)
 
     def num_steps(self, epoch: int, position: int = 0) -> int:
         """Return the number of steps of an epoch on this rank, from a position on."""
@@ -412,7 +309,7 @@ class DataLoader(Shown):
         Raises:
             ConfigError: It is a stream, or the lengths are not known without reading.
         """
-        number = self._consumer.position.epoch if epoch is None else check_count("epoch", epoch, minimum=1)
+        number = self.position.epoch if epoch is None else check_count("epoch", epoch, minimum=1)
         return self._runs.shapes(number, max_batches)
 
     # --- state ---
@@ -423,7 +320,7 @@ class DataLoader(Shown):
         JSON data of less than 1 KB, the same on every rank between two steps. O(1), but for the first digest of a
         corpus in memory, and the first one in an epoch of lengths that a class of your own tells.
         """
-        return self.state_at(self._consumer.position)
+        return self.state_at(self.position)
 
     def state_at(self, position: LoaderPosition) -> dict[str, Any]:
         """Return the state of a position, for readers ahead of their consumer, which keep `position` of each batch."""
@@ -433,12 +330,12 @@ class DataLoader(Shown):
     @property
     def position(self) -> LoaderPosition:
         """The position of the consumer."""
-        return self._consumer.position
+        return self._iterations.consumer.position
 
     @property
     def is_iterating(self) -> bool:
         """Whether there is an iterator that was asked for a batch, and is not at its end."""
-        return self._live() is not None
+        return self._iterations.live() is not None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where a state was saved: the next iteration gives the rest of its epoch, then the next epochs.
@@ -449,17 +346,16 @@ class DataLoader(Shown):
             ResumeError: The state is of another dataset, order, batching, seed or recipe version, which is named; or it
                 comes too late, after an iteration has begun.
         """
-        if self._live() is not None:
+        if self.is_iterating:
             raise ResumeError(
                 "load_state_dict comes too late: an iteration over this loader has begun",
-                where=f"epoch {self._consumer.position.epoch}, batch {self._consumer.position.position}",
+                where=f"epoch {self.position.epoch}, batch {self.position.position}",
                 fix="load the state before the first batch, or finish or drop the iterator first",
             )
         loaded = LoaderState.of_dict(state)
         loaded.check_digests(self._runs.digests(loaded.epoch))
-        self._resumed = self._consumer.position = LoaderPosition(loaded.epoch, loaded.position, loaded.window)
-        self._epoch = loaded.epoch
-        self._is_agreed = False
+        self._iterations.resume(LoaderPosition(loaded.epoch, loaded.position, loaded.window))
+        self._rank_check.ask_again()
 
     # --- what happens, and the end ---
 
@@ -474,20 +370,15 @@ class DataLoader(Shown):
         It is told until the end of the next iteration, or of the one that is under way: whoever iterates without a
         watcher of his own gets batches in ordinary memory.
         """
-        self._runs.engine.watch_memory(watcher)
-        self._is_watched_next = watcher is not None
+        self._iterations.watch_next(watcher)
 
     def explain(self) -> str:
         """Return a text about what is loaded, how, and what was left out so far."""
-        return self._explainer.explain(self._consumer.position)
+        return self._explainer.explain(self.position)
 
     def close(self) -> None:
         """End the workers and close the dataset; harmless twice. Batches that were delivered stay valid."""
-        self._is_closed = True
-        for found in (self._current, self._waiting):
-            iterator = None if found is None else found()
-            if iterator is not None:
-                iterator.supersede("its loader was closed")
+        self._iterations.close()
         self._runs.close()
         self._subject.close()
 
@@ -513,3 +404,19 @@ class DataLoader(Shown):
     def __repr__(self) -> str:
         position = f"epoch {self.position.epoch}, batch {self.position.position}"
         return f"<DataLoader of {self._subject.name}, {self._options.batching}, {position}>"
+
+
+def _begin_run(
+    options: LoaderOptions,
+    runs: Epochs,
+    ranks: LoaderRanks,
+    rank_check: RankCheck,
+    explainer: Explainer,
+    position: LoaderPosition,
+) -> Begun:
+    """Have the workers begin at a position of an epoch."""
+    found = ranks.look_up()
+    rank_check.compare(runs, position, found)
+    run, arrivals = runs.begin(position, found)
+    explainer.log_filtered(position.epoch)
+    return Begun(position, found, run, arrivals, options.start_agreement(), ranks.equal_steps_of(found))

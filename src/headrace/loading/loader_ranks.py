@@ -21,8 +21,11 @@ from typing import Any
 from headrace.batching import FixedCount
 from headrace.errors import ConfigError
 from headrace.ranks import LateRanks, Ranks, find_ranks, parts_of_torch, ranks_of_mesh
+from headrace.version import __version__
 
+from .epochs import Epochs
 from .inputs import Subject
+from .iterate import LoaderPosition
 from .options import LoaderOptions
 from .sampler import SampledBatches
 
@@ -139,6 +142,48 @@ class LoaderRanks:
             else ", to be looked up again by the first iteration"
         )
         return f"{ranks.rank} of {ranks.world_size} ({ranks.source}{later})"
+
+
+class RankCheck:
+    """Compares what the ranks are about to load, once before the first batch, and once after each `ask_again`.
+
+    Args:
+        options: Of the loader: by which `check_ranks` the texts are gathered, if by any.
+        subject: What it loads.
+    """
+
+    def __init__(self, options: LoaderOptions, subject: Subject) -> None:
+        self._options, self._subject = options, subject
+        self._is_done = False
+
+    def ask_again(self) -> None:
+        """Have the next iteration compare: another state was loaded."""
+        self._is_done = False
+
+    def compare(self, runs: Epochs, position: LoaderPosition, ranks: Ranks) -> None:
+        """Compare with the other ranks, if that is due.
+
+        Raises:
+            ConfigError: See `compare_cards`.
+        """
+        check_ranks, options = self._options.check_ranks, self._options
+        if self._is_done or check_ranks is None:
+            return
+        digests = runs.digests(position.epoch)
+        if self._subject.num_shards > 1:
+            for part in ("order", "lengths"):  # each rank has its own
+                digests.pop(part, None)
+        parts = {
+            "version": __version__,
+            "epoch": position.epoch,
+            "position": position.position,
+            "remainder": options.remainder,
+            "steps_per_epoch": options.steps_per_epoch,
+            "agree_every": options.agree_every,
+            **digests,
+        }
+        compare_cards(check_ranks(fingerprint(parts, ranks)), ranks)
+        self._is_done = True
 
 
 def fingerprint(parts: Mapping[str, Any], ranks: Ranks) -> str:

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder
-from headrace.datasets.base import Workers
+from headrace.datasets.workers import Workers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, where_runs
 from headrace.engine.executor import check_executor_name
 from headrace.engine.process.executor import ProcessExecutor
@@ -120,12 +120,9 @@ class LoaderOptions:
             changes["num_workers"] = workers.num_workers
             if workers.executor is not None and self.executor == "process":
                 changes["executor"] = workers.executor
-            if (
-                workers.max_bytes is not None
-                and self.max_bytes is None
-                and changes.get("executor") in (None, "process")
-            ):
-                changes["max_bytes"] = workers.max_bytes * max(workers.num_workers, 1)
+            of_each = workers.max_bytes_per_worker
+            if of_each is not None and self.max_bytes is None and changes.get("executor") in (None, "process"):
+                changes["max_bytes"] = of_each * max(workers.num_workers, 1)
         elif workers.num_workers != self.num_workers:
             _logger.warning(
                 "num_workers=%d of the loader is used, and num_workers=%d of its %s is not",

@@ -1,4 +1,4 @@
-"""The steps of a rank: which batch each is, whether it is a repeat, and how many there are.
+"""The steps of a rank: which batch each is, whether it is a repeat, how many there are, and what is on its way.
 
 Where ranks cannot know how many steps the others have (a stream that shares itself out), they find out together: one
 flag is exchanged every k steps. Each rank knows its own next k steps, since it reads that far ahead. Before every block
@@ -11,13 +11,15 @@ finds; all exchanges are made in the consumer's thread, when it asks for a batch
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.engine import Delivered
 from headrace.errors import ConfigError, HeadraceError, ResumeError
 
 from .work import Task
@@ -216,6 +218,85 @@ def _agreed_steps(
             min(num_left, every),
         )
         step += 1
+
+
+@dataclass(slots=True)
+class Arrived:
+    """A batch that has come, as a run of the engine gives it.
+
+    Attributes:
+        step: Which it is.
+        seq_idx: Positions of its members in the order of the epoch, `int64[n]`.
+        corpus_idx: Their corpus indices, `int64[n]`.
+        chunk_starts: First frame of each, `int64[n]`; None if all are whole.
+        value: What `pack_made` returned, or what the user's collate returned.
+    """
+
+    step: Step
+    seq_idx: NDArray[np.int64]
+    corpus_idx: NDArray[np.int64]
+    chunk_starts: NDArray[np.int64] | None
+    value: Any
+
+
+class Arrivals(Protocol):
+    """What is known in the trainer of the batches of one run.
+
+    Attributes:
+        next_ticket: The ticket that comes next, if none is left out.
+    """
+
+    next_ticket: int
+
+    def take(self, delivered: Delivered) -> Arrived | None:
+        """Return what came; None stands for the end of the epoch.
+
+        Raises:
+            BaseException: What was delivered stands for an error.
+        """
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many batches were left out just before this one (None: before the end), and give them up."""
+
+
+class PlannedArrivals:
+    """Batches that were planned before they are made.
+
+    Attributes:
+        asked: What is known of them, without their values, from the next ticket on.
+    """
+
+    def __init__(self) -> None:
+        self.asked: deque[Arrived] = deque()
+        self.next_ticket = 0
+
+    def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
+        """Return the tasks of the steps, each of which is remembered when it is asked for."""
+        return _tasks(plan, steps, self.asked)
+
+    def take(self, delivered: Delivered) -> Arrived:
+        """Return the batch of a ticket."""
+        arrived = self.asked.popleft()
+        self.next_ticket = delivered.ticket + 1
+        arrived.value = delivered.value
+        return arrived
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many tickets were left out."""
+        num = len(self.asked) if delivered is None else delivered.ticket - self.next_ticket
+        for _ in range(num):
+            self.asked.popleft()
+        self.next_ticket += num
+        return num
+
+
+def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator[Task]:
+    """Yield the tasks of the steps, and remember them. A function, so that a dropped iterator is no garbage cycle."""
+    for step in steps:
+        task, seq_idx = plan.task(step.number)
+        corpus_idx = task.indices if task.seqs is None else np.full(len(seq_idx), -1)
+        asked.append(Arrived(step, seq_idx, corpus_idx, task.chunk_starts, None))
+        yield task
 
 
 class Agreement:

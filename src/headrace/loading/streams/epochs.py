@@ -17,9 +17,9 @@ from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 
 from ..epochs import Epochs, Recipe
-from ..iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
+from ..iterate import CloseableRun, LoaderPosition
 from ..plan import NoLengthError, Progress
-from ..steps import EpochRun, checked_steps
+from ..steps import Arrivals, EpochRun, PlannedArrivals, checked_steps
 from ..work import Task
 from .exchange import Exchange, Load
 from .input import StreamSubject

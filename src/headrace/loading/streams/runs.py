@@ -13,8 +13,8 @@ import numpy as np
 
 from headrace.engine import Delivered, Engine, Run
 
-from ..iterate import Arrived, PlannedArrivals
 from ..plan import Progress
+from ..steps import Arrived, PlannedArrivals
 from .exchange import Load
 from .marks import WindowMarks
 from .work import StreamBroken, StreamEnd

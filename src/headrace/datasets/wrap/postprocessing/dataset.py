@@ -20,13 +20,14 @@ from headrace.engine import EngineOptions
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderReport, RangeOrder, derive_order_seed, occurrences
 
-from ...base import Dataset, Owned, Workers
+from ...base import Dataset, Owned
 from ...configs import DatasetConfig
 from ...corpus import Corpus
 from ...delegating import InnerCorpus
 from ...parts import open_part
 from ...reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ...seq import DatasetSeq
+from ...workers import Workers
 from ..multi_proc import MultiProcDataset
 from .inner import gives_all_in_order, without_workers
 from .layout import LaidOut, check_keys, layout_of, parse_outputs
