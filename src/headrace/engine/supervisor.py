@@ -13,11 +13,11 @@ Invariants, whatever happens to workers:
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
+from headrace.errors import InternalError, TransformError
 
 from .events import (
     Action,
@@ -45,7 +45,7 @@ from .events import (
     Vacant,
     Warn,
 )
-from .options import EngineOptions, ErrorPolicy, Raising, Restarting
+from .options import AccidentPolicy, EngineOptions, ErrorPolicy
 from .user.job import Mode
 from .worker_state import WorkerState, Workforce
 
@@ -111,9 +111,7 @@ class Supervisor:
         self.workers_are_lost = False
         self.now = 0.0
         self._errors = ErrorPolicy(options.on_error)
-        self._num_deaths = self._num_stalls = 0
-        self._last_accident: int | None = None
-        self._deaths_at: Counter[str] = Counter()
+        self._accidents = AccidentPolicy(options.on_death, options.on_stall)
 
     def look_further(self, tickets_per_worker: int) -> None:
         """Let each worker have so many tickets before it from now on; one that has more keeps them."""
@@ -381,20 +379,8 @@ class Supervisor:
         if event.is_orderly and not self._is_lost(worker):
             actions: list[Action] = [Warn(f"worker {event.worker_idx} {event.cause}; it is replaced")]
             return actions + self._replace(event.worker_idx, is_accident=False)
-        if event.accident is None or event.accident != self._last_accident:
-            self._num_deaths += 1
-        self._last_accident = event.accident
-        item = str(event.item or "")
-        self._deaths_at[item] += 1
-        where = self._where(event.worker_idx, item)
-        what = f"worker {event.worker_idx} {event.cause}"
-        error = WorkerDiedError(what, where=where)
-        actions = self._restart_or_raise(event.worker_idx, self._options.on_death, self._num_deaths, error, "on_death")
-        if error.fix is not None:
-            number = self._deaths_at[item]
-            again = f"{number} workers died at {item}" if item and number > 1 else ""
-            error.fix = "; ".join(filter(None, (event.advice, error.fix, again)))
-        return actions
+        decided = self._accidents.decide_death(event, worker.first_ticket, can_replay=not self._is_lost(worker))
+        return self._restart_or_raise(event.worker_idx, decided)
 
     def _on_sign_of_life(self, event: Ready | Beat) -> list[Action]:
         self._workers[event.worker_idx].show_life(self.now)
@@ -408,10 +394,10 @@ class Supervisor:
         quiet_seconds = self.now - worker.quiet_since
         options = self._options
         if 0 < options.stall_seconds <= quiet_seconds:
-            self._num_stalls += 1
-            what = f"worker {worker_idx} has shown no sign of life for {quiet_seconds:.0f} s of waiting for it"
-            error = StalledError(what, where=self._where(worker_idx, ""))
-            return self._restart_or_raise(worker_idx, options.on_stall, self._num_stalls, error, "on_stall")
+            decided = self._accidents.decide_stall(
+                worker_idx, quiet_seconds, worker.first_ticket, can_replay=not self._is_lost(worker)
+            )
+            return self._restart_or_raise(worker_idx, decided)
         if 0 < options.warn_seconds <= quiet_seconds and not worker.warned:
             worker.warned = True
             ticket = worker.unanswered[0]
@@ -422,29 +408,11 @@ class Supervisor:
         """Return the worker that has the ticket for which the consumer waits, if there is one."""
         return self._force.holders.get(self._next_delivered) if self._wanted and not self._over else None
 
-    def _restart_or_raise(
-        self,
-        worker_idx: int,
-        policy: Raising | Restarting,
-        count: int,
-        error: WorkerDiedError | StalledError,
-        option: str,
-    ) -> list[Action]:
-        worker = self._workers[worker_idx]
-        stack_of = worker_idx if isinstance(error, StalledError) else None
-        if isinstance(policy, Raising):
-            error.fix = policy.advice or f"{option}=Restarting() restarts it and does its tickets again"
-        elif self._is_lost(worker):
-            error.fix = "its stream cannot be replayed, so it was not restarted"
-        elif count > policy.budget:
-            error.fix = f"it was number {count} of this run and {option} allows {policy.budget}"
-        else:
-            return [
-                Warn(f"{error.what}; it is restarted", stack_of),
-                *self._replace(worker_idx, is_accident=True),
-            ]
+    def _restart_or_raise(self, worker_idx: int, decided: Warn | Raise) -> list[Action]:
+        if isinstance(decided, Warn):
+            return [decided, *self._replace(worker_idx, is_accident=True)]
         self.workers_are_lost = True
-        return self._fail(Raise(error, stack_of))
+        return self._fail(decided)
 
     def _is_lost(self, worker: WorkerState) -> bool:
         """Tell whether nobody can go on where a worker was."""
@@ -457,11 +425,6 @@ class Supervisor:
         first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
         again = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
         return [Restart(worker_idx, first_item, is_accident), *again]
-
-    def _where(self, worker_idx: int, item: str) -> str:
-        worker = self._workers[worker_idx]
-        ticket = f"ticket {worker.unanswered[0]}" if worker.unanswered else "between tickets"
-        return f"{item}, {ticket}" if item else ticket
 
 
 def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
