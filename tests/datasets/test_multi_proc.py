@@ -592,7 +592,7 @@ def test_a_sequence_larger_than_the_limit_is_refused_with_what_to_do(open_datase
     ("options", "text"),
     [
         ({"max_bytes_per_worker": 0}, "max_bytes_per_worker must be at least 1"),
-        ({"max_bytes_per_worker": 9, "max_bytes": 9}, "say the same thing"),
+        ({"max_bytes_per_worker": 9, "max_bytes": 9}, "two names of one option"),
         ({"max_bytes": 0}, "max_bytes must be at least 1"),
         ({"max_bytes": "1G"}, "max_bytes must be an integer"),
         ({"max_bytes": 1 << 30, "executor": "thread"}, "executor='thread' has none"),

@@ -66,7 +66,7 @@ def test_the_epoch_ends_where_another_rank_has_no_more(caplog):
 def test_a_rank_that_has_nothing_to_repeat_says_so():
     with (
         open_loader(Counted(0), agree=lambda _: False, remainder="pad") as loader,
-        pytest.raises(HeadraceError, match="no batch that it could repeat"),
+        pytest.raises(HeadraceError, match="no batch to repeat"),
     ):
         list(loader)
 

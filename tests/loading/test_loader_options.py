@@ -44,7 +44,7 @@ WRONG = [
     ({"collate_fn": list, "collate": list}, "collate and collate_fn"),
     ({"drop_last": True}, "drop_last"),
     ({"shuffle": True, "sampler": [1]}, "shuffle=True and sampler"),
-    ({"engine_options": EngineOptions(), "timeout": 3}, "engine_options says"),
+    ({"engine_options": EngineOptions(), "timeout": 3}, "cannot be combined with engine_options"),
     ({"multiprocessing_context": "spawn", "executor": "thread"}, "multiprocessing_context"),
 ]
 

@@ -165,7 +165,7 @@ class BatchIterator(Iterator[Any]):
         """
         if self._superseded is not None:
             where = None if self.begun is None else f"epoch {self.begun.position.epoch}"
-            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=where)
+            raise HeadraceError(f"this iterator has ended, because {self._superseded}", where=where)
         if self.is_over:
             raise StopIteration
         self.begun = self._active = self._start(self)
@@ -184,7 +184,7 @@ class BatchIterator(Iterator[Any]):
             return False
         if arrived is None:
             raise HeadraceError(
-                "this rank has no batch that it could repeat, and the others have more steps",
+                "this rank has no batch to repeat, and other ranks have more steps",
                 where=f"epoch {begun.position.epoch}, {begun.equal_steps_of}",
                 fix='give each rank a share that is not empty, or remainder="drop"',
             )
@@ -214,7 +214,7 @@ class BatchIterator(Iterator[Any]):
             raise HeadraceError(
                 "a batch was left out because of an error, so this rank would have one step less than the others",
                 where=f"epoch {begun.position.epoch}, {begun.equal_steps_of}",
-                fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
+                fix="fix the cause (the quarantine file names it); skipping single sequences of a batch is allowed",
             )
 
     def _batch(self, begun: Begun, arrived: Arrived, made: Made) -> Batch:

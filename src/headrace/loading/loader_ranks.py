@@ -97,15 +97,15 @@ class LoaderRanks:
             said = "mesh" if options.world_size is None else f"world_size={options.world_size}"
             raise ConfigError(
                 f"two levels would divide the data: the dataset ({subject.sharded_by}) and the loader ({said})",
-                fix="leave out the dataset's sharding: the loader gives all ranks equally many steps",
+                fix="leave out the dataset's sharding: the loader gives all ranks the same number of steps",
             )
         is_even = subject.has_even_shards and isinstance(options.batching, FixedCount | SampledBatches)
         if options.remainder != "keep" and options.steps_per_epoch is None and options.agree is None and not is_even:
             raise ConfigError(
-                f"the dataset divides itself ({subject.sharded_by}), so ranks may have different numbers of batches, "
-                f'and remainder="{options.remainder}" promises equal steps',
+                f"the dataset splits itself into shards ({subject.sharded_by}), so ranks may have different numbers of "
+                f'batches, and remainder="{options.remainder}" promises equal steps',
                 fix='leave out the dataset\'s sharding, or give remainder="keep", steps_per_epoch= (for streams), or '
-                "agree= and agree_every=, by which the ranks find out together",
+                "agree= and agree_every=, by which the ranks agree on the number of steps",
             )
         return Ranks(0, 1, f"the dataset shards itself: {subject.sharded_by}")
 
@@ -212,12 +212,12 @@ def compare_cards(cards: Sequence[str], ranks: Ranks) -> None:
         found, parts_of = [int(card["rank"]) for card in read], [dict(card["parts"]) for card in read]
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"check_ranks returned a text that no rank has given it: {error}",
-            fix="return the texts that all ranks gave it, as they were, in the order of the ranks",
+            f"check_ranks returned a text that it did not get from any rank: {error}",
+            fix="return the texts of all ranks unchanged, ordered by rank",
         ) from error
     if ranks.world_size > 1 and found != list(range(ranks.world_size)):
         raise ConfigError(
-            f"check_ranks returned the texts of the ranks {found}, and there are {ranks.world_size} ranks from 0 on",
+            f"check_ranks returned the texts of ranks {found}, expected 0 to {ranks.world_size - 1}",
             where=f"rank {ranks.rank} of {ranks.world_size} ({ranks.source})",
             fix="give each process its own rank=, the same world_size=, and gather from all of them",
         )

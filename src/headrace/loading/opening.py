@@ -45,20 +45,20 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
     elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise ConfigError(
-            "a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and "
-            f"__getitem__, or an iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
+            f"a loader cannot read {dataset if isinstance(dataset, type) else type(dataset)}",
+            fix="give a Headrace dataset or its config, a path, an object with __len__ and __getitem__, or an iterable",
         )
     elif not _is_map_style(dataset):
         if isinstance(dataset, Iterator):
             raise ConfigError(
-                f"a {type(dataset).__name__} gives its items once, and each epoch needs them",
-                fix="give an object whose __iter__ begins anew",
+                f"a {type(dataset).__name__} can be iterated over only once, and each epoch iterates over it",
+                fix="give an object whose __iter__ starts from the beginning",
             )
         subject = IterableStream(dataset)
     else:
         subject = _open_items(dataset, shuffled or "default", options)
     if subject.is_stream and (order.shuffle or order.sampler is not None):
-        raise ConfigError("a stream has its own order", where=subject.name, fix="leave shuffle and sampler out")
+        raise ConfigError("a stream defines its own order", where=subject.name, fix="leave shuffle and sampler out")
     if order.sampler is not None:
         subject = SampledSubject(subject, order.sampler, order.draw)
     return subject

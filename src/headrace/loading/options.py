@@ -91,10 +91,12 @@ class LoaderOptions:
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"DataLoader: {name} must be a function, got {getattr(self, name)!r}")
         if self.mesh is not None and not (self.rank is None and self.world_size is None):
-            raise ConfigError("mesh and rank or world_size both say which rank this is", fix="leave one of them out")
+            raise ConfigError("mesh cannot be combined with rank or world_size", fix="leave one of them out")
         self._check_agreement()
         if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
-            raise ConfigError("pad_values and pad_multiple have no effect on a collate of your own", fix="pad there")
+            raise ConfigError(
+                "pad_values and pad_multiple have no effect with a collate of your own", fix="pad in collate"
+            )
 
     def with_workers(self, workers: Workers, *, takes_number: bool) -> Self:
         """Return these options with those that a dataset was given for its workers, which this loader's stand for.
@@ -111,7 +113,7 @@ class LoaderOptions:
             value = getattr(workers, name)
             if value is not None and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"{name} is given to the loader and to its {workers.owner}, whose workers are the loader's",
+                    f"{name} is given both to the loader and to its {workers.owner}, which uses the loader's workers",
                     fix="give it to one of them",
                 )
             if value is not None:
@@ -144,7 +146,7 @@ class LoaderOptions:
         for name, is_given in others.items():
             if is_given:
                 raise ConfigError(
-                    f"{name} says how many steps a rank has, and so does agree", fix="leave one of them out"
+                    f"{name} and agree both define the number of steps of a rank", fix="leave one of them out"
                 )
 
     def check_known_steps(self, name: str, num_shards: int) -> None:
@@ -181,9 +183,9 @@ class LoaderOptions:
         """
         if self.remainder == "keep" and self.steps_per_epoch is not None:
             raise ConfigError(
-                'remainder="keep" allows unequal steps, steps_per_epoch promises equal ones',
+                'remainder="keep" allows ranks to have different numbers of steps, steps_per_epoch does not',
                 where=name,
-                fix='use "drop", or "pad", which repeats the first batches where there are too few',
+                fix='use remainder="drop", or "pad", which repeats the first batches where there are too few',
             )
 
     @property

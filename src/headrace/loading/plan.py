@@ -154,7 +154,7 @@ class EpochPlan:
                 f"the state names window {start[0]}, which begins with batch {start[1]}, and this epoch has "
                 f"{self.num_windows} windows",
                 where=f"epoch {self.epoch}",
-                fix="give the state as it was saved",
+                fix="give the state unchanged, as it was saved",
             )
         self._head = _Chain(0, 0)
         self._tail = _Chain(*start) if start[0] else self._head
@@ -227,9 +227,9 @@ class EpochPlan:
         window, first = self._tail.window, self._tail.first
         if table.first_batch(window) != first:
             raise ResumeError(
-                f"the state says that window {window} begins with batch {first}, which is not so",
+                f"the state says that window {window} begins with batch {first}, which is wrong",
                 where=f"epoch {self.epoch}",
-                fix="give the state as it was saved",
+                fix="give the state unchanged, as it was saved",
             )
         self._table, self.end = table, table.num_batches
 

@@ -81,7 +81,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             loaded = msgspec.convert(dict(state), cls)
         except (TypeError, ValueError) as error:
             raise ResumeError(
-                f"this is no state of a loader: {error}", fix="give what state_dict() returned, as it was"
+                f"this is not the state of a loader: {error}", fix="give what state_dict() returned, unchanged"
             ) from error
         digest = loaded.to_dict()["digest"]
         if loaded.digest not in (None, digest):

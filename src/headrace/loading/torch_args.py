@@ -114,7 +114,7 @@ def _translate(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
         return ForeignOrder(sampler=batch_sampler, draw=draw_batches)
     sampler = foreign.get("sampler")
     if sampler is not None and foreign.get("shuffle"):
-        raise ConfigError("shuffle=True and sampler both say the order", fix="leave one of them out")
+        raise ConfigError("shuffle=True and sampler both define the order", fix="leave one of them out")
     return ForeignOrder(bool(foreign.get("shuffle")), sampler)
 
 
@@ -135,7 +135,7 @@ def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None
     others += [name for name in ("shuffle", "sampler", "drop_last") if foreign.get(name)]
     if others:
         raise ConfigError(
-            f"batch_sampler says which sequences form a batch and in which order, and so does {others[0]}",
+            f"batch_sampler and {others[0]} both define the batches",
             fix=f"leave {others[0]} out, or give batching=Buckets(FrameBudget(...)) in place of the batch_sampler",
         )
     own["batching"] = SampledBatches()
@@ -153,7 +153,7 @@ def _take_batch_size(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
             own["batching"], own["collate"] = FixedCount(1), _Alone(own["collate"])
         return
     if own["batching"] is not None:
-        raise ConfigError("batching and batch_size both say the same thing", fix="leave batch_size out")
+        raise ConfigError("batching and batch_size both define the batches", fix="leave batch_size out")
     own["batching"] = FixedCount(size, last="drop" if drop_last else "keep")
 
 
@@ -164,7 +164,7 @@ def _take(
     if value is None:
         return
     if own[name] is not None:
-        raise ConfigError(f"{name} and {torch_name} both say the same thing", fix=f"leave {torch_name} out")
+        raise ConfigError(f"{name} and {torch_name} are two names of one option", fix=f"leave {torch_name} out")
     own[name] = make(value)
 
 
@@ -172,7 +172,10 @@ def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> Non
     ahead, timeout = foreign["prefetch_factor"], foreign["timeout"]
     if ahead is not None or timeout:
         if own["engine_options"] is not None:
-            raise ConfigError("engine_options says what prefetch_factor and timeout say", fix="leave these two out")
+            raise ConfigError(
+                "prefetch_factor and timeout cannot be combined with engine_options",
+                fix="set tickets_per_worker and stall_seconds there",
+            )
         own["engine_options"] = engine_options_of(ahead, timeout)
     context = foreign["multiprocessing_context"]
     if context is not None:

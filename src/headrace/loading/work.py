@@ -348,7 +348,7 @@ class _BatchMaker:
             raise TransformError(
                 what,
                 where=f"transform {name}, sequence {tag!r}, epoch {task.epoch}",
-                fix="return the features, changed or not, as arrays (a collate of your own may take other things)",
+                fix="return all features as arrays (with a collate of your own, anything that it accepts)",
             )
         return result
 

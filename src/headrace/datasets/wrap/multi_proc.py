@@ -118,7 +118,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             if value is None:
                 continue
             if self.max_bytes_per_worker is not None:
-                raise ConfigError("max_bytes_per_worker and max_bytes say the same thing", fix="leave max_bytes out")
+                raise ConfigError(
+                    "max_bytes_per_worker and max_bytes are two names of one option", fix="leave max_bytes out"
+                )
             self.max_bytes_per_worker = check_count(name, value, minimum=1)
             if self._executor not in ("process", "inline"):
                 raise ConfigError(

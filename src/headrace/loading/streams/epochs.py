@@ -201,9 +201,9 @@ class StreamEpochs(Epochs):
         """
         if self._recipe.options.num_workers and not self._starter.is_resizable:
             raise ConfigError(
-                f"resize({num_workers}): a worker reads this stream, and what it reads is dealt out to a fixed number",
+                f"resize({num_workers}): one worker reads this stream and distributes it to a fixed number of others",
                 where=self._subject.name,
-                fix="close this loader and make another one with the new number: load_state_dict goes on exactly",
+                fix="close this loader and make another one with the new number: load_state_dict continues exactly",
             )
         super().resize(num_workers)
 

@@ -154,7 +154,7 @@ class StreamPlan:
             self._again = StreamPlan(self._subject, self._recipe, self.epoch, (0, 0))
         if not self._again.has(number):
             raise ResumeError(
-                f"the stream has fewer than {number + 1} batches now that it is read again",
+                f"the stream has fewer than {number + 1} batches when it is read again",
                 where=f"{self._subject.name}, epoch {self.epoch}",
                 fix="let the stream give the same sequences for the same epoch",
             )
