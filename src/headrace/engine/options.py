@@ -110,10 +110,6 @@ class EngineOptions:
             return None
         return GroupSize(max_seconds=_AHEAD_SECONDS, max_bytes=max_bytes, max_items=_MAX_TICKETS)
 
-    def look_ahead_of(self, num_workers: int) -> int:
-        """Return how many tickets may always be assigned and not yet handed over."""
-        return num_workers * self.min_tickets if self.look_ahead is None else self.look_ahead
-
 
 class ErrorPolicy:
     """What becomes of the errors of one run.

@@ -65,6 +65,7 @@ class Supervisor:
         replayable: Stream mode: whether an iterator that is made again gives the same items again.
         in_turns: Task mode: ticket t is worker t mod W's, and not whoever's has the fewest.
         max_open: Returns how many tickets may be open now, see `Engine.run`.
+        max_look_ahead: See `Executor`.
 
     Attributes:
         num_workers: How many there are, but for those that were let go.
@@ -90,10 +91,12 @@ class Supervisor:
         replayable: bool = True,
         in_turns: bool = False,
         max_open: Callable[[], int] | None = None,
+        max_look_ahead: int | None = None,
     ) -> None:
         self._mode = mode
         self._options = options
-        self._replayable, self._in_turns, self._max_open = replayable, in_turns, max_open
+        self._replayable, self._in_turns = replayable, in_turns
+        self._max_open, self._max_look_ahead = max_open, max_look_ahead
         self._force = Workforce(num_workers)
         self._workers = self._force.states
         self.look_further(options.min_tickets)
@@ -118,6 +121,8 @@ class Supervisor:
         num_all = self._force.num_staying * tickets_per_worker
         self.tickets_per_worker = tickets_per_worker
         self._look_ahead = num_all if self._options.look_ahead is None else self._options.look_ahead
+        if self._max_look_ahead is not None:
+            self._look_ahead = min(self._look_ahead, self._max_look_ahead)
         # Tickets go to workers in bursts, because each message may wake one, which costs more than many tickets.
         self.num_open_for_burst = self._look_ahead - max(1, min(self._look_ahead, num_all) // _BURSTS)
 
