@@ -151,7 +151,7 @@ class Dataset(ForeignAnswers):
         return made
 
     def _state(self) -> dict[str, Any]:
-        """Return what a copy needs besides the constructor's arguments."""
+        """Return what a copy needs in addition to the constructor's arguments."""
         self._check_shard()
         return {
             "shard": (self._recipe.num_shards, self._recipe.shard_index),
@@ -181,7 +181,7 @@ class Dataset(ForeignAnswers):
     # --- what is known without reading: asked by loaders, and by datasets made of others ---
 
     def get_parts(self) -> Sequence[Dataset]:
-        """Return the datasets that this one is made of; nobody else has them."""
+        """Return the datasets that this one is made of. They are not shared."""
         return ()
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
@@ -209,7 +209,7 @@ class Dataset(ForeignAnswers):
         return not is_ours or any(part.may_draw_order() for part in self.get_parts())
 
     def order_text(self, epoch: int) -> str:
-        """Return a text of all that decides what an epoch delivers, besides the corpus.
+        """Return a text of everything, except the corpus, that determines what an epoch delivers.
 
         Equal texts, equal streams of equal corpora: the order, what is drawn, and options of how sequences are read.
         Where the current epoch is does not matter, and stays.
@@ -217,7 +217,7 @@ class Dataset(ForeignAnswers):
         return "; ".join([recipe_text(self._recipe, epoch), *self._order_details(epoch), self.reading_text(epoch)])
 
     def reading_text(self, epoch: int) -> str:
-        """Return a text of all that decides what a sequence holds, in whatever order sequences are asked for."""
+        """Return a text of everything that determines the content of a sequence, whatever the order."""
         inner = [f"of {inner.reading_text(epoch)}" for inner in self.get_parts()]
         return "; ".join([*self._reading_details(), *inner])
 
@@ -231,7 +231,7 @@ class Dataset(ForeignAnswers):
         ]
 
     def _order_details(self, epoch: int) -> list[str]:
-        """Return what the order depends on besides the recipe."""
+        """Return what the order depends on in addition to the recipe."""
         parts = [f"unique {self.unique_seq_tags}"]
         if self._wanted_tags is not None:
             parts.append(f"kept {self._kept_text()}")
@@ -386,7 +386,7 @@ def is_of_headrace(value: Any) -> bool:
 
 
 class Owned:
-    """A dataset that belongs to whoever is given this: it is taken as it is, where any other object is copied.
+    """A dataset that belongs to the one that gets this: it is used as it is, where any other object would be copied.
 
     It stands among the arguments of a composed dataset for a part that is made already, so that a copy of the whole
     copies each part once.

@@ -34,11 +34,11 @@ class Workers:
         is_same_without: Whether the stream is that of `dataset`: then only one of two readers should have workers.
         num_shards: Into how many shards they divide what they read; 1 if any of them may read any sequence.
         is_inline: Whether the work is done in the thread of the reader.
-        executor: "process", "thread" or "inline"; `None`: nobody said.
+        executor: "process", "thread" or "inline"; `None`: not given.
         worker_init: Called in each.
         engine_options: What to do about errors, deaths and stalls.
         max_bytes_per_worker: Limit of the shared memory of each.
-        buffer_size: How many sequences a worker may be ahead; `None`: nobody said.
+        buffer_size: How many sequences a worker may be ahead; `None`: not given.
         sharding_method: See `MultiProcDataset`; `None` for other classes.
         report: Where the time went so far, and what was skipped; `None` before they were started.
     """

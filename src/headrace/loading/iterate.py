@@ -368,7 +368,7 @@ class Iterations:
         return None if iterator is None or iterator.is_over else iterator
 
     def first_epoch(self, wanted: int | None) -> int:
-        """Return which epoch comes first, where somebody wants one: after `resume` it is the saved one."""
+        """Return the first epoch to iterate over: the wanted one, or the next; after `resume` always the saved one."""
         return self._epoch if wanted is None or self._resumed is not None else wanted
 
     def set_epoch(self, epoch: int) -> None:

@@ -369,10 +369,10 @@ class DataLoader(Shown):
         return self._runs.engine.report
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None.
+        """Have a watcher told of the shared memory of batches, in place of the watcher before, if there was one.
 
-        It is told until the end of the next iteration, or of the one that is under way: whoever iterates without a
-        watcher of his own gets batches in ordinary memory.
+        It holds until the end of the current iteration, or of the next one if none has begun. An iteration without a
+        watcher delivers batches in memory that is not prepared in any way.
         """
         self._iterations.watch_next(watcher)
 

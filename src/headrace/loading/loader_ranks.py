@@ -2,7 +2,7 @@
 
 A loader is often made before the training is distributed: before `init_process_group`, or before a trainer starts its
 other processes. So nothing is decided in the constructor but what the user said there. Invariant: once a batch was
-asked for, the ranks never change; if the surroundings say something else later, that is an error that names both.
+asked for, the ranks never change; if the environment says something else later, an error names both.
 
 Whether all ranks are about to load the same is compared once, before the first batch, if the user says how to ask.
 Each rank writes a card, a text of less than 1 KB. `check_ranks` gathers the cards of all ranks, in the order of the
@@ -67,7 +67,7 @@ class LoaderRanks:
 
         Raises:
             ConfigError: Two levels would shard, or ranks would have different numbers of steps unasked, or the
-                surroundings contradict themselves.
+                environment contradicts itself.
         """
         return self._late.look_up()
 
@@ -118,7 +118,7 @@ class LoaderRanks:
         return None if self._options.agree is None else "one of several ranks"
 
     def _say(self, ranks: Ranks) -> None:
-        """Say what is assumed of ranks that nobody named: louder where some of them have a group of their own."""
+        """Log what is assumed of detected ranks: a warning if some of them have a process group of their own."""
         if ranks.world_size == 1 or ranks.source != "torch.distributed":
             return
         _logger.log(

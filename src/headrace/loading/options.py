@@ -103,7 +103,7 @@ class LoaderOptions:
 
         Args:
             workers: They.
-            takes_number: Whether nobody has told the loader how many.
+            takes_number: Whether the loader was given no number of workers.
 
         Raises:
             ConfigError: Both were told what to do in a worker, or about its errors.
@@ -211,7 +211,7 @@ class LoaderOptions:
         return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")
 
     def limited_executor(self, num_shares: int | None = None) -> str | Executor:
-        """Return the executor, with the limit on memory shared out: to the workers, if nobody says among how many."""
+        """Return the executor, with the memory limit divided among the workers, or among a given number of shares."""
         if self.max_bytes is None:
             return self.executor
         if self.executor != "process":

@@ -67,7 +67,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of_dict(cls, state: Mapping[str, Any]) -> LoaderState:
-        """Check what somebody saved.
+        """Check a saved state.
 
         Raises:
             ResumeError: It is not a state of a loader, or one of another version, or not as it was saved.

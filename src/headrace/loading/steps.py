@@ -57,7 +57,7 @@ class EpochRun:
     def may_repeat(self) -> bool:
         """Whether ranks that have no more batches of their own repeat others, so that a position may be behind the end.
 
-        Then somebody else says where the epoch ends.
+        Then the ranks find out together where the epoch ends.
         """
         return self.agree_every is not None and self.remainder == "pad"
 

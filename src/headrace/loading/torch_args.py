@@ -54,12 +54,12 @@ TORCH_DEFAULTS: Mapping[str, Any] = {
     "pin_memory_device": "",
     "in_order": True,
 }
-"""Torch's arguments that `DataLoader` takes besides its own."""
+"""Torch's arguments that `DataLoader` takes in addition to its own."""
 
 
 @dataclass(frozen=True)
 class ForeignOrder:
-    """What says the order from outside of the dataset.
+    """An order that is not defined by the dataset.
 
     Attributes:
         shuffle: Whether to shuffle a dataset that has no order of its own.

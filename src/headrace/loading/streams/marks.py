@@ -1,6 +1,6 @@
 """Whether a stream that is read a second time, because its reader died, is the one that was read before.
 
-A stream that draws from a generator which nobody seeded is another one: sequences would be lost, and others come
+A stream that draws from an unseeded generator is another one each time: sequences would be lost, and others come
 twice, and nothing would be seen of it. Invariant: nothing that is marked depends on the process.
 """
 

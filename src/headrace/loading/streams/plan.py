@@ -1,9 +1,9 @@
 """The batches of a stream, planned window by window while it is read.
 
 A window is a block of a number of sequences that the recipe names. Where the recipe leaves it open, a window is as many
-blocks as fill some batches, whatever the budget: this depends on the stream alone, so whoever reads it finds the same
+blocks as fill some batches, whatever the budget: this depends on the stream alone, so every reader finds the same
 windows. The number of a window is that of its first block, so a state tells where to begin.
-Invariants: batch n is the same whoever reads, and from wherever the plan was begun; no more than the windows that the
+Invariants: batch n is the same for every reader, and for every start of the plan; no more than the windows that the
 next step of all ranks needs are in memory.
 """
 
@@ -55,7 +55,7 @@ class StreamPlan:
         epoch: The epoch.
         start: The window to begin with, and the number of its first batch.
         is_marked: Whether to mark what is read, to be compared with what is read should this be begun anew.
-        keeps_globals: Whether the global generators, where they are seeded, are somebody else's.
+        keeps_globals: Whether to restore the global generators after they were seeded.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class StreamPlan:
         return self._next_window
 
     def take_marks(self) -> list[tuple[int, int]]:
-        """Return the windows that were read since this was asked last, with their marks; none if nobody wants them.
+        """Return the windows that were read since the last call, with their marks; none if they are not needed.
 
         Before them comes the one that was told last: by it, who reads is compared with somebody else who has read it.
         """

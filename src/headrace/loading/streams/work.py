@@ -1,10 +1,9 @@
 """What is done for a stream, and in which worker: one worker reads and plans it, whatever their number.
 
-Where something is left to be done to the sequences (a transform, a collate), what was read is carried through the
-trainer to the other workers, which make the batches. Where nothing is, whoever has read the sequences lays them out:
-to carry them costs as much. So each sequence is read once in an epoch, and the batches are the same for any number of
-workers. Without workers the trainer reads, when it waits for a batch. A reader that died begins anew where the run
-began. Who reads is decided in `epochs.py`.
+If there is a transform or a collate, what was read is carried through the trainer to the other workers, which make the
+batches. Otherwise the worker that reads the sequences lays them out: to carry them costs as much. So each sequence is
+read once in an epoch, and the batches are the same for any number of workers. Without workers the trainer reads, when
+it waits for a batch. If the reader dies, another one begins where the run began. Who reads is decided in `epochs.py`.
 Invariants: step s of a run is item s of the reader's iterator; the run ends with one `StreamEnd` or one `StreamBroken`,
 whatever becomes of single batches.
 """

@@ -183,7 +183,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         return "; ".join([super().order_text(epoch), *self._reading_details()])
 
     def draws_text(self) -> str:
-        """Return what the function depends on, besides its code and what it gets."""
+        """Return what the function depends on, in addition to its code and its arguments."""
         if self._options.map_seq is not None:
             return f"function of a sequence, seeds {self._own_seeds}"
         return f"function of a stream, seeds {self._own_seeds}, {self._options.num_workers} workers"
@@ -195,7 +195,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
 
     def get_workers(self) -> Workers | None:
-        """Return them; `map_seq` can be called for any sequence, so whoever reads some does it himself."""
+        """Return them; `map_seq` can be called for any sequence, so each reader calls it itself."""
         num_workers, is_same = self._options.num_workers, self._is_pooled()
         if not (num_workers or is_same):
             return None
