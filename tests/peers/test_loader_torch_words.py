@@ -146,7 +146,7 @@ def test_the_hooks_of_torch_are_called_as_there(tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"batch_size": 4, "batch_sampler": [[1]]}, "so does batch_size"),
+        ({"batch_size": 4, "batch_sampler": [[1]]}, "batch_sampler and batch_size both"),
         ({"batch_size": 4, "shuffle": True, "sampler": [1]}, "shuffle=True and sampler"),
         ({}, "the size of a batch is not given"),
         ({"batch_size": 0}, "num_seqs"),

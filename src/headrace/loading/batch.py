@@ -20,7 +20,7 @@ from headrace.show.card import Card, Shown, layout_of_value
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where the n sequences of a packed batch of R rows of T tokens are.
+    """Positions of the n sequences of a packed batch, which has R rows of T tokens.
 
     Attributes:
         segment_ids: Which sequence of its row a token is of, from 1; 0 is padding, `int32[R, T]`.
@@ -82,7 +82,7 @@ class Batch(Shown, Mapping[str, Any]):
     __hash__ = object.__hash__
 
     def take_tags(self, tags: str | list[str] | None) -> None:
-        """Take the tags as they come from a worker, see `Made`; the list is made when it is first looked at."""
+        """Set the tags, in the form that a worker sends (see `Made`); the list is built on first access."""
         if isinstance(tags, list):
             self.tags = tags
         else:
@@ -116,7 +116,7 @@ class Batch(Shown, Mapping[str, Any]):
         return len(self.arrays)
 
     def map_arrays(self, function: Callable[[Any], Any]) -> Batch:
-        """Return this batch with what a function returns for each array, also of the lengths and the packing."""
+        """Apply a function to each array, including lengths and packing, and return a batch of the results."""
         packing = self.packing
         if packing is not None:
             packing = Packing(*(function(getattr(packing, one.name)) for one in fields(packing)))
@@ -192,7 +192,7 @@ class Batch(Shown, Mapping[str, Any]):
 
 
 class _NoKeyError(SourceError, KeyError):
-    """A data key that there is not; a `KeyError`, so that `batch.get(key)` and `key in batch` work."""
+    """The error for an unknown data key; also a `KeyError`, so that `batch.get(key)` and `key in batch` work."""
 
     __str__ = SourceError.__str__
 
@@ -235,5 +235,5 @@ def pack_made(
 
 
 def is_made(value: Any) -> bool:
-    """Tell whether a value came from `pack_made`; else it is what a collate has returned."""
+    """Tell whether a value was made by `pack_made`, and not by a collate function."""
     return type(value) is tuple and len(value) == 6 and type(value[0]) is str and value[0] == _MARK

@@ -44,7 +44,7 @@ class PlanNeeds:
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """One epoch of a dataset, as a plan needs it.
+    """Order and lengths of one epoch, as needed to plan its batches.
 
     Attributes:
         epoch: Its number.
@@ -118,7 +118,7 @@ class Subject(ABC):
         """Return a text of everything that determines the order of an epoch."""
 
     def digest_covers_lengths(self, data_key: str | None) -> bool:
-        """Tell whether subjects of one digest have the same lengths of a data key, None: of the first one."""
+        """Tell whether an equal digest implies equal lengths of a data key (None: of the first one)."""
         key = data_key or self.data_key
         return key is not None and self.corpus.covers_lengths(key)
 
@@ -131,7 +131,7 @@ class Subject(ABC):
         return False
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
-        """Release what is held."""
+        """Release resources."""
 
 
 class DatasetSubject(Subject):
@@ -301,7 +301,7 @@ def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
 
 
 def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> None:
-    """Refuse what belongs to the batches of the epoch API, and would be left out silently; also of parts.
+    """Refuse options that only `generate_batches` uses and a loader would ignore, here or in a part.
 
     Raises:
         ConfigError: A dataset, or one that it is made of, has such an option.

@@ -43,7 +43,7 @@ class LoaderPosition(NamedTuple):
 
 @dataclass(slots=True)
 class Consumer:
-    """Who takes the batches of a loader.
+    """The code that iterates over a loader.
 
     Attributes:
         position: Where it is.
@@ -53,17 +53,17 @@ class Consumer:
 
 
 class CloseableRun(Protocol):
-    """What was begun: an iterator over what workers give."""
+    """A started run: an iterator over the results of workers."""
 
     def __next__(self) -> Delivered: ...
 
     def close(self) -> None:
-        """Give up what is under way; harmless at any time."""
+        """Discard batches in preparation. May be called at any time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that has begun: batches are on their way, and none was handed over yet.
+    """A started run of which no batch was delivered yet.
 
     Attributes:
         position: Where it begins.
@@ -157,7 +157,7 @@ class BatchIterator(Iterator[Any]):
         return value
 
     def _activate(self) -> Begun:
-        """Return what it iterates over, when its first batch is asked for.
+        """Return the run to iterate over, when the first batch is requested.
 
         Raises:
             StopIteration: It is over.
@@ -172,7 +172,7 @@ class BatchIterator(Iterator[Any]):
         return self.begun
 
     def _is_agreed(self, begun: Begun, arrived: Arrived | None, agreement: Agreement) -> bool:
-        """Tell whether all ranks have the step that comes next; ask them, if that is due."""
+        """Tell whether all ranks take the next step; ask them where it is time."""
         num_left = 0 if arrived is None else arrived.step.num_left
         if not agreement.goes_on(num_left):
             if num_left:
@@ -192,24 +192,24 @@ class BatchIterator(Iterator[Any]):
         return True
 
     def close(self) -> None:
-        """Give up what is under way; the workers stay. Harmless at any time."""
+        """Discard batches in preparation; the workers stay. May be called at any time."""
         self.is_over, self._active = True, None
         if self.begun is not None:
             self.begun.run.close()
 
     def give_up_begun(self) -> Begun | None:
-        """Return what has begun for this iterator, which was not asked for a batch yet, and has to begin by itself."""
+        """Hand over the run that was started for this iterator, which has delivered nothing: it will start another."""
         begun, self.begun = self.begun, None
         return begun
 
     def supersede(self, reason: str) -> None:
-        """Close it for a reason that the consumer did not give: it raises from now on, and never seems complete."""
+        """Close it for an outside reason: from now on it raises an error, rather than seeming exhausted."""
         if not self.is_over:
             self._superseded = reason
             self.close()
 
     def _check_gap(self, begun: Begun) -> None:
-        """Refuse that batches were left out because of errors, where ranks have equal steps."""
+        """Raise if batches were skipped because of errors although ranks must have equal steps."""
         if begun.equal_steps_of is not None:
             raise HeadraceError(
                 "a batch was left out because of an error, so this rank would have one step less than the others",
@@ -246,7 +246,7 @@ class BatchIterator(Iterator[Any]):
         return batch
 
     def _check_layout(self, epoch: int, number: int, arrays: dict[str, Any]) -> None:
-        """Refuse a data key whose dtype or axes change in mid-epoch, and keys that come and go."""
+        """Refuse data keys that change their dtype or number of axes in mid-epoch, appear or disappear."""
         known = self._layout
         if known is not None and len(known) == len(arrays):
             for key, value in arrays.items():
@@ -270,7 +270,7 @@ class BatchIterator(Iterator[Any]):
 
 
 class Iterations:
-    """The iterators of one loader: one at a time delivers batches, and the next one may have begun unseen.
+    """The iterators of one loader: one at a time delivers batches; for a new one, workers may have begun already.
 
     Invariant: an iterator that was asked for no batch has no effect on where the loader is.
 
@@ -304,7 +304,7 @@ class Iterations:
         self._is_closed = False
 
     def begin(self, epoch: int | None) -> BatchIterator:
-        """Return an iterator over an epoch, None: over the one that is next when it is asked for its first batch.
+        """Return an iterator over an epoch; None: the one that is next when its first batch is requested.
 
         Raises:
             HeadraceError: The loader is closed.
@@ -325,7 +325,7 @@ class Iterations:
         return iterator
 
     def _start(self, epoch: int | None, is_watched: bool, iterator: BatchIterator) -> Begun:
-        """Return what an iterator iterates over, which is asked for its first batch; all others are over."""
+        """Return the run of an iterator whose first batch is requested; all other iterators end."""
         self._check_open()
         position, ranks = self._position_of(epoch), self._settle_ranks()
         live = self.live()
@@ -350,20 +350,20 @@ class Iterations:
         return LoaderPosition(number) if resumed is None or resumed.epoch != number else resumed
 
     def _take_waiting(self) -> Begun | None:
-        """Return what has begun for an iterator that was not asked for a batch yet; it will have to begin by itself."""
+        """Return the run that was started for an iterator that has delivered nothing; that will start another."""
         waiting = None if self._waiting is None else self._waiting()
         self._waiting = None
         return None if waiting is None or waiting.is_over else waiting.give_up_begun()
 
     def _note(self, iterator: BatchIterator) -> None:
-        """Take note that an iterator has its first batch, or is at its end."""
+        """Note that an iterator has delivered its first batch, or is exhausted."""
         assert iterator.begun is not None
         if not iterator.has_delivered:
             self._epoch, self._resumed = iterator.begun.position.epoch + 1, None
         self._on_event(iterator)
 
     def live(self) -> BatchIterator | None:
-        """Return the iterator that was asked for a batch, and is not at its end; None: there is none."""
+        """Return the iterator that has delivered a batch and is not exhausted, if there is one."""
         iterator = None if self._current is None else self._current()
         return None if iterator is None or iterator.is_over else iterator
 
@@ -372,7 +372,7 @@ class Iterations:
         return self._epoch if wanted is None or self._resumed is not None else wanted
 
     def set_epoch(self, epoch: int) -> None:
-        """Have an epoch come next; a position of another one that was resumed is given up, with a warning."""
+        """Set the next epoch; a loaded position in another epoch is discarded, with a warning."""
         self._epoch = epoch
         if self._resumed is not None and self._resumed.epoch != epoch:
             _logger.warning(
@@ -386,17 +386,17 @@ class Iterations:
             self.consumer.position = self._resumed or LoaderPosition(epoch)
 
     def resume(self, position: LoaderPosition) -> None:
-        """Have the next iteration begin at a position; there is no live one."""
+        """Let the next iteration begin at a position. No iterator is live."""
         self._resumed = self.consumer.position = position
         self._epoch = position.epoch
 
     def watch_next(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the memory until the end of the next iteration."""
+        """Tell a watcher about the memory of batches, until the end of the next iteration."""
         self._watch_memory(watcher)
         self._is_watched_next = watcher is not None
 
     def close(self) -> None:
-        """End all of them, also those that come later."""
+        """End all iterators, and refuse to begin others."""
         self._is_closed = True
         for found in (self._current, self._waiting):
             iterator = None if found is None else found()
@@ -405,7 +405,7 @@ class Iterations:
 
 
 class LoaderEpoch:
-    """One epoch of a loader: iterating over it gives its batches, from the loaded position on if there is one.
+    """One epoch of a loader: iterates over its batches, from the loaded position on if there is one.
 
     Args:
         epoch: Its number.

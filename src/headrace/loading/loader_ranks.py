@@ -63,7 +63,7 @@ class LoaderRanks:
             self.look_up()
 
     def look_up(self) -> Ranks:
-        """Return who shares the batches, as far as it is known now: exactly one level shards.
+        """Return the ranks among which batches are split, as far as they are known now.
 
         Raises:
             ConfigError: Two levels would shard, or ranks would have different numbers of steps unasked, or the
@@ -72,7 +72,7 @@ class LoaderRanks:
         return self._late.look_up()
 
     def settle(self) -> Ranks:
-        """Return who shares the batches, for good.
+        """Return the ranks among which batches are split, and fix them.
 
         Raises:
             ConfigError: As `look_up`, or it was settled before and is different now.
@@ -110,7 +110,7 @@ class LoaderRanks:
         return Ranks(0, 1, f"the dataset shards itself: {subject.sharded_by}")
 
     def equal_steps_of(self, ranks: Ranks) -> str | None:
-        """Return which rank this is of several that must have equally many steps; None if it is alone, or need not."""
+        """Return, as text, which rank this is of several that must have equal numbers of steps; otherwise None."""
         if ranks.world_size > 1:
             return f"rank {ranks.rank} of {ranks.world_size}"
         if self._subject.num_shards > 1 and self._options.remainder != "keep":
@@ -131,7 +131,7 @@ class LoaderRanks:
         )
 
     def __str__(self) -> str:
-        """Say which rank this is, and who says so."""
+        """Return rank and world size as text, and where they come from."""
         try:
             ranks = self.look_up()
         except ConfigError as error:
@@ -157,11 +157,11 @@ class RankCheck:
         self._is_done = False
 
     def ask_again(self) -> None:
-        """Have the next iteration compare: another state was loaded."""
+        """Compare again before the next iteration: a state was loaded."""
         self._is_done = False
 
     def compare(self, runs: Epochs, position: LoaderPosition, ranks: Ranks) -> None:
-        """Compare with the other ranks, if that is due.
+        """Compare with the other ranks, unless that was done.
 
         Raises:
             ConfigError: See `compare_cards`.
@@ -187,7 +187,7 @@ class RankCheck:
 
 
 def fingerprint(parts: Mapping[str, Any], ranks: Ranks) -> str:
-    """Return the card of a rank.
+    """Return a text of what a rank is about to load, to be compared with those of the others.
 
     Args:
         parts: What must be the same on all ranks, by name.
@@ -197,7 +197,7 @@ def fingerprint(parts: Mapping[str, Any], ranks: Ranks) -> str:
 
 
 def compare_cards(cards: Sequence[str], ranks: Ranks) -> None:
-    """Compare the cards of all ranks.
+    """Compare the texts of all ranks, see `fingerprint`.
 
     Args:
         cards: As they were gathered, in the order of the ranks.

@@ -29,7 +29,7 @@ class SampledBatches(Batching):
 
     @property
     def needs_lengths(self) -> bool:
-        """The sampler knows what it does."""
+        """Not needed: the sampler defines the batches."""
         return False
 
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:

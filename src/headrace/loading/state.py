@@ -35,7 +35,7 @@ _FIXES = {
 
 
 class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a loader is.
+    """The state of a loader.
 
     Attributes:
         format: Version of this schema.
@@ -55,7 +55,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
+        """Refuse impossible numbers."""
         window, first = self.window
         if not 0 <= self.epoch < 2**63 or window < 0 or not 0 <= first <= self.position:
             raise ValueError(f"epoch {self.epoch}, position {self.position}, window {list(self.window)}")

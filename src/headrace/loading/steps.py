@@ -29,7 +29,7 @@ Agree = Callable[[bool], bool]
 
 @dataclass(frozen=True, slots=True)
 class EpochRun:
-    """What is wanted of an epoch: the steps of one rank, from a position on.
+    """The part of an epoch to run: the steps of one rank, from a position on.
 
     Attributes:
         epoch: Its number.
@@ -83,7 +83,7 @@ class Step(NamedTuple):
 
 
 class Plan(Protocol):
-    """What a run of batches asks of a plan, of a known order or of a stream."""
+    """What a run needs of a plan, whether of a known order or of a stream."""
 
     @property
     def end(self) -> int:
@@ -116,7 +116,7 @@ def check_position(run: EpochRun, plan: Plan) -> None:
 
 
 def steps_of(run: EpochRun, plan: Plan) -> Iterator[Step]:
-    """Return the steps of a run, of which the plan has the position.
+    """Return the steps of a run, whose position is in the plan.
 
     Raises:
         HeadraceError: From the iterator: there are fewer steps than were promised.
@@ -222,7 +222,7 @@ def _agreed_steps(
 
 @dataclass(slots=True)
 class Arrived:
-    """A batch that has come, as a run of the engine gives it.
+    """A batch that has arrived from the engine.
 
     Attributes:
         step: Which it is.
@@ -240,7 +240,7 @@ class Arrived:
 
 
 class Arrivals(Protocol):
-    """What is known in the trainer of the batches of one run.
+    """What the trainer knows of the batches of a run before they arrive.
 
     Attributes:
         next_ticket: The ticket that comes next, if none is left out.
@@ -249,18 +249,18 @@ class Arrivals(Protocol):
     next_ticket: int
 
     def take(self, delivered: Delivered) -> Arrived | None:
-        """Return what came; None stands for the end of the epoch.
+        """Return the batch of a result; None stands for the end of the epoch.
 
         Raises:
             BaseException: What was delivered stands for an error.
         """
 
     def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many batches were left out just before this one (None: before the end), and give them up."""
+        """Return how many batches were skipped just before this one (None: before the end), and forget them."""
 
 
 class PlannedArrivals:
-    """Batches that were planned before they are made.
+    """Batches that the trainer has planned, in the order of their tickets.
 
     Attributes:
         asked: What is known of them, without their values, from the next ticket on.
@@ -282,7 +282,7 @@ class PlannedArrivals:
         return arrived
 
     def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many tickets were left out."""
+        """Return how many tickets were skipped."""
         num = len(self.asked) if delivered is None else delivered.ticket - self.next_ticket
         for _ in range(num):
             self.asked.popleft()
@@ -300,7 +300,7 @@ def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator
 
 
 class Agreement:
-    """How far the ranks go on together, in one epoch. Not thread-safe.
+    """How many more steps all ranks have agreed to take in an epoch. Not thread-safe.
 
     Args:
         agree: Tells whether all ranks gave it True; waits for all of them.
@@ -315,7 +315,7 @@ class Agreement:
         self._num_granted = 0
 
     def goes_on(self, num_left: int) -> bool:
-        """Ask the other ranks, if that is due; tell whether there is a next step on all of them.
+        """Tell whether all ranks take the next step; ask them where it is time.
 
         Args:
             num_left: Steps that this rank has itself from here on, or as many as a block if it has more.
@@ -331,7 +331,7 @@ class Agreement:
         return self._num_granted > 0
 
     def take_step(self) -> None:
-        """Take note that a step was taken."""
+        """Count a step."""
         self._num_granted -= 1
 
     def _ask(self, flag: bool) -> bool:

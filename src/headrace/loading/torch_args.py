@@ -128,7 +128,7 @@ def _tell_of_pin_memory(foreign: Mapping[str, Any]) -> None:
 
 
 def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
-    """Let a sampler say the batches; nothing else may say them, or their order."""
+    """Let a sampler define the batches; nothing else may define them or their order."""
     others = [name for name in ("batching", "batch_order") if own[name] is not None]
     if foreign["batch_size"] not in (NOT_GIVEN, None):
         others.append("batch_size")
@@ -142,7 +142,7 @@ def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None
 
 
 def _take_batch_size(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
-    """Translate `batch_size`; None, where nothing else says what a batch is, delivers the sequences one by one."""
+    """Translate `batch_size`; None delivers sequences one by one, unless `batching` is given."""
     size, drop_last = foreign["batch_size"], bool(foreign["drop_last"])
     if drop_last and size in (NOT_GIVEN, None):
         raise ConfigError("drop_last is about batch_size, which is not given", fix='write FixedCount(n, last="drop")')
@@ -187,13 +187,13 @@ def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> Non
 
 
 def engine_options_of(prefetch_factor: int | None, timeout: float) -> EngineOptions:
-    """Return what torch's `prefetch_factor` and `timeout` say: None and 0 stand for nothing."""
+    """Return the engine options for torch's `prefetch_factor` and `timeout`; None and 0 mean the defaults."""
     options = EngineOptions(tickets_per_worker=prefetch_factor)
     return dataclasses.replace(options, stall_seconds=timeout) if timeout else options
 
 
 def executor_of(context: Any) -> ProcessExecutor:
-    """Return the executor that starts workers as a `multiprocessing_context` says, a name or a context."""
+    """Return the executor for a `multiprocessing_context`, a name or a context object."""
     return ProcessExecutor(start_method=context if isinstance(context, str) else context.get_start_method())
 
 
@@ -209,7 +209,7 @@ class _WorkerInit:
 
 @dataclass(frozen=True)
 class _Alone:
-    """Delivers a sequence as it is, or what the user's collate makes of it: torch's `batch_size=None`."""
+    """Collates a batch of one sequence to that sequence, as torch's `batch_size=None` does."""
 
     collate: Callable[[Any], Any] | None
 

@@ -32,14 +32,14 @@ _EXCHANGE_BYTES = 1 << 30  # limit on what of a stream was read, and is not with
 
 
 class StreamStarter(Protocol):
-    """Has a stream read, planned and made into batches."""
+    """Decides who reads a stream, and who makes its batches."""
 
     is_resizable: bool
     """Whether workers may come and go: none of them reads it, nor shares the memory that it is read into."""
 
     @property
     def engines(self) -> tuple[Engine, ...]:
-        """Whose workers read it, or make its batches; those of the last one make them."""
+        """The engines whose workers read it and make its batches; the last one makes them."""
 
     def who_works(self, num_workers: int) -> str:
         """Return who does what, as text.
@@ -49,7 +49,7 @@ class StreamStarter(Protocol):
         """
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
-        """Begin; what is wrong with the position is said by the first batch."""
+        """Begin; a wrong position is reported with the first batch."""
 
     def close(self) -> None:
         """End the workers."""
@@ -179,7 +179,7 @@ def _open_starter(subject: StreamSubject, recipe: Recipe) -> StreamStarter:
 
 
 class StreamEpochs(Epochs):
-    """Epochs of a stream, whose order is known when it was read."""
+    """Epochs of a stream, whose order is not known before it is read."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         super().__init__(subject, recipe)
@@ -194,7 +194,7 @@ class StreamEpochs(Epochs):
         return self._starter.who_works(self._recipe.options.num_workers)
 
     def resize(self, num_workers: int) -> None:
-        """Have so many workers from now on, where the trainer reads the stream.
+        """Change the number of workers, if the trainer reads the stream.
 
         Raises:
             ConfigError: Workers read it, or share the memory that it is read into.
@@ -217,7 +217,7 @@ class StreamEpochs(Epochs):
         self._starter.close()
 
     def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
-        """Begin; what is wrong with the position is said by the first batch."""
+        """Begin; a wrong position is reported with the first batch."""
         self._epoch, self._progress = position.epoch, Progress()
         return self._starter.begin(self._run_at(position, ranks), self._take_progress)
 
@@ -226,7 +226,7 @@ class StreamEpochs(Epochs):
             self._progress = progress
 
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
-        """Return what the user said.
+        """Return `steps_per_epoch`.
 
         Raises:
             NoLengthError: Nobody said it.
@@ -245,9 +245,9 @@ class StreamEpochs(Epochs):
         )
 
     def is_empty(self) -> bool:
-        """Ask those who read it."""
+        """Look at what the reader has reported."""
         return self._progress.counts.seqs == 0
 
     def progress(self) -> tuple[int, Progress]:
-        """Return what those who read it have told."""
+        """Return what the reader has reported."""
         return self._epoch, self._progress

@@ -139,7 +139,7 @@ class Exchange:
 
 
 class Load:
-    """What of one run is carried, as the trainer sees it.
+    """The trainer's view of the sequences in the shared memory of one run.
 
     Args:
         exchange: Where it lies; None: in the trainer's memory.
@@ -270,7 +270,7 @@ class Sender:
 
 
 class Receiver:
-    """The side of one who makes batches.
+    """The side of a worker that makes batches.
 
     Args:
         handed: What `Exchange.hand_to_maker` returned.

@@ -57,7 +57,7 @@ class StreamSubject(Subject):
         """
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
-        """Return what a sequence is told from others by, in each process that reads it; see `marks.py`."""
+        """Return bytes that identify a sequence, the same in each process that reads it; see `marks.py`."""
         del seq
         return tag.encode("utf-8", "surrogatepass")
 
@@ -175,12 +175,12 @@ class IterableStream(StreamSubject):
 
     @property
     def corpus(self) -> Corpus:
-        """Of an iterable its name is known, and nothing else."""
+        """Only the name of an iterable is known."""
         name = self.name
         return Corpus(digest_text=lambda: digest_text(name), knows_order=lambda: False, size=lambda: None)
 
     def order_text(self, epoch: int) -> str:
-        """Return that it is its own."""
+        """Say that the stream defines its order."""
         del epoch
         return "its own"
 

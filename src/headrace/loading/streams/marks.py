@@ -24,7 +24,7 @@ _ARRAYS, _LISTS, _NUMBERS = (np.ndarray, np.generic), (tuple, list), (int, float
 
 
 def mark_of(value: Any) -> bytes:
-    """Return some bytes of an item, by which it is told from most others; some microseconds."""
+    """Return some bytes that distinguish an item from most others; takes some microseconds."""
     parts: list[bytes] = []
     _add_marks(value, parts)
     return b"|".join(parts)
@@ -66,7 +66,7 @@ def mark_of_window(before: int, lengths: NDArray[np.int64], marks: Sequence[byte
 
 
 class WindowMarks:
-    """Compares what the lives of the worker that reads a stream tell, in one run.
+    """Checks that a reader that was restarted reads the same stream as the one before.
 
     Args:
         name: Of the stream.

@@ -105,7 +105,7 @@ class StreamPlan:
         return marks
 
     def has(self, number: int) -> bool:
-        """Tell whether there is such a batch; reads on as far as it."""
+        """Tell whether there is such a batch; reads as far as needed."""
         while number >= self.end and not self._is_over:
             self._read_window()
         return number < self.end
@@ -118,7 +118,7 @@ class StreamPlan:
         return window.number, window.first_batch
 
     def pass_over(self, number: int) -> None:
-        """Forget what only earlier batches need; repeats at the end are kept."""
+        """Forget what only earlier batches need, except those that may be repeated at the end."""
         while len(self._windows) > 1 and self._windows[1].first_batch <= number:
             del self._windows[0]
 

@@ -47,7 +47,7 @@ class StreamArrivals:
         return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
 
     def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many tickets were left out."""
+        """Return how many tickets were skipped."""
         return 0 if delivered is None else delivered.ticket - self.next_ticket
 
 

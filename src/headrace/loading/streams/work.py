@@ -58,7 +58,7 @@ class MadeStep:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """Stands for the step behind the last one.
+    """Marks the end of the stream.
 
     Attributes:
         progress: At the end.
@@ -73,7 +73,7 @@ class StreamEnd:
 
 @dataclass(frozen=True, slots=True)
 class StreamBroken:
-    """The stream cannot be read on. It is no error of a ticket: a policy that skips these must not skip the rest.
+    """The stream cannot be read further. Not an error of one ticket, which a policy might skip.
 
     Attributes:
         failure: A `Failure`, encoded where it goes to another process.
@@ -170,7 +170,7 @@ class CarriedWork:
 
 
 class _Steps(Iterator[Any]):
-    """Not a generator: a batch that cannot be made is an error of its own, and the next one follows."""
+    """Iterates over steps. Not a generator, so that it can go on after a batch that fails."""
 
     def __init__(self, run: EpochRun, plan: StreamPlan, make: Callable[[Task], Any], *, is_process: bool) -> None:
         self._plan, self._make, self._is_process = plan, make, is_process
