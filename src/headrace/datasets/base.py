@@ -142,9 +142,9 @@ class Dataset(ForeignAnswers):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Iterator):
                 raise ConfigError(
-                    f"a dataset that was made of a {type(value).__name__} cannot be copied: that gives its items once",
+                    f"a dataset made of a {type(value).__name__} cannot be copied: that can be iterated over only once",
                     where=f"dataset {self.name!r}",
-                    fix="give an object whose __iter__ begins anew",
+                    fix="give an object whose __iter__ starts from the beginning",
                 )
         made = _rebuild(type(self), with_copied_parts(args), with_copied_parts(kwargs), self._state())
         assert isinstance(made, type(self))

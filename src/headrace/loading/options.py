@@ -183,7 +183,7 @@ class LoaderOptions:
         """
         if self.remainder == "keep" and self.steps_per_epoch is not None:
             raise ConfigError(
-                'remainder="keep" allows ranks to have different numbers of steps, steps_per_epoch does not',
+                'remainder="keep" allows unequal numbers of steps, and steps_per_epoch promises equal ones',
                 where=name,
                 fix='use remainder="drop", or "pad", which repeats the first batches where there are too few',
             )
