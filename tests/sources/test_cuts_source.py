@@ -26,7 +26,7 @@ import soundfile
 from headrace import DataLoader
 from headrace.batching import FixedCount
 from headrace.datasets.files.source import SourceDataset
-from headrace.datasets.index_workers import gathering, map_in_workers
+from headrace.datasets.workers import gathering, map_in_workers
 from headrace.engine import EngineOptions, Skipping
 from headrace.errors import ConfigError, SourceError
 from headrace.sources.cuts import files as cuts_lines
