@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.show import iteration, watched
+from headrace.show import bars, iteration, watched
 
 
 class Terminal(io.StringIO):
@@ -72,8 +72,7 @@ def test_a_resumed_epoch_counts_the_steps_before() -> None:
 
 
 def test_a_log_gets_lines_now_and_then_and_each_is_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(iteration._Lines, "pause_seconds", 0.0)
-    monkeypatch.setattr(iteration._Lines, "first_seconds", 0.0)
+    monkeypatch.setattr(iteration, "_LOG_SECONDS", 0.0)
     with make_loader() as loader:
         lines = lines_of(loader, label="training")
     assert [line.split("  ")[1] for line in lines] == [f"{n}/10 steps" for n in range(1, 11)] + ["10/10 steps"]
@@ -142,6 +141,23 @@ def test_nobody_watches_a_log_or_a_worker(monkeypatch: pytest.MonkeyPatch) -> No
         assert tell is None
 
 
+def test_of_the_ranks_of_a_machine_the_first_one_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    try:
+        with open(theirs, "w", closefd=False) as terminal:
+            monkeypatch.setattr(sys, "stderr", terminal)
+            monkeypatch.setattr(os, "tcgetpgrp", lambda fd: os.getpgrp())
+            monkeypatch.delenv("HEADRACE_PROGRESS", raising=False)
+            seen = []
+            for rank in ("0", "1"):
+                monkeypatch.setenv("LOCAL_RANK", rank)
+                seen.append(watched.is_watched())
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert seen == [True, False]
+
+
 def test_what_takes_long_is_shown_to_who_watches(monkeypatch: pytest.MonkeyPatch) -> None:
     file = Terminal()
     monkeypatch.setattr(sys, "stderr", file)
@@ -152,3 +168,55 @@ def test_what_takes_long_is_shown_to_who_watches(monkeypatch: pytest.MonkeyPatch
             assert tell is not None
             tell(1, 3)
         assert ("indexing" in file.getvalue()) == is_shown
+
+
+def watch(monkeypatch: pytest.MonkeyPatch) -> Terminal:
+    """Let somebody watch who has no patience, and return what is drawn."""
+    file = Terminal()
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(sys, "stderr", file)
+    monkeypatch.setattr(watched, "is_watched", lambda: True)
+    monkeypatch.setattr(watched, "PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(bars.TerminalBar, "pause_seconds", 0.0)
+    return file
+
+
+def test_planning_of_an_epoch_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = watch(monkeypatch)
+    items = [{"data": np.zeros((number % 5 + 1, 2), np.float32)} for number in range(200)]
+    options = {"batching": hr.FrameBudget(20), "window_seqs": 50}
+    with hr.DataLoader(hr.StaticDataset(items), **options) as loader:
+        len(loader)
+    assert "planning: 3/4  " in drawn.getvalue()
+    assert "\x1b[?25h" in drawn.getvalue()
+
+
+def test_a_copy_that_is_waited_for_is_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    drawn = watch(monkeypatch)
+    for name in "ab":
+        (tmp_path / name).write_bytes(bytes(3_000_000))
+    with hr.FileCache(cache_directory=tmp_path / "cache") as cache:
+        cache.get_file(tmp_path / "a")
+        assert "copying: 3.0 MB/3.0 MB  " in drawn.getvalue()
+        shown = drawn.getvalue()
+        cache.get_file(tmp_path / "a")
+        cache.prefetch([tmp_path / "b"])
+        assert cache.wait_prefetched(20)
+    assert drawn.getvalue() == shown  # nobody waits for what is there, or is copied ahead
+
+
+def test_threads_share_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = watch(monkeypatch)
+    shared = watched.SharedProgress("copying", "bytes")
+    with shared.part(1000) as tell, shared.part(2000) as tell_other:
+        tell(400)
+        tell_other(1200)
+        assert "copying: 1.6 kB/3.0 kB  " in drawn.getvalue()
+        tell(0)  # it starts over
+        assert "copying: 1.2 kB/3.0 kB  " in drawn.getvalue()
+    assert drawn.getvalue().count("\x1b[?25l") == drawn.getvalue().count("\x1b[?25h") == 1
+    with shared.part(10) as tell:
+        tell(5)
+    assert "copying: 5 B/10 B  " in drawn.getvalue()

@@ -27,11 +27,13 @@ from headrace.batching import (
     window_bounds,
 )
 from headrace.errors import CacheError, ConfigError, ResumeError
+from headrace.show.watched import watched_range
 
 from .inputs import EpochOrder
 from .plan_cache import PlanTable, find_table, forget_table, keep_table
 from .work import Task
 
+_SHOWN = "planning", "window"  # the label and unit of progress
 _KEPT_WINDOWS = 2  # the current one and, at the end of an epoch that is padded, the first
 
 
@@ -190,7 +192,7 @@ class EpochPlan:
         """Return what happens to all sequences of the epoch; plans every window, unless that was done before."""
         if self._all_counts is None:
             self._find_table()
-        for number in range(self.num_windows if self._all_counts is None else 0):
+        for number in watched_range(self.num_windows if self._all_counts is None else 0, *_SHOWN):
             if number not in self._counts:
                 self._plan(number)
         return sum(self._counts.values(), PlanCounts()) if self._all_counts is None else self._all_counts
@@ -209,7 +211,7 @@ class EpochPlan:
         if self._table is None and self.num_seqs and self._recipe.batching.count_batches(1) is None:
             self._find_table()
         if self._table is None:
-            sizes = [self._size_of(number) for number in range(self.num_windows)]
+            sizes = [self._size_of(number) for number in watched_range(self.num_windows, *_SHOWN)]
             self._take_table(BatchTable(np.array(sizes, np.int64)))
         assert self._table is not None
         return self._table.num_batches

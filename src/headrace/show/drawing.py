@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 _EIGHTHS = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"]
+BYTES = "bytes"  # the unit of amounts that are shown by `format_bytes`
 QUANTILES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 
 

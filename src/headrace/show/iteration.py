@@ -1,7 +1,7 @@
 """`progress(loader)`: a bar over the batches of an epoch, with the share of the time that the training waits for them.
 
-It is drawn at most ten times a second on a terminal and in a notebook; elsewhere, as in a log, it is a plain line every
-half a minute. Between two drawings a batch costs one comparison of times. (tqdm's arrangement: wrap what is iterated.)
+It is drawn as all bars are (`bars.py`), in a log every half a minute. Between two drawings a batch costs two looks at
+the clock, and a comparison. (tqdm's arrangement: wrap what is iterated.)
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import atexit
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from .drawing import format_count, format_seconds
 
+if TYPE_CHECKING:
+    from .bars import Bar
+
 Batch = TypeVar("Batch")
 
-_PAUSE_SECONDS = 0.1
 _LOG_SECONDS = 30.0
 
 
@@ -53,7 +55,7 @@ class progress(Generic[Batch]):
         """Iterate over the loader; the bar ends with it, also by an error or Ctrl-C, and its last line stays."""
         batches = iter(self._loader)
         watch = _Watch(self._label)
-        bar = _open_bar(self._file or sys.stderr)
+        bar = _open_bar(self._file)
         # A loop that ends by an error keeps this alive for as long as its traceback: then the interpreter tidies up.
         atexit.register(bar.close)
         get_time, pause = time.monotonic, bar.pause_seconds
@@ -68,11 +70,11 @@ class progress(Generic[Batch]):
                 watch.take(batch)
                 if now >= due:
                     due = now + pause
-                    bar.draw(watch, now)
+                    watch.draw(bar, now)
                 yield batch
                 before = get_time()
             if watch.num_done:
-                bar.draw(watch, get_time())
+                watch.draw(bar, get_time())
         finally:
             bar.close()
             atexit.unregister(bar.close)
@@ -119,8 +121,11 @@ class _Watch:
         if corpus_idx is not None:
             self._num_seqs += len(corpus_idx)
 
-    def text(self, now: float) -> str:
-        """Return the line."""
+    def draw(self, bar: Bar, now: float) -> None:
+        """Show it."""
+        bar.draw(self._text(now), self.position, self.total)
+
+    def _text(self, now: float) -> str:
         seconds = max(now - self._begin, 1e-9)
         of_all = "" if self.total is None else f"/{format_count(self.total)}"
         parts = [
@@ -141,48 +146,10 @@ def _rate(per_second: float) -> str:
     return format_count(per_second) if per_second >= 10 else f"{per_second:.2g}"
 
 
-class _Lines:
-    """A plain line now and then, for logs."""
-
-    pause_seconds = first_seconds = _LOG_SECONDS
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def draw(self, watch: _Watch, now: float) -> None:
-        """Write a line."""
-        self._file.write(watch.text(now) + "\n")
-        self._file.flush()
-
-    def close(self) -> None:
-        """Do nothing: each line is whole."""
-
-
-class _Bar:
-    """A bar of rich's, on a terminal or in a notebook."""
-
-    pause_seconds, first_seconds = _PAUSE_SECONDS, 0.0
-
-    def __init__(self, console: Any) -> None:
-        from rich.progress import BarColumn, Progress, TextColumn
-
-        columns = BarColumn(bar_width=16), TextColumn("{task.description}", markup=False)
-        self._progress = Progress(*columns, console=console, auto_refresh=False)
-        self._task = self._progress.add_task("", total=None)
-        self._progress.start()
-
-    def draw(self, watch: _Watch, now: float) -> None:
-        """Draw it anew."""
-        self._progress.update(self._task, description=watch.text(now), completed=watch.position, total=watch.total)
-        self._progress.refresh()
-
-    def close(self) -> None:
-        """Leave the last line as it is, and the cursor below it."""
-        self._progress.stop()
-
-
-def _open_bar(file: Any) -> _Bar | _Lines:
+def _open_bar(file: Any) -> Bar:
     from rich.console import Console  # only who shows something needs it
 
-    console = Console(file=file, markup=False, highlight=False, emoji=False)
-    return _Bar(console) if console.is_terminal or console.is_jupyter else _Lines(file)
+    from .bars import open_bar
+
+    console = Console(file=file or sys.stderr, markup=False, highlight=False, emoji=False)
+    return open_bar(console, stays=True, log_seconds=_LOG_SECONDS)

@@ -1,104 +1,71 @@
-"""Progress of a long command on stderr: a bar on a terminal, a plain line now and then elsewhere, or nothing."""
+"""Progress of long work on stderr: how much is done, how fast, and when the rest will be. Gone when it is done."""
 
 from __future__ import annotations
 
+import math
 import time
-from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import ClassVar, Self
+from contextlib import contextmanager
+from typing import Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
-from headrace.show.drawing import format_bytes
+from .bars import Bar, open_bar
+from .drawing import BYTES, format_bytes, format_count, format_seconds
 
-from .drawing import format_count, format_seconds
+_LOG_SECONDS = 10.0  # enough to see in a log that the run is alive
 
 
 class Reporter:
-    """Shows the progress of a command: open it as a context, then `update` it. This one shows nothing."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        return None
-
-    def update(self, num_seqs: int, num_bytes: int) -> None:
-        """Report how much is done: sequences and bytes since the start."""
-
-
-class _TimedReporter(Reporter):
-    """Shows the progress, not more often than can be read.
+    """Shows the progress of some work, not more often than can be read: open it as a context, then `update` it.
 
     Args:
-        console: The console to print to.
+        console: The console to print to; None: show nothing.
         label: Name of the work.
-        total: Number of sequences, if known.
-        unit: Unit of the counts, if not sequences.
+        total: How much there is to do, if known.
+        unit: Unit of the counts.
+        after: Seconds before which nothing is shown.
     """
 
-    _PAUSE_SECONDS: ClassVar[float]
-
-    def __init__(self, console: Console, label: str, total: int | None, unit: str = "seq") -> None:
-        self._console, self._label, self._total, self._unit = console, label, total, unit
-        self._start = self._next = 0.0
+    def __init__(
+        self, console: Console | None, label: str, total: int | None, unit: str = "seq", after: float = 0.0
+    ) -> None:
+        self._console, self._label, self._unit, self._after = console, label, unit, after
+        self.total = total
+        self._bar: Bar | None = None
+        self._start, self._due = 0.0, math.inf
 
     def __enter__(self) -> Self:
-        self._start = time.monotonic()
+        if self._console is not None:
+            self._start = time.monotonic()
+            self._due = self._start + self._after
         return self
-
-    def update(self, num_seqs: int, num_bytes: int) -> None:
-        """Show the progress, unless it was shown a moment ago."""
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + self._PAUSE_SECONDS
-            self._show(num_seqs, describe_state(num_seqs, num_bytes, self._total, now - self._start, self._unit))
-
-    @abstractmethod
-    def _show(self, num_seqs: int, state: str) -> None: ...
-
-
-class BarReporter(_TimedReporter):
-    """A bar on a terminal, gone when the work is done."""
-
-    _PAUSE_SECONDS = 0.1  # smooth for the eye, and costs nothing measurable
-
-    def __enter__(self) -> Self:
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=16), TextColumn("{task.fields[state]}")
-        self._bar = Progress(*columns, console=self._console, transient=True)
-        self._task = self._bar.add_task(self._label, total=self._total, state="")
-        self._bar.start()
-        return super().__enter__()
 
     def __exit__(self, *exc_info: object) -> None:
-        self._bar.stop()
+        self._due = math.inf
+        bar, self._bar = self._bar, None
+        if bar is not None:
+            bar.close()
 
-    def _show(self, num_seqs: int, state: str) -> None:
-        self._bar.update(self._task, completed=num_seqs, state=state)
-
-
-class LineReporter(_TimedReporter):
-    """A plain line every ten seconds, for logs."""
-
-    _PAUSE_SECONDS = 10.0  # enough to see in a log that the run is alive
-
-    def __enter__(self) -> Self:
-        super().__enter__()
-        self._next = self._start + self._PAUSE_SECONDS
-        return self
-
-    def _show(self, num_seqs: int, state: str) -> None:
-        del num_seqs  # contained in the state
-        self._console.print(f"{self._label}: {state}")
+    def update(self, num_done: int, num_bytes: int = 0) -> None:
+        """Show how much is done since the start, and of how many bytes, unless something was shown a moment ago."""
+        now = time.monotonic()
+        if now < self._due:
+            return
+        if self._bar is None:
+            assert self._console is not None
+            self._bar = open_bar(self._console, stays=False, log_seconds=_LOG_SECONDS)
+            self._due = now + self._bar.first_seconds
+            if now < self._due:
+                return
+        self._due = now + self._bar.pause_seconds
+        state = describe_state(num_done, num_bytes, self.total, now - self._start, self._unit)
+        self._bar.draw(f"{self._label}: {state}", num_done, self.total)
 
 
 def open_reporter(console: Console, label: str, total: int | None, *, quiet: bool, unit: str = "seq") -> Reporter:
-    """Return the reporter that suits the stream."""
-    if quiet:
-        return Reporter()
-    return (BarReporter if console.is_terminal or console.is_jupyter else LineReporter)(console, label, total, unit)
+    """Return a reporter, which shows nothing if it is to be quiet."""
+    return Reporter(None if quiet else console, label, total, unit)
 
 
 @contextmanager
@@ -114,31 +81,29 @@ def report_progress(
         quiet: Whether to show nothing.
         after: Seconds before which nothing is shown.
     """
-    reporters: list[Reporter] = []
-    begin = time.monotonic() + after
-    with ExitStack() as stack:
+    with Reporter(None if quiet else console, label, None, unit, after) as reporter:
 
         def tell(num_done: int, total: int) -> None:
-            if time.monotonic() < begin:
-                return
-            if not reporters:
-                reporters.append(stack.enter_context(open_reporter(console, label, total, quiet=quiet, unit=unit)))
-            reporters[0].update(num_done, 0)
+            reporter.total = total
+            reporter.update(num_done)
 
         yield tell
 
 
-def describe_state(num_seqs: int, num_bytes: int, total: int | None, seconds: float, unit: str = "seq") -> str:
+def describe_state(num_done: int, num_bytes: int, total: int | None, seconds: float, unit: str = "seq") -> str:
     """Return how much is done, how fast, and how long the rest will take.
 
     >>> describe_state(500, 2_000_000, 1500, 2.0)
     '500/1,500  250 seq/s  1.0 MB/s  4.0 s left'
+    >>> describe_state(500_000, 0, 2_000_000, 2.0, BYTES)
+    '500.0 kB/2.0 MB  250.0 kB/s  6.0 s left'
     """
     seconds = max(seconds, 1e-9)
-    parts = [format_count(num_seqs) if total is None else f"{format_count(num_seqs)}/{format_count(total)}"]
-    parts.append(f"{format_count(num_seqs / seconds)} {unit}/s")
+    shown, of_unit = (format_bytes, "") if unit == BYTES else (format_count, f" {unit}")
+    parts = [shown(num_done) if total is None else f"{shown(num_done)}/{shown(total)}"]
+    parts.append(f"{shown(num_done / seconds)}{of_unit}/s")
     if num_bytes:
         parts.append(f"{format_bytes(num_bytes / seconds)}/s")
-    if total is not None and num_seqs:
-        parts.append(f"{format_seconds(max(total - num_seqs, 0) * seconds / num_seqs)} left")
+    if total is not None and num_done:
+        parts.append(f"{format_seconds(max(total - num_done, 0) * seconds / num_done)} left")
     return "  ".join(parts)

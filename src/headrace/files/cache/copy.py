@@ -13,12 +13,13 @@ import os
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import xxhash
 
 from headrace.errors import CacheError
-from headrace.show.drawing import format_bytes
+from headrace.show.drawing import BYTES, format_bytes
+from headrace.show.watched import SharedProgress
 
 from ..fetch.fetch import SourceChangedError, SourceStat, fetch_to
 from ..fetch.retry import NO_SPACE
@@ -64,6 +65,7 @@ class CopyTask:
         key: The key of source and version.
         stop: Ends the copy soon after it is set.
         distance: How many files are needed before it; -1: it is needed now, and waits for room.
+        tell: Called with how many bytes are there.
     """
 
     source: str
@@ -71,6 +73,7 @@ class CopyTask:
     key: EntryKey
     stop: threading.Event
     distance: float = -1.0
+    tell: Callable[[int], None] = lambda _: None
 
     @property
     def is_needed_now(self) -> bool:
@@ -117,6 +120,7 @@ class Copier:
         self._room = room
         self._options = options
         self._on_shortage = on_shortage
+        self._shown = SharedProgress("copying", BYTES)
 
     def find(self, key: EntryKey, source: str) -> Copy | None:
         """Return the copy if there is a whole one. Some ten system calls; the source is not asked."""
@@ -130,7 +134,7 @@ class Copier:
         return Copy(self._folder.data_path(key, name_of(source)), record, lock, is_new=False)
 
     def get(self, task: CopyTask) -> Copy:
-        """Return the copy; make it, or wait for the process that does.
+        """Return the copy; make it, or wait for the process that does. Who watches sees how far it is.
 
         Raises:
             CacheError: No room, or the process that makes the copy shows no sign of life.
@@ -138,13 +142,16 @@ class Copier:
         """
         for_copy = StallTimeout(self._options.wait_seconds, task.stop)
         for_glance = StallTimeout(max(self._options.wait_seconds, _GLANCE_SECONDS), task.stop)
-        while True:
-            copy = self.find(task.key, task.source) or self.make_nowait(task)
-            if copy is not None:
-                return copy
-            progress = self._folder.written_bytes(self._folder.part_name(task.key))
-            patience = for_copy if self._folder.has_part(task.key) else for_glance
-            patience.pause(progress, functools.partial(self._give_up, task))
+        with self._shown.part(task.stat.size) as tell:
+            task = replace(task, tell=tell)
+            while True:
+                copy = self.find(task.key, task.source) or self.make_nowait(task)
+                if copy is not None:
+                    return copy
+                progress = self._folder.written_bytes(self._folder.part_name(task.key))
+                tell(progress[0])  # of the process that makes it
+                patience = for_copy if self._folder.has_part(task.key) else for_glance
+                patience.pause(progress, functools.partial(self._give_up, task))
 
     def make_nowait(self, task: CopyTask) -> Copy | None:
         """Make the copy, unless the entry is locked: then return None.
@@ -236,7 +243,7 @@ class Copier:
                     self._folder.part_path(task.key),
                     task.stat,
                     options=self._options.fetch_options,
-                    on_bytes=lambda _num_bytes: _check_stopped(task.stop),
+                    on_bytes=_byte_counter(task),
                 )
                 return self._publish(task, lock)
             except OSError as error:
@@ -313,6 +320,19 @@ def _no_room(shortage: Shortage, name: str, why: str) -> CacheError:
     error = shortage.error(name)
     error.add_note(f"waited for the copies in the making: {why}")
     return error
+
+
+def _byte_counter(task: CopyTask) -> Callable[[int], None]:
+    """Return what is told of the bytes of a fetch, passes on how many are there, and may stop it."""
+    num_bytes = 0
+
+    def take(num_added: int) -> None:
+        nonlocal num_bytes
+        num_bytes += num_added
+        task.tell(num_bytes)
+        _check_stopped(task.stop)
+
+    return take
 
 
 def _check_stopped(stop: threading.Event) -> None:
