@@ -203,7 +203,7 @@ def test_a_dataset_that_cannot_be_copied_has_one_owner(wrap):
     part = Once(iter(range(5)))
     owner = wrap(part)
     owner.initialize()
-    with pytest.raises(ConfigError, match=r"part of two datasets, and it cannot be copied: .* its items once"):
+    with pytest.raises(ConfigError, match=r"part of two datasets, and it cannot be copied: .* only once"):
         wrap(part)
     assert numbers(owner) == [0, 1, 2, 3, 4]
     del owner
