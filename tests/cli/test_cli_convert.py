@@ -137,7 +137,9 @@ class FreeSource(MemorySource):
 
     def __init__(self, files: str, shapes: str = "same") -> None:
         sizes = {"same": (2, 2), "free": (2, 3)}[shapes]
-        seqs = [{"data": np.zeros((4, 2, size), np.float32), "mark": np.int32(7), "level": np.float32(1)} for size in sizes]
+        seqs = [
+            {"data": np.zeros((4, 2, size), np.float32), "mark": np.int32(7), "level": np.float32(1)} for size in sizes
+        ]
         specs = {
             "data": DataSpec("float32", (None, None)),
             "mark": DataSpec("int32", sparse=True, dim=9, has_time=False),
