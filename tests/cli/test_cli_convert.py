@@ -67,7 +67,7 @@ def test_what_is_written_is_what_the_source_gives(
         assert wanted.keys() == found.keys() == {"data", "classes", "orth"}
         for key, array in wanted.items():
             assert found[key].dtype == array.dtype
-            assert np.array_equal(found[key], array)
+            assert np.array_equal(found[key], array if source.specs[key].has_time else array[None])
     source.close()
     written.close()
 
@@ -133,14 +133,17 @@ def test_audio_outside_of_the_folder_is_refused(invoke: Invoke, small: Path, tmp
 
 
 class FreeSource(MemorySource):
-    """Pictures of free sizes, and a number without a time axis: what HDF5 does not hold, or holds otherwise."""
+    """Pictures of free sizes, a label and a number without a time axis: what HDF5 does not hold, or holds otherwise."""
 
     def __init__(self, files: str, shapes: str = "same") -> None:
         sizes = {"same": (2, 2), "free": (2, 3)}[shapes]
-        seqs = [{"data": np.zeros((4, 2, size), np.float32), "mark": np.int32(7)} for size in sizes]
+        seqs = [
+            {"data": np.zeros((4, 2, size), np.float32), "mark": np.int32(7), "level": np.float32(1)} for size in sizes
+        ]
         specs = {
             "data": DataSpec("float32", (None, None)),
             "mark": DataSpec("int32", sparse=True, dim=9, has_time=False),
+            "level": DataSpec("float32", dim=1, has_time=False),
         }
         super().__init__(seqs, specs=specs)
 
@@ -343,7 +346,9 @@ def test_what_a_format_cannot_hold_is_said_before_or_with_the_sequence(invoke: I
     out = tmp_path / "out.hdf"
     result = invoke("convert", tmp_path, out, "--from", FREE)
     assert result.exit_code == 0, result.output
-    assert "warning: 'mark' has no time axis, and reads back as one frame" in result.stderr
+    assert "warning: 'level' has no time axis, and reads back as one frame" in result.stderr
+    assert "mark" not in result.stderr
+    assert "mark int32[T] of 9 classes" in result.stdout  # as RETURNN stores labels
     result = invoke("convert", tmp_path, out, "--from", FREE, "--set", "shapes=free", "--overwrite")
     assert result.exit_code == 1
     assert "sequence 1 of the corpus" in result.stderr

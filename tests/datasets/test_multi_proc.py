@@ -563,7 +563,7 @@ def test_a_limit_on_memory_changes_nothing_but_the_size_of_blocks(open_dataset, 
     data = [{"data": np.full((i * 37 % 101, 10), i, np.float32)} for i in range(500)]
     config = {"class": "StaticDataset", "data": data, "seq_ordering": "laplace:.50"}
     expected = stream(init_dataset(config), 1)
-    dataset = open_dataset(config, 1, 1000, sharding_method=method, max_bytes=200_000)
+    dataset = open_dataset(config, 1, 1000, sharding_method=method, max_bytes_per_worker=200_000)
     blocks = set()
     found = []
     for seq in dataset.epoch(1):
@@ -591,6 +591,8 @@ def test_a_sequence_larger_than_the_limit_is_refused_with_what_to_do(open_datase
 @pytest.mark.parametrize(
     ("options", "text"),
     [
+        ({"max_bytes_per_worker": 0}, "max_bytes_per_worker must be at least 1"),
+        ({"max_bytes_per_worker": 9, "max_bytes": 9}, "two names of one option"),
         ({"max_bytes": 0}, "max_bytes must be at least 1"),
         ({"max_bytes": "1G"}, "max_bytes must be an integer"),
         ({"max_bytes": 1 << 30, "executor": "thread"}, "executor='thread' has none"),

@@ -203,7 +203,7 @@ def test_a_dataset_that_cannot_be_copied_has_one_owner(wrap):
     part = Once(iter(range(5)))
     owner = wrap(part)
     owner.initialize()
-    with pytest.raises(ConfigError, match=r"part of two datasets, and it cannot be copied: .* its items once"):
+    with pytest.raises(ConfigError, match=r"part of two datasets, and it cannot be copied: .* only once"):
         wrap(part)
     assert numbers(owner) == [0, 1, 2, 3, 4]
     del owner
@@ -225,7 +225,7 @@ def test_somebody_else_who_positions_a_part_that_cannot_be_copied_is_noticed(wra
     seqs = owner.epoch(1)
     assert next(seqs)["data"][0, 0] == 10
     part.init_seq_order(epoch=3)
-    with pytest.raises(HeadraceError, match="somebody else has started or ended an epoch"):
+    with pytest.raises(HeadraceError, match="other code has started or ended an epoch"):
         list(seqs)
 
 

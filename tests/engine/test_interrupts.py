@@ -13,6 +13,7 @@ import pytest
 from headrace.engine import Engine, Job
 from headrace.engine.interrupts import interrupts_wait
 from headrace.engine.process import executor as process
+from headrace.engine.process import exit_cause
 from servers.leaks import nothing_left
 
 
@@ -80,9 +81,17 @@ def double(_info):
     return lambda number: 2 * number
 
 
-@pytest.mark.parametrize("place", ["write_worker_config", "count_oom_kills", "WardenClient", "WorkerConnection"])
-def test_an_interrupt_while_workers_are_started_leaves_nothing(monkeypatch, place):
-    real = getattr(process, place)
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [
+        (process, "write_worker_config"),
+        (exit_cause, "count_oom_kills"),
+        (process, "WardenClient"),
+        (process, "WorkerConnection"),
+    ],
+)
+def test_an_interrupt_while_workers_are_started_leaves_nothing(monkeypatch, module, place):
+    real = getattr(module, place)
 
     def interrupted(*args, **kwargs):
         made = real(*args, **kwargs)
@@ -93,7 +102,7 @@ def test_an_interrupt_while_workers_are_started_leaves_nothing(monkeypatch, plac
         engine = Engine(Job(double), num_workers=2)
         with engine:
             with monkeypatch.context() as patch:
-                patch.setattr(process, place, interrupted)
+                patch.setattr(module, place, interrupted)
                 with pytest.raises(KeyboardInterrupt):
                     engine.start()
             assert [delivered.value for delivered in engine.run(range(9))] == [2 * number for number in range(9)]

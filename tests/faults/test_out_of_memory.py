@@ -15,7 +15,7 @@ import pytest
 from headrace import DataLoader, StaticDataset, WorkerDiedError
 from headrace.batching import FixedCount
 from headrace.engine import EngineOptions, Raising, Restarting
-from headrace.engine.process import executor as process
+from headrace.engine.process import exit_cause
 from headrace.engine.process.exit_cause import MEMORY_ADVICE
 
 _SEQS = [{"data": np.full((4, 2), number, np.float32)} for number in range(20)]
@@ -58,7 +58,7 @@ def test_a_worker_that_is_killed_over_a_sequence_is_told_with_what_to_do(
     counter = tmp_path / "oom_kills"
     counter.touch()
     # The kernel's counter is that of the machine, or of a group that a test may not make: this one stands in for it.
-    monkeypatch.setattr(process, "count_oom_kills", lambda: len(counter.read_text().split()) if is_counted else 0)
+    monkeypatch.setattr(exit_cause, "count_oom_kills", lambda: len(counter.read_text().split()) if is_counted else 0)
     text = _error_of(_dies(counter), Restarting(budget=2), num_workers)
     assert "was killed by signal 9 (SIGKILL)" in text
     assert f"where: tag {_TAG!r}, epoch 1, ticket 1" in text
@@ -73,7 +73,7 @@ def test_a_worker_that_is_killed_and_may_not_be_replaced_is_told_with_what_to_do
 ) -> None:
     counter = tmp_path / "oom_kills"
     counter.touch()
-    monkeypatch.setattr(process, "count_oom_kills", lambda: len(counter.read_text().split()))
+    monkeypatch.setattr(exit_cause, "count_oom_kills", lambda: len(counter.read_text().split()))
     text = _error_of(_dies(counter), Raising(), 1)
     assert "probably because memory ran out" in text
     assert f"where: tag {_TAG!r}, epoch 1, ticket 1" in text

@@ -1,6 +1,6 @@
 """A long run under random SIGKILL of workers: the stream is the inline one, and memory stays flat.
 
-`make soak` runs it for 20 minutes; otherwise HEADRACE_SOAK_SECONDS says how long, 60 s if unset.
+`make soak` runs it for 20 minutes; otherwise HEADRACE_SOAK_SECONDS says how long, 25 s if unset.
 """
 
 import os
@@ -16,7 +16,7 @@ import xxhash
 from headrace.datasets import MultiProcDataset, StaticDataset
 from headrace.engine import EngineOptions, Restarting
 
-SECONDS = float(os.environ.get("HEADRACE_SOAK_SECONDS", "60"))
+SECONDS = float(os.environ.get("HEADRACE_SOAK_SECONDS", "25"))
 NUM_WORKERS = 3
 MAX_GROWTH_BYTES = (
     48 << 20

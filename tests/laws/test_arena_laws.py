@@ -201,7 +201,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArena = ArenaMachine.TestCase
-TestArena.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+TestArena.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
 
 
 @settings(deadline=None)

@@ -185,7 +185,7 @@ def test_where_nobody_can_come_or_go_resize_says_so() -> None:
     stream = Stream()
     with (
         hr.DataLoader(stream, batch_size=2, num_workers=2, transform=noisy) as loader,
-        pytest.raises(ConfigError, match="a worker reads this stream"),
+        pytest.raises(ConfigError, match="one worker reads this stream"),
     ):
         loader.resize(3)
 

@@ -66,7 +66,7 @@ def test_the_epoch_ends_where_another_rank_has_no_more(caplog):
 def test_a_rank_that_has_nothing_to_repeat_says_so():
     with (
         open_loader(Counted(0), agree=lambda _: False, remainder="pad") as loader,
-        pytest.raises(HeadraceError, match="no batch that it could repeat"),
+        pytest.raises(HeadraceError, match="no batch to repeat"),
     ):
         list(loader)
 
@@ -78,8 +78,8 @@ def test_a_rank_that_has_nothing_to_repeat_says_so():
         ({"agree_every": None}, "must be given together"),
         ({"agree_every": 0}, "agree_every must be at least 1"),
         ({"agree": 3}, "agree must be a function"),
-        ({"steps_per_epoch": 3}, "steps_per_epoch says how many"),
-        ({"remainder": "keep"}, "keep.* says how many"),
+        ({"steps_per_epoch": 3}, "steps_per_epoch and agree both"),
+        ({"remainder": "keep"}, "keep.* and agree both"),
     ],
 )
 def test_what_contradicts_an_agreement_is_refused(options, text):

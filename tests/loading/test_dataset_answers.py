@@ -639,7 +639,7 @@ def test_the_number_of_workers_that_is_given_to_the_loader_holds_and_the_other_i
 @pytest.mark.parametrize("option", [{"worker_init": note_worker}, {"engine_options": EngineOptions()}])
 def test_what_workers_are_told_is_told_once(option):
     (name,) = option
-    with pytest.raises(ConfigError, match=f"{name} is given to the loader and to its MultiProcDataset"):
+    with pytest.raises(ConfigError, match=f"{name} is given both to the loader and to its MultiProcDataset"):
         DataLoader(multi_proc(**option), batching=FixedCount(2), **option)
 
 

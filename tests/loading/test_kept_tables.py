@@ -119,7 +119,7 @@ def test_a_state_with_a_false_window_is_refused_by_the_table():
     with open_loader() as loader:
         loader.load_state_dict(state)
         iterator = iter(loader)
-        with pytest.raises(ResumeError, match="which is not so"):
+        with pytest.raises(ResumeError, match="which is wrong"):
             len(loader)
         iterator.close()
 

@@ -37,14 +37,14 @@ WRONG = [
     ({"batching": FrameBudget(10, data_key="dta")}, "'dta'"),
     ({"num_wrokers": 2}, "did you mean 'num_workers'"),
     ({"batch_size": 4}, "batching and batch_size"),
-    ({"batch_sampler": [[1]]}, "so does batching"),
-    ({"batching": None, "batch_sampler": [[1]], "batch_size": 3}, "so does batch_size"),
-    ({"batching": None, "batch_sampler": [[1]], "shuffle": True}, "so does shuffle"),
+    ({"batch_sampler": [[1]]}, "batch_sampler and batching both"),
+    ({"batching": None, "batch_sampler": [[1]], "batch_size": 3}, "batch_sampler and batch_size both"),
+    ({"batching": None, "batch_sampler": [[1]], "shuffle": True}, "batch_sampler and shuffle both"),
     ({"in_order": False}, "in order"),
     ({"collate_fn": list, "collate": list}, "collate and collate_fn"),
     ({"drop_last": True}, "drop_last"),
     ({"shuffle": True, "sampler": [1]}, "shuffle=True and sampler"),
-    ({"engine_options": EngineOptions(), "timeout": 3}, "engine_options says"),
+    ({"engine_options": EngineOptions(), "timeout": 3}, "cannot be combined with engine_options"),
     ({"multiprocessing_context": "spawn", "executor": "thread"}, "multiprocessing_context"),
 ]
 

@@ -193,7 +193,7 @@ def test_a_damaged_state_is_refused(seqs, change):
 
 @pytest.mark.parametrize("state", [None, [], {}, {"format": 1}, "state"])
 def test_what_is_no_state_is_refused(seqs, state):
-    with open_loader(seqs) as loader, pytest.raises(ResumeError, match=r"no state of a loader"):
+    with open_loader(seqs) as loader, pytest.raises(ResumeError, match=r"not the state of a loader"):
         loader.load_state_dict(state)
 
 
@@ -213,7 +213,7 @@ def test_a_false_window_is_found_when_all_batches_are_counted(seqs):
     with open_loader(seqs) as loader:
         loader.load_state_dict(state)
         iterator = iter(loader)
-        with pytest.raises(ResumeError, match=r"which is not so"):
+        with pytest.raises(ResumeError, match=r"which is wrong"):
             len(loader)
         iterator.close()
 

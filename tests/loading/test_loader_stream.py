@@ -316,7 +316,7 @@ def test_a_dataset_that_cannot_be_copied_is_not_read_by_threads():
     options = {"num_workers": 1, "executor": "thread"}
     with (
         DataLoader(FromIterator(iter(range(4))), batching=FixedCount(1), **options) as loader,
-        pytest.raises(ConfigError, match="gives its items once"),
+        pytest.raises(ConfigError, match="can be iterated over only once"),
     ):
         list(loader)
 

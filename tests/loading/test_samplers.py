@@ -149,8 +149,8 @@ def test_repeated_indices_get_noise_of_their_own(seqs):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"batch_size": 2, "sampler": iter([1, 2])}, "gives its indices once"),
-        ({"batch_sampler": iter([[1, 2]])}, "gives its indices once"),
+        ({"batch_size": 2, "sampler": iter([1, 2])}, "can be iterated over only once"),
+        ({"batch_sampler": iter([[1, 2]])}, "can be iterated over only once"),
     ],
 )
 def test_a_sampler_that_would_be_empty_in_the_second_epoch_is_refused(seqs, options, text):
@@ -161,8 +161,8 @@ def test_a_sampler_that_would_be_empty_in_the_second_epoch_is_refused(seqs, opti
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"batch_size": 2, "sampler": [1.5, 2]}, "a sampler gives indices"),
-        ({"batch_size": 2, "sampler": ["a"]}, "a sampler gives indices"),
+        ({"batch_size": 2, "sampler": [1.5, 2]}, "a sampler must yield indices"),
+        ({"batch_size": 2, "sampler": ["a"]}, "a sampler must yield indices"),
         ({"batch_size": 2, "sampler": [[1, 2]]}, "batch_sampler="),
         ({"batch_sampler": [[1.5]]}, "lists of indices"),
         ({"batch_size": 2, "sampler": [3, 40]}, "index 40, and there are 40 sequences"),

@@ -192,7 +192,7 @@ class Forgetful(Stream):
 def test_a_stream_that_cannot_be_repeated_says_so_when_it_has_to_be_padded():
     with (
         open_loader(Forgetful(), workers=0, rank=4, world_size=5, remainder="pad") as loader,
-        pytest.raises(HeadraceError, match="fewer than 2 batches now that it is read again"),
+        pytest.raises(HeadraceError, match="fewer than 2 batches when it is read again"),
     ):
         list(loader)
 

@@ -121,7 +121,7 @@ class Sized(Stream):
 def test_an_iterable_dataset_of_torch_with_a_length_is_no_map_style_dataset():
     with hr.DataLoader(Sized(11), batch_size=4, num_workers=1) as loader:
         assert [len(numbers) for _, numbers in loader] == [4, 4, 3]
-    with pytest.raises(hr.ConfigError, match="a stream has its own order"):
+    with pytest.raises(hr.ConfigError, match="a stream defines its own order"):
         hr.DataLoader(Sized(11), batch_size=4, shuffle=True)
 
 
@@ -146,7 +146,7 @@ def test_the_hooks_of_torch_are_called_as_there(tmp_path):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"batch_size": 4, "batch_sampler": [[1]]}, "so does batch_size"),
+        ({"batch_size": 4, "batch_sampler": [[1]]}, "batch_sampler and batch_size both"),
         ({"batch_size": 4, "shuffle": True, "sampler": [1]}, "shuffle=True and sampler"),
         ({}, "the size of a batch is not given"),
         ({"batch_size": 0}, "num_seqs"),

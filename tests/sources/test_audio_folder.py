@@ -67,7 +67,7 @@ def test_labels_come_from_folders_and_texts_from_files_beside_the_recordings(fol
         "spk2/1/2-1-0001": "ZWEI  ÄPFEL",
     }
     assert source.labels["classes"] == ["1", "9", "spk1"]
-    assert [source.labels["classes"][source.read(i, "classes")[0]] for i in range(4)] == ["9", "spk1", "1", "1"]
+    assert [source.labels["classes"][source.read(i, "classes")] for i in range(4)] == ["9", "spk1", "1", "1"]
     check_source(source)
     copy = pickle.loads(pickle.dumps(source))
     assert texts_of(copy) == texts_of(source)

@@ -77,7 +77,7 @@ def test_a_large_manifest_is_scanned_once_and_opens_from_the_cache_folder_as_it_
     assert second.labels == first.labels == {"classes": sorted(WORDS), "chars": list("egrßö")}
     assert second.sample_rate == 8000
     assert second.specs["data"].dim == 20
-    assert [second.labels["classes"][second.read(idx, "classes")[0]] for idx in range(4)] == [*WORDS, WORDS[0]]
+    assert [second.labels["classes"][second.read(idx, "classes")] for idx in range(4)] == [*WORDS, WORDS[0]]
     assert second.read(5, "orth").tobytes().decode() == "größe"
     assert second.read(5, "chars").tolist() == [1, 2, 4, 3, 0]
     assert second.index.lengths("data")[7] == LogMel(8000).num_frames(807)
@@ -197,7 +197,7 @@ def test_a_named_index_is_opened_without_a_scan_also_where_the_corpus_was_moved_
     assert len(scans) == 1
     assert source.index.path == str(moved / path.name)
     assert source.labels == wanted.labels
-    assert source.read(1, "classes").tolist() == [2]
+    assert source.read(1, "classes").tolist() == 2
     source.close()
 
 

@@ -26,7 +26,7 @@ import soundfile
 from headrace import DataLoader
 from headrace.batching import FixedCount
 from headrace.datasets.files.source import SourceDataset
-from headrace.datasets.index_workers import gathering, map_in_workers
+from headrace.datasets.workers import gathering, map_in_workers
 from headrace.engine import EngineOptions, Skipping
 from headrace.errors import ConfigError, SourceError
 from headrace.sources.cuts import files as cuts_lines
@@ -143,8 +143,8 @@ def assert_as_lhotse_reads_it(source, cuts):
         text = f"ein\u00e4 zwei{number}"
         assert seq["text"].tobytes().decode() == text
         assert "".join(source.labels["chars"][char] for char in seq["chars"]) == text
-        assert source.labels["speaker"][seq["speaker"][0]] == f"sp{number % 3}"
-        assert seq["style"].tolist() == [1 - number % 2]
+        assert source.labels["speaker"][seq["speaker"]] == f"sp{number % 3}"
+        assert seq["style"].tolist() == 1 - number % 2
 
 
 @pytest.mark.parametrize("form", ["cuts.jsonl", "cuts.jsonl.gz", "shar", "memory"])

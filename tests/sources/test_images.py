@@ -60,8 +60,8 @@ def test_a_folder_gives_pixels_and_classes(folder: Path) -> None:
     check_source(source)
     assert ImageFolderSource(str(folder / "cats/*.png")).specs["data"].shape == (4, 6, 3)
     with hr.DataLoader(ImageFolderSource(folder, size=(8, 5)), batch_size=2, num_workers=2) as loader:
-        shapes = [batch["data"].shape for batch in loader]
-        assert shapes == [(2, 8, 5, 3), (1, 8, 5, 3)]
+        shapes = [(batch["data"].shape, batch["classes"].shape) for batch in loader]
+        assert shapes == [((2, 8, 5, 3), (2,)), ((1, 8, 5, 3), (1,))]
     (folder / "dogs" / "a.png").write_bytes(encoded(PIXELS[0]))
     with pytest.raises(SourceError, match="changed"):
         source.read(2, "data")

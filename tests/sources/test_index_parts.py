@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.datasets import gathering
-from headrace.datasets.index_workers import map_in_workers
+from headrace.datasets.workers import map_in_workers
 from headrace.errors import ConfigError, SourceError
 from headrace.index import CorpusIndex
 from headrace.index.storage import open_stored

@@ -93,7 +93,7 @@ def test_fields_choose_columns_and_encode_texts_and_classes(opened):
     check_source(source)
     assert list(source.specs) == list(fields)
     assert source.labels == {"classes": ["", "hä", "hähä"], "chars": ["h", "ä"], "label": ["a", "b", "c"]}
-    assert source.read(2, "classes").tolist() == [2]
+    assert source.read(2, "classes").tolist() == 2
     assert source.read(2, "orth").tobytes().decode() == "hähä"
     assert source.read(2, "chars").tolist() == [0, 1, 0, 1]
     assert source.read(5, "x") == 5
@@ -153,7 +153,7 @@ def test_a_category_is_its_text(form, tmp_path):
     write(tmp_path / "t", pa.table({"word": values, "n": [1, 2, 3, 4]}), 2)
     source = make(tmp_path / "t", fields={"classes": {"field": "word", "vocab": None}})
     check_source(source)
-    assert [source.read(i, "classes").tolist() for i in range(4)] == [[0], [1], [0], [2]]
+    assert [source.read(i, "classes").tolist() for i in range(4)] == [0, 1, 0, 2]
     source.close()
 
 

@@ -84,11 +84,11 @@ def test_members_with_one_key_are_a_sequence_in_every_format_of_tar(tmp_path, ta
         assert source.index.tags[:] == [f"train/{idx:06d}" for idx in range(4)]
         assert list(source.specs) == ["npy", "cls"]
         assert source.specs["npy"] == DataSpec("float32", (3,), dim=3)
-        assert source.specs["cls"] == DataSpec("int32", sparse=True, dim=4)
+        assert source.specs["cls"] == DataSpec("int32", sparse=True, dim=4, has_time=False)
         assert source.index.lengths("npy").tolist() == [0, 1, 2, 3]
         for idx, array in enumerate(arrays(4)):
             np.testing.assert_array_equal(source.read(idx, "npy"), array)
-            assert source.read(idx, "cls").tolist() == [idx]
+            assert source.read(idx, "cls").tolist() == idx
         check_source(source)
 
 
@@ -320,14 +320,14 @@ def test_fields_name_members_values_in_json_and_vocabularies(tmp_path):
         }
         first = {key: array.tolist() for key, array in source.read_seq(0).items()}
         assert "".join(source.labels["chars"][i] for i in first["chars"]) == "größe"  # without the line's end
-        assert (first["word"], first["n"], first["xs"], first["ok"]) == ([1], 7, [1.0, 2.5], [True])
-        assert (first["classes"], first["index"], bytes(first["name"])) == ([3], [3], b"zwei")
+        assert (first["word"], first["n"], first["xs"], first["ok"]) == (1, 7, [1.0, 2.5], [True])
+        assert (first["classes"], first["index"], bytes(first["name"])) == (3, 3, b"zwei")
         assert source.specs["n"] == DataSpec("int32", sparse=True, has_time=False)  # as `JsonlSource` reads them
         assert source.specs["xs"] == DataSpec("float32", dim=1)
         assert source.specs["index"].dim == 9
         check_source(source)
         copy = pickle.loads(pickle.dumps(source))
-        assert copy.read(1, "word").tolist() == [0]
+        assert copy.read(1, "word").tolist() == 0
         copy.close()
 
 

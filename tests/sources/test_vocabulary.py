@@ -113,7 +113,22 @@ def test_a_field_takes_a_vocabulary_a_dict_of_one_and_still_a_dict_of_labels():
     assert own.identity == described.identity == pickle.loads(pickle.dumps(own)).identity
     assert own.spec.dim == 2
     assert own.labels == ["a", "UNK"]
-    assert plain.encode("class", "").tolist() == [0]
+    assert plain.encode("class", "").tolist() == 0
+
+
+def test_one_label_or_number_a_sequence_is_a_scalar_and_a_list_anywhere_makes_all_of_them_lists():
+    label = parse_field("t", {"field": "f", "vocab": ["no", "yes"]})
+    assert (label.scan("yes", ""), label.encode("yes", "").shape, label.spec.has_time) == (1, (), False)
+    first, second = (parse_field("t", {"field": "f", "vocab": 5}) for _ in range(2))
+    assert [first.scan(4, ""), second.scan([1, 2], "")] == [1, 2]
+    assert (first.spec.has_time, first.encode(4, "").tolist()) == (False, 4)
+    with pytest.raises(SourceError, match="has a list here"):
+        first.encode([1], "")
+    first.join(second.scanned)
+    assert (first.spec, first.encode(4, "").tolist()) == (second.spec, [4])
+    again = parse_field("t", {"field": "f", "vocab": 5})
+    again.settle(first.spec, None)
+    assert again.encode(3, "").tolist() == [3]
 
 
 def test_labels_with_spaces_are_found_between_single_spaces():

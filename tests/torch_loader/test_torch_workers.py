@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import select
 import signal
 import subprocess
 import sys
@@ -345,4 +346,17 @@ def test_closing_a_loader_ends_the_workers_of_iterators_that_live():
     with pytest.raises(HeadraceError, match="closed"):
         next(iterator)
     assert len(list(loader)) == 8  # others start
+    loader.close()
+
+
+def test_the_class_takes_a_type_as_torchs_and_its_iterator_ends_workers_by_torchs_name():
+    assert DataLoader[int].__origin__ is DataLoader
+    loader = DataLoader(cases.Items(lambda i: os.getpid(), 8), batch_size=None, num_workers=1, persistent_workers=True)
+    batches = iter(loader)
+    pidfd = os.pidfd_open(next(batches))
+    loader._iterator._shutdown_workers()
+    assert select.select([pidfd], [], [], 10)[0]
+    os.close(pidfd)
+    with pytest.raises(HeadraceError, match="closed"):
+        next(batches)
     loader.close()

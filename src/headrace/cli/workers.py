@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from headrace.datasets import Dataset, resolve_class
-from headrace.datasets.base import Workers
+from headrace.datasets.workers import Workers
 from headrace.engine import EngineOptions, EngineReport, Skipping
 from headrace.errors import ConfigError
 from headrace.show.drawing import format_count, format_seconds

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from .files.ogg_zip import OggZipDataset
     from .files.pipe import SingleStreamPipeDataset
     from .files.source import SourceDataset
-    from .index_workers import gathering
     from .join.combined import CombinedDataset, ConcatDataset
     from .join.meta.dataset import MetaDataset
     from .join.mix import MixDataset
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     from .returnn.batch_generator import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
     from .returnn.epoch_wise_filter import EpochWiseFilter
     from .seq import DatasetSeq
+    from .workers import gathering
     from .wrap.concat_seqs import ConcatSeqsDataset
     from .wrap.multi_epoch import MultiEpochDataset
     from .wrap.multi_proc import MultiProcDataset
@@ -123,7 +123,7 @@ __getattr__, __dir__ = export_lazily(
             "Task12AXDataset",
             "answers_12ax",
         ),
-        "index_workers": ("gathering",),
+        "workers": ("gathering",),
         "files.hdf": ("HDFDataset",),
         "files.hugging_face": ("HuggingFaceDataset",),
         "files.lm": ("LmDataset",),

@@ -7,12 +7,11 @@ written for RETURNN answers, too. Ours answer more of them, or for less. An obje
 from __future__ import annotations
 
 import copy
-import dataclasses
 import operator
 import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -24,10 +23,7 @@ from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, opt
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
 from .reading.reader import Reader
-
-if TYPE_CHECKING:
-    from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
-    from headrace.files.lists.tree import FileTree
+from .workers import DistributesFiles, Workers
 
 # Options that may be set on an object, besides those of the order: a copy has them, too.
 _PLAIN_OPTIONS = (
@@ -43,23 +39,6 @@ _ways_of = operator.attrgetter("load_seqs", "get_seq", "get_data", "get_tag")
 _orders_of = operator.attrgetter(
     "init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch"
 )
-
-
-class DistributesFiles(Protocol):
-    """A dataset whose epochs are made of files, see `DistributeFilesDataset`."""
-
-    @property
-    def files(self) -> list[FileTree]:
-        """All files."""
-
-    def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:
-        """Return the files of a sub-epoch, of one rank."""
-
-    def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
-        """Return how many sequences these have, if they were counted."""
-
-    def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Count the sequences of all files."""
 
 
 class Dataset(ForeignAnswers):
@@ -163,16 +142,16 @@ class Dataset(ForeignAnswers):
         for value in (*args, *kwargs.values()):
             if isinstance(value, Iterator):
                 raise ConfigError(
-                    f"a dataset that was made of a {type(value).__name__} cannot be copied: that gives its items once",
+                    f"a dataset made of a {type(value).__name__} cannot be copied: that can be iterated over only once",
                     where=f"dataset {self.name!r}",
-                    fix="give an object whose __iter__ begins anew",
+                    fix="give an object whose __iter__ starts from the beginning",
                 )
         made = _rebuild(type(self), with_copied_parts(args), with_copied_parts(kwargs), self._state())
         assert isinstance(made, type(self))
         return made
 
     def _state(self) -> dict[str, Any]:
-        """Return what a copy needs besides the constructor's arguments."""
+        """Return what a copy needs in addition to the constructor's arguments."""
         self._check_shard()
         return {
             "shard": (self._recipe.num_shards, self._recipe.shard_index),
@@ -202,7 +181,7 @@ class Dataset(ForeignAnswers):
     # --- what is known without reading: asked by loaders, and by datasets made of others ---
 
     def get_parts(self) -> Sequence[Dataset]:
-        """Return the datasets that this one is made of; nobody else has them."""
+        """Return the datasets that this one is made of. They are not shared."""
         return ()
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
@@ -230,7 +209,7 @@ class Dataset(ForeignAnswers):
         return not is_ours or any(part.may_draw_order() for part in self.get_parts())
 
     def order_text(self, epoch: int) -> str:
-        """Return a text of all that decides what an epoch delivers, besides the corpus.
+        """Return a text of everything, except the corpus, that determines what an epoch delivers.
 
         Equal texts, equal streams of equal corpora: the order, what is drawn, and options of how sequences are read.
         Where the current epoch is does not matter, and stays.
@@ -238,7 +217,7 @@ class Dataset(ForeignAnswers):
         return "; ".join([recipe_text(self._recipe, epoch), *self._order_details(epoch), self.reading_text(epoch)])
 
     def reading_text(self, epoch: int) -> str:
-        """Return a text of all that decides what a sequence holds, in whatever order sequences are asked for."""
+        """Return a text of everything that determines the content of a sequence, whatever the order."""
         inner = [f"of {inner.reading_text(epoch)}" for inner in self.get_parts()]
         return "; ".join([*self._reading_details(), *inner])
 
@@ -252,7 +231,7 @@ class Dataset(ForeignAnswers):
         ]
 
     def _order_details(self, epoch: int) -> list[str]:
-        """Return what the order depends on besides the recipe."""
+        """Return what the order depends on in addition to the recipe."""
         parts = [f"unique {self.unique_seq_tags}"]
         if self._wanted_tags is not None:
             parts.append(f"kept {self._kept_text()}")
@@ -386,43 +365,6 @@ class Dataset(ForeignAnswers):
         return EpochReader(self)
 
 
-@dataclasses.dataclass(frozen=True)
-class Workers:
-    """The workers that a user asked for at a dataset, and what is left of it without them.
-
-    Attributes:
-        owner: The class that they were asked for at, for messages.
-        num_workers: How many; 0 if this process does their work.
-        dataset: What they read, in this process; `None` if there is no such thing.
-        config: Of what they read: a config, or the dataset itself.
-        is_same_without: Whether the stream is that of `dataset`: then only one of two readers should have workers.
-        num_shards: Into how many shards they divide what they read; 1 if any of them may read any sequence.
-        is_inline: Whether the work is done in the thread of the reader.
-        executor: "process", "thread" or "inline"; `None`: nobody said.
-        worker_init: Called in each.
-        engine_options: What to do about errors, deaths and stalls.
-        max_bytes: Limit of the shared memory of each.
-        buffer_size: How many sequences a worker may be ahead; `None`: nobody said.
-        sharding_method: See `MultiProcDataset`; `None` for other classes.
-        report: Where the time went so far, and what was skipped; `None` before they were started.
-    """
-
-    owner: str
-    num_workers: int
-    dataset: Dataset | None = None
-    config: Any = None
-    is_same_without: bool = False
-    num_shards: int = 1
-    is_inline: bool = False
-    executor: str | Executor | None = None
-    worker_init: Callable[[WorkerInfo], None] | None = None
-    engine_options: EngineOptions | None = None
-    max_bytes: int | None = None
-    buffer_size: int | None = None
-    sharding_method: str | None = None
-    report: EngineReport | None = None
-
-
 def _rebuild(cls: type[Dataset], args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, Any]) -> Dataset:
     dataset = cls(*args, **kwargs)
     dataset._restore(state)
@@ -444,7 +386,7 @@ def is_of_headrace(value: Any) -> bool:
 
 
 class Owned:
-    """A dataset that belongs to whoever is given this: it is taken as it is, where any other object is copied.
+    """A dataset that belongs to the one that gets this: it is used as it is, where any other object would be copied.
 
     It stands among the arguments of a composed dataset for a part that is made already, so that a copy of the whole
     copies each part once.

@@ -24,7 +24,7 @@ from headrace.show.card import Card
 from headrace.sources import SORT_LENGTHS, MapSource, Source
 from headrace.specs import DataSpec
 
-from . import index_workers as index_workers  # offers workers to the sources that are opened here
+from . import workers as workers  # offers workers to the sources that are opened here
 from .base import is_of_headrace
 from .checks import check_count
 from .corpus import Corpus, IndexedFiles, LengthsOf, check_files, num_left_out

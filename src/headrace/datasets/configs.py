@@ -104,7 +104,7 @@ def init_dataset(
         parent_dataset: Its `random_seed_offset` and sharding are defaults, too.
         callables: The modules whose functions and classes the config may name as "package.module:name". By default a
             text may name none, as it is data, and a dict any: it is your program's own. Give `()` with a dict that you
-            read from a file which somebody else wrote.
+            read from a file of unknown origin.
 
     Raises:
         ConfigError: An unknown class or option; the nearest valid name is given. Or the config names what it may not.

@@ -1,7 +1,7 @@
 """What is known of a dataset's corpus without reading it, and what tags and lengths tell an order.
 
 A dataset answers `get_corpus()`; one that is made of others combines the answers of its parts. The tags and lengths, of
-the corpus or of files, are taken only when somebody asks for them.
+the corpus or of files, are taken only when they are asked for.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class Corpus:
     draws_by_occurrence: bool = False
 
     def without_index(self) -> Corpus:
-        """Return the same, but that nobody knows under which corpus index a tag is, and what follows from it."""
+        """Return the same without the index: without what is found by tags and corpus indices."""
         known = {name: getattr(self, name) for name in _KNOWN_WITHOUT_INDEX}
         return Corpus(digest_text=self.digest_text, knows_order=self.knows_order, size=self.size, **known)
 

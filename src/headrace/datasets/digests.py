@@ -29,6 +29,7 @@ IDLE_OPTIONS = frozenset(
         "file_cache",
         "index",
         "max_bytes",
+        "max_bytes_per_worker",
         "name",
         "num_workers",
         "preload_next_n_sub_epochs",

@@ -32,7 +32,7 @@ def open_part(
     parent_dataset: Dataset | None = None,
     owner: object = None,
 ) -> Dataset:
-    """Return a part for a dataset that is made of others: initialized, and nobody else's.
+    """Return a part for a dataset that is made of others: initialized, and not shared.
 
     What is described by a config is made, and a dataset is copied, so that the part has a current order of its own.
 
@@ -58,7 +58,7 @@ def open_part(
 def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
     """Return an initialized dataset of a config, or a copy of one; the dataset itself if it cannot be copied.
 
-    For who reads a dataset so that it does not matter if somebody else does between two reads.
+    For reading a dataset that others may read, too, between two reads.
 
     Args:
         config: As for `init_dataset`.
@@ -164,7 +164,7 @@ def tags_of(dataset: Dataset) -> CorpusIndex | None:
 def taken_away(dataset: Dataset, reader: object) -> HeadraceError:
     """Return what is raised if a dataset is not where its reader left it: only one that cannot be copied can be so."""
     return HeadraceError(
-        f"somebody else has started or ended an epoch of a dataset that is read as a part of {reader}",
+        f"other code has started or ended an epoch of a dataset that is read as a part of {reader}",
         where=f"{type(dataset).__name__} {dataset.name!r}",
         fix="leave it to its owner, or give a config, of which each makes its own",
     )
@@ -260,7 +260,7 @@ class PartReader:
         self.reader = part.dataset.make_reader()
         wanted = set(self.keys.values())
         self._are_distinct = len(wanted) == len(self.keys)
-        # Data keys that nobody wants stay unread. (A dataset that reads all at once may have to be read to tell them.)
+        # Data keys that are not asked for stay unread. (A dataset that reads all at once may have to be read for them.)
         self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.dataset.get_data_keys())
 
     def load(self, start: int, stop: int) -> None:

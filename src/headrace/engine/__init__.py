@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         get_worker_info,
         note_item,
         note_items,
+        note_together,
         skip_item,
         worker_scope,
     )
@@ -61,6 +62,7 @@ __all__ = [
     "make_executor",
     "note_item",
     "note_items",
+    "note_together",
     "skip_item",
     "where_runs",
     "worker_scope",
@@ -85,6 +87,7 @@ __getattr__, __dir__ = export_lazily(
             "get_worker_info",
             "note_item",
             "note_items",
+            "note_together",
             "skip_item",
             "worker_scope",
         ),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -21,6 +20,8 @@ from .run import Run
 from .supervisor import Supervisor
 from .user.job import Job, Mode
 from .workers import Workers
+
+_DEFAULTS = EngineOptions()
 
 
 class Engine:
@@ -54,7 +55,7 @@ class Engine:
         if num_workers == 0:
             executor = "inline"
         carrier = make_executor(executor) if isinstance(executor, str) else executor
-        self._options = _bounded(EngineOptions() if options is None else options, carrier, max(num_workers, 1))
+        self._options = _DEFAULTS if options is None else options
         self._workers = Workers(job, max(num_workers, 1), carrier)
         self._clock = clock
         self._quarantine = _open_quarantine(self._options)
@@ -163,6 +164,7 @@ class Engine:
                 replayable=replayable,
                 in_turns=in_turns,
                 max_open=max_open,
+                max_look_ahead=self._workers.executor.max_look_ahead,
             ),
             payloads,
             ahead=self._options.adaptive_ahead(self._workers.executor.max_ahead_bytes),
@@ -198,13 +200,6 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _bounded(options: EngineOptions, executor: Executor, num_workers: int) -> EngineOptions:
-    if executor.max_look_ahead is None:
-        return options
-    look_ahead = min(options.look_ahead_of(num_workers), executor.max_look_ahead)
-    return dataclasses.replace(options, look_ahead=look_ahead)
 
 
 def _open_quarantine(options: EngineOptions) -> Quarantine | None:

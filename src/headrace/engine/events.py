@@ -33,21 +33,6 @@ class Result(Protocol):
         """Give the value up, unseen: what backs it is free again."""
 
 
-@dataclass(slots=True)
-class ValueResult(Result):
-    """A value that is already here."""
-
-    value: Any
-
-    def take(self) -> Any:
-        """Return the value."""
-        return self.value
-
-    def discard(self) -> None:
-        """Drop the value."""
-        self.value = None
-
-
 # --- from executors ---
 
 R = TypeVar("R")

@@ -1,16 +1,18 @@
 """What may be chosen about a run: how far to look ahead, and what to do when something goes wrong.
 
-Everything here is checked when it is built, before a worker starts. `ErrorPolicy` applies what was chosen for errors.
+Everything here is checked when it is built, before a worker starts. `ErrorPolicy` and `AccidentPolicy` apply what was
+chosen for errors, and for deaths and stalls.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass, field
 
-from headrace.errors import CacheError, ConfigError
+from headrace.errors import CacheError, ConfigError, StalledError, WorkerDiedError
 
-from .events import Raise, Skip
+from .events import Exited, Raise, Skip, Warn
 from .group_size import GroupSize
 from .quarantine import check_quarantine
 from .user.failure import Failure
@@ -108,10 +110,6 @@ class EngineOptions:
             return None
         return GroupSize(max_seconds=_AHEAD_SECONDS, max_bytes=max_bytes, max_items=_MAX_TICKETS)
 
-    def look_ahead_of(self, num_workers: int) -> int:
-        """Return how many tickets may always be assigned and not yet handed over."""
-        return num_workers * self.min_tickets if self.look_ahead is None else self.look_ahead
-
 
 class ErrorPolicy:
     """What becomes of the errors of one run.
@@ -144,6 +142,69 @@ class ErrorPolicy:
             why = f"because the budget of {policy.budget} skips is used up"
         error.add_note(f"headrace: not skipped, {why}")
         return Raise(error)
+
+
+class AccidentPolicy:
+    """What becomes of the deaths and stalls of one run.
+
+    Args:
+        on_death: What was chosen for deaths.
+        on_stall: What was chosen for stalls.
+    """
+
+    def __init__(self, on_death: Raising | Restarting, on_stall: Raising | Restarting) -> None:
+        self._on_death, self._on_stall = on_death, on_stall
+        self._num_deaths = self._num_stalls = 0
+        self._last_accident: int | None = None
+        self._deaths_at: Counter[str] = Counter()
+
+    def decide_death(self, event: Exited, ticket: str, *, can_replay: bool) -> Warn | Raise:
+        """Restart a worker that has ended, with a warning, or raise its death.
+
+        Args:
+            event: Its end.
+            ticket: What it was at, as text.
+            can_replay: Whether another one can go on where it was.
+        """
+        if event.accident is None or event.accident != self._last_accident:
+            self._num_deaths += 1
+        self._last_accident = event.accident
+        item = str(event.item or "")
+        self._deaths_at[item] += 1
+        where = f"{item}, {ticket}" if item else ticket
+        error = WorkerDiedError(f"worker {event.worker_idx} {event.cause}", where=where)
+        advice = _why_not_restarted(self._on_death, self._num_deaths, "on_death", can_replay=can_replay)
+        if advice is None:
+            return Warn(f"{error.what}; it is restarted")
+        number = self._deaths_at[item]
+        again = f"{number} workers died at {item}" if item and number > 1 else ""
+        error.fix = "; ".join(filter(None, (event.advice, advice, again)))
+        return Raise(error)
+
+    def decide_stall(self, worker_idx: int, quiet_seconds: float, ticket: str, *, can_replay: bool) -> Warn | Raise:
+        """Restart a worker that has stalled, with a warning, or raise that; in both cases with its stack.
+
+        Args:
+            worker_idx: The worker.
+            quiet_seconds: For how long the consumer has waited for it in vain.
+            ticket: What it is at, as text.
+            can_replay: Whether another one can go on where it is.
+        """
+        self._num_stalls += 1
+        what = f"worker {worker_idx} has shown no sign of life for {quiet_seconds:.0f} s of waiting for it"
+        advice = _why_not_restarted(self._on_stall, self._num_stalls, "on_stall", can_replay=can_replay)
+        if advice is None:
+            return Warn(f"{what}; it is restarted", worker_idx)
+        return Raise(StalledError(what, where=ticket, fix=advice), worker_idx)
+
+
+def _why_not_restarted(policy: Raising | Restarting, count: int, option: str, *, can_replay: bool) -> str | None:
+    """Say why a worker is not restarted, or how it would be; None: it is."""
+    if isinstance(policy, Raising):
+        return policy.advice or f"{option}=Restarting() restarts it and does its tickets again"
+    if not can_replay:
+        return "its stream cannot be replayed, so it was not restarted"
+    return f"it was number {count} of this run and {option} allows {policy.budget}" if count > policy.budget else None
 
 
 def _check_at_least(name: str, value: float, smallest: int) -> None:

@@ -236,31 +236,28 @@ class Run(Iterator[Delivered]):
     # --- the loop ---
 
     def _wait_for_answer(self) -> Deliver | Raise | End:
-        workers, run_id = self._workers, self._run_id  # user code may end this run, or begin another one, at any time
-        if workers.current_run_id == run_id and (actions := self._supervisor.handle(_WANTED)):
+        supervisor, workers = self._supervisor, self._workers
+        run_id = self._run_id  # user code may end this run, or begin another one, at any time
+        if workers.current_run_id == run_id and (actions := supervisor.handle(_WANTED)):
             self._act(actions)
         while self._answer is None and workers.current_run_id == run_id:
-            self._wait()
+            awaited = supervisor.awaited_worker()
+            deadline = supervisor.deadline(awaited)
+            timeout = _MAX_WAIT_SECONDS
+            if supervisor.is_short:
+                self._refill()
+                timeout, awaited = 0.0, supervisor.awaited_worker()
+            elif deadline is not None:
+                timeout = min(timeout, max(deadline - self._seconds_waited, 0.0))
+            self._hear(timeout, awaited)
+            if deadline is not None and self._seconds_waited >= deadline:
+                self._act(supervisor.handle(_SILENT))
         answer, self._answer = self._answer, None  # it may hold a value, which is the consumer's
         if answer is not None and workers.current_run_id == run_id:
             return answer
         if isinstance(answer, Deliver):
             self._give_up((answer.done,))
         return Raise(self._superseded())
-
-    def _wait(self) -> None:
-        supervisor = self._supervisor
-        awaited = supervisor.awaited_worker()
-        deadline = supervisor.deadline(awaited)
-        timeout = _MAX_WAIT_SECONDS
-        if supervisor.is_short:
-            self._refill()
-            timeout, awaited = 0.0, supervisor.awaited_worker()
-        elif deadline is not None:
-            timeout = min(timeout, max(deadline - self._seconds_waited, 0.0))
-        self._hear(timeout, awaited)
-        if deadline is not None and self._seconds_waited >= deadline:
-            self._act(supervisor.handle(_SILENT))
 
     def _hear(self, timeout_seconds: float, awaited: int | None) -> None:
         """Have the executor wait, for a worker or for none, and tell the supervisor what has happened."""

@@ -13,11 +13,11 @@ Invariants, whatever happens to workers:
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from headrace.errors import InternalError, StalledError, TransformError, WorkerDiedError
+from headrace.errors import InternalError, TransformError
 
 from .events import (
     Action,
@@ -45,7 +45,7 @@ from .events import (
     Vacant,
     Warn,
 )
-from .options import EngineOptions, ErrorPolicy, Raising, Restarting
+from .options import AccidentPolicy, EngineOptions, ErrorPolicy
 from .user.job import Mode
 from .worker_state import WorkerState, Workforce
 
@@ -65,6 +65,7 @@ class Supervisor:
         replayable: Stream mode: whether an iterator that is made again gives the same items again.
         in_turns: Task mode: ticket t is worker t mod W's, and not whoever's has the fewest.
         max_open: Returns how many tickets may be open now, see `Engine.run`.
+        max_look_ahead: See `Executor`.
 
     Attributes:
         num_workers: How many there are, but for those that were let go.
@@ -90,10 +91,12 @@ class Supervisor:
         replayable: bool = True,
         in_turns: bool = False,
         max_open: Callable[[], int] | None = None,
+        max_look_ahead: int | None = None,
     ) -> None:
         self._mode = mode
         self._options = options
-        self._replayable, self._in_turns, self._max_open = replayable, in_turns, max_open
+        self._replayable, self._in_turns = replayable, in_turns
+        self._max_open, self._max_look_ahead = max_open, max_look_ahead
         self._force = Workforce(num_workers)
         self._workers = self._force.states
         self.look_further(options.min_tickets)
@@ -111,15 +114,15 @@ class Supervisor:
         self.workers_are_lost = False
         self.now = 0.0
         self._errors = ErrorPolicy(options.on_error)
-        self._num_deaths = self._num_stalls = 0
-        self._last_accident: int | None = None
-        self._deaths_at: Counter[str] = Counter()
+        self._accidents = AccidentPolicy(options.on_death, options.on_stall)
 
     def look_further(self, tickets_per_worker: int) -> None:
         """Let each worker have so many tickets before it from now on; one that has more keeps them."""
         num_all = self._force.num_staying * tickets_per_worker
         self.tickets_per_worker = tickets_per_worker
         self._look_ahead = num_all if self._options.look_ahead is None else self._options.look_ahead
+        if self._max_look_ahead is not None:
+            self._look_ahead = min(self._look_ahead, self._max_look_ahead)
         # Tickets go to workers in bursts, because each message may wake one, which costs more than many tickets.
         self.num_open_for_burst = self._look_ahead - max(1, min(self._look_ahead, num_all) // _BURSTS)
 
@@ -131,9 +134,12 @@ class Supervisor:
         """
         if isinstance(event, Done | Failed):
             return self.handle_answers((event,))
-        if self._over or (self._fatal is not None and not isinstance(event, ResultRequested)):
+        if self._over or (self._fatal is not None and type(event) is not ResultRequested):
             self.workers_are_lost |= isinstance(event, Exited | SetupFailed)
             return []
+        if type(event) is ResultRequested:
+            self._wanted = True
+            return self._decide([])
         actions = _HANDLERS[type(event)](self, event)
         return actions if type(event) is Resized else self._decide(actions)  # it may come while a payload is pulled
 
@@ -230,10 +236,6 @@ class Supervisor:
         return assignments
 
     # --- handing over ---
-
-    def _on_result_requested(self, _event: ResultRequested) -> list[Action]:
-        self._wanted = True
-        return []
 
     def _decide(self, actions: list[Action]) -> list[Action]:
         """Add to the actions what follows from the state that an event has led to."""
@@ -382,20 +384,8 @@ class Supervisor:
         if event.is_orderly and not self._is_lost(worker):
             actions: list[Action] = [Warn(f"worker {event.worker_idx} {event.cause}; it is replaced")]
             return actions + self._replace(event.worker_idx, is_accident=False)
-        if event.accident is None or event.accident != self._last_accident:
-            self._num_deaths += 1
-        self._last_accident = event.accident
-        item = str(event.item or "")
-        self._deaths_at[item] += 1
-        where = self._where(event.worker_idx, item)
-        what = f"worker {event.worker_idx} {event.cause}"
-        error = WorkerDiedError(what, where=where)
-        actions = self._restart_or_raise(event.worker_idx, self._options.on_death, self._num_deaths, error, "on_death")
-        if error.fix is not None:
-            number = self._deaths_at[item]
-            again = f"{number} workers died at {item}" if item and number > 1 else ""
-            error.fix = "; ".join(filter(None, (event.advice, error.fix, again)))
-        return actions
+        decided = self._accidents.decide_death(event, worker.first_ticket, can_replay=not self._is_lost(worker))
+        return self._restart_or_raise(event.worker_idx, decided)
 
     def _on_sign_of_life(self, event: Ready | Beat) -> list[Action]:
         self._workers[event.worker_idx].show_life(self.now)
@@ -409,10 +399,10 @@ class Supervisor:
         quiet_seconds = self.now - worker.quiet_since
         options = self._options
         if 0 < options.stall_seconds <= quiet_seconds:
-            self._num_stalls += 1
-            what = f"worker {worker_idx} has shown no sign of life for {quiet_seconds:.0f} s of waiting for it"
-            error = StalledError(what, where=self._where(worker_idx, ""))
-            return self._restart_or_raise(worker_idx, options.on_stall, self._num_stalls, error, "on_stall")
+            decided = self._accidents.decide_stall(
+                worker_idx, quiet_seconds, worker.first_ticket, can_replay=not self._is_lost(worker)
+            )
+            return self._restart_or_raise(worker_idx, decided)
         if 0 < options.warn_seconds <= quiet_seconds and not worker.warned:
             worker.warned = True
             ticket = worker.unanswered[0]
@@ -423,29 +413,11 @@ class Supervisor:
         """Return the worker that has the ticket for which the consumer waits, if there is one."""
         return self._force.holders.get(self._next_delivered) if self._wanted and not self._over else None
 
-    def _restart_or_raise(
-        self,
-        worker_idx: int,
-        policy: Raising | Restarting,
-        count: int,
-        error: WorkerDiedError | StalledError,
-        option: str,
-    ) -> list[Action]:
-        worker = self._workers[worker_idx]
-        stack_of = worker_idx if isinstance(error, StalledError) else None
-        if isinstance(policy, Raising):
-            error.fix = policy.advice or f"{option}=Restarting() restarts it and does its tickets again"
-        elif self._is_lost(worker):
-            error.fix = "its stream cannot be replayed, so it was not restarted"
-        elif count > policy.budget:
-            error.fix = f"it was number {count} of this run and {option} allows {policy.budget}"
-        else:
-            return [
-                Warn(f"{error.what}; it is restarted", stack_of),
-                *self._replace(worker_idx, is_accident=True),
-            ]
+    def _restart_or_raise(self, worker_idx: int, decided: Warn | Raise) -> list[Action]:
+        if isinstance(decided, Warn):
+            return [decided, *self._replace(worker_idx, is_accident=True)]
         self.workers_are_lost = True
-        return self._fail(Raise(error, stack_of))
+        return self._fail(decided)
 
     def _is_lost(self, worker: WorkerState) -> bool:
         """Tell whether nobody can go on where a worker was."""
@@ -459,11 +431,6 @@ class Supervisor:
         again = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
         return [Restart(worker_idx, first_item, is_accident), *again]
 
-    def _where(self, worker_idx: int, item: str) -> str:
-        worker = self._workers[worker_idx]
-        ticket = f"ticket {worker.unanswered[0]}" if worker.unanswered else "between tickets"
-        return f"{item}, {ticket}" if item else ticket
-
 
 def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
     return TransformError(
@@ -474,7 +441,6 @@ def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
 
 
 _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
-    ResultRequested: Supervisor._on_result_requested,
     Silent: Supervisor._on_silent,
     Ready: Supervisor._on_sign_of_life,
     Beat: Supervisor._on_sign_of_life,

@@ -8,13 +8,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
-from .events import Answer, Done, Failed, StreamEnded, ValueResult
+from .events import Answer, Done, Failed, Result, StreamEnded
 from .user.failure import Failure
 from .user.job import Job, Mode
 from .user.worker_info import WorkerInfo, WorkerScope
+
+
+@dataclass(slots=True)
+class ValueResult(Result):
+    """A value that is already here."""
+
+    value: Any
+
+    def take(self) -> Any:
+        """Return the value."""
+        return self.value
+
+    def discard(self) -> None:
+        """Drop the value."""
+        self.value = None
 
 
 class Worker:

@@ -47,6 +47,11 @@ class WorkerState:
         self.warned = False
         self.is_leaving = self.is_gone = False
 
+    @property
+    def first_ticket(self) -> str:
+        """The ticket that it works on, as text."""
+        return f"ticket {self.unanswered[0]}" if self.unanswered else "between tickets"
+
     def show_life(self, now: float) -> None:
         """Take note of a sign of life."""
         self.quiet_since = now

@@ -20,7 +20,7 @@ from headrace.show.card import Card, Shown, layout_of_value
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where the n sequences of a packed batch of R rows of T tokens are.
+    """Positions of the n sequences of a packed batch, which has R rows of T tokens.
 
     Attributes:
         segment_ids: Which sequence of its row a token is of, from 1; 0 is padding, `int32[R, T]`.
@@ -82,7 +82,7 @@ class Batch(Shown, Mapping[str, Any]):
     __hash__ = object.__hash__
 
     def take_tags(self, tags: str | list[str] | None) -> None:
-        """Take the tags as they come from a worker, see `Made`; the list is made when it is first looked at."""
+        """Set the tags, in the form that a worker sends (see `Made`); the list is built on first access."""
         if isinstance(tags, list):
             self.tags = tags
         else:
@@ -116,7 +116,7 @@ class Batch(Shown, Mapping[str, Any]):
         return len(self.arrays)
 
     def map_arrays(self, function: Callable[[Any], Any]) -> Batch:
-        """Return this batch with what a function returns for each array, also of the lengths and the packing."""
+        """Apply a function to each array, including lengths and packing, and return a batch of the results."""
         packing = self.packing
         if packing is not None:
             packing = Packing(*(function(getattr(packing, one.name)) for one in fields(packing)))
@@ -192,7 +192,7 @@ class Batch(Shown, Mapping[str, Any]):
 
 
 class _NoKeyError(SourceError, KeyError):
-    """A data key that there is not; a `KeyError`, so that `batch.get(key)` and `key in batch` work."""
+    """The error for an unknown data key; also a `KeyError`, so that `batch.get(key)` and `key in batch` work."""
 
     __str__ = SourceError.__str__
 
@@ -223,17 +223,17 @@ def pack_made(
     packing: tuple[NDArray[np.int32], ...] | None = None,
 ) -> Made:
     """Return what a worker sends, see `Made`."""
-    return _MARK, None if tags is None else _joined(tags), kept, arrays, lengths, packing
-
-
-def _joined(tags: list[str]) -> str | list[str]:
-    try:
-        text = _SEPARATOR.join(tags)
-    except TypeError:  # a class of the user's has tags that are no texts
-        return tags
-    return text if text.count(_SEPARATOR) == len(tags) - 1 else tags
+    told: str | list[str] | None = tags
+    if tags is not None:
+        try:
+            joined = _SEPARATOR.join(tags)
+        except TypeError:  # a class of the user's has tags that are no texts
+            joined = None
+        if joined is not None and joined.count(_SEPARATOR) == len(tags) - 1:
+            told = joined
+    return _MARK, told, kept, arrays, lengths, packing
 
 
 def is_made(value: Any) -> bool:
-    """Tell whether a value came from `pack_made`; else it is what a collate has returned."""
+    """Tell whether a value was made by `pack_made`, and not by a collate function."""
     return type(value) is tuple and len(value) == 6 and type(value[0]) is str and value[0] == _MARK

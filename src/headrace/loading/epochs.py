@@ -20,18 +20,19 @@ from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
 from .inputs import EpochOrder, PlanNeeds, Subject
-from .iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
+from .iterate import CloseableRun, LoaderPosition
 from .options import LoaderOptions
 from .plan import EpochPlan, NoLengthError, PlanRecipe, Progress
 from .plan_cache import is_worth_keeping, table_name
+from .shapes import BatchShapes, shapes_of
 from .state import digest_text
-from .steps import EpochRun, check_position, steps_of
+from .steps import Arrivals, EpochRun, PlannedArrivals, check_position, steps_of
 from .work import BatchWork, WorkOptions
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides what a loader delivers, put together.
+    """Everything that determines what a loader delivers.
 
     Attributes:
         options: The user's.
@@ -47,7 +48,7 @@ class Recipe:
 
     @classmethod
     def of(cls, options: LoaderOptions, subject: Subject) -> Self:
-        """Put together what the user said with what the dataset is."""
+        """Combine the options with what is known about the dataset."""
         batching, is_stream = options.batching, subject.is_stream
         needs_lengths = batching.needs_lengths
         if is_stream:
@@ -90,23 +91,23 @@ class Recipe:
 
     @property
     def batching_text(self) -> str:
-        """All that decides the batches, but for order and seed."""
+        """Everything that determines the batches, except order and seed, as text."""
         plan = self.plan
         window = f"{plan.window_seqs}+" if plan.grows else str(plan.window_seqs)
         return f"{plan.batching} {plan.batch_order} {window} {self.data_key} plan {PLAN_VERSION}"
 
     def order_text(self, subject: Subject, epoch: int) -> str:
-        """All that decides the order of an epoch, which the user's code may have to say."""
+        """Everything that determines the order of an epoch, as text; user code may be called for it."""
         with self.ordering(subject, epoch):
             return subject.order_text(epoch)
 
     def ordering(self, subject: Subject, epoch: int) -> AbstractContextManager[None]:
-        """Return what a subject is asked in for the order of an epoch."""
+        """Return the context in which to ask a subject for the order of an epoch."""
         is_seeded = self.options.seeds_globals and subject.may_draw_order()
         return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
     def open_engine(self, work: Callable[[WorkerInfo], Callable[[Any], Any]], **others: Any) -> Engine:
-        """Return an engine; workers are started by the first run, and what they import begins to be imported.
+        """Return an engine. Workers start with the first run; importing modules for them begins now.
 
         Args:
             work: What they do.
@@ -150,7 +151,7 @@ class Epochs(ABC):
         self.engine.start()
 
     def resize(self, num_workers: int) -> None:
-        """Have so many workers from now on, see `Engine.resize`."""
+        """Change the number of workers, see `Engine.resize`."""
         self.engine.resize(num_workers)
 
     def close(self) -> None:
@@ -185,14 +186,22 @@ class Epochs(ABC):
 
     @abstractmethod
     def count(self, epoch: int, ranks: Ranks) -> PlanCounts:
-        """Return what becomes of the sequences of an epoch, on all ranks."""
+        """Count the sequences of an epoch that are delivered, dropped or cut, over all ranks."""
 
     @abstractmethod
     def progress(self) -> tuple[int, Progress]:
-        """Return the epoch that was begun last, and what was planned of it so far."""
+        """Return the epoch that was started last, and how much of it was planned."""
+
+    def shapes(self, epoch: int, max_batches: int) -> BatchShapes:  # noqa: ARG002
+        """Return the shapes of the first batches of an epoch, see `DataLoader.batch_shapes`.
+
+        Raises:
+            ConfigError: They are not known before the epoch is read.
+        """
+        raise _no_shapes(f"a stream is planned while it is read, also in epoch {epoch}", self._subject.name)
 
     def digests(self, epoch: int) -> dict[str, str]:
-        """Return what a position of an epoch is a position of, part by part; see `LoaderState`."""
+        """Return digests of data, order, batching, ... of an epoch, which a state must match; see `LoaderState`."""
         recipe, subject = self._recipe, self._subject
         if self._digests is None or self._digests[0] != epoch:
             lengths = self.lengths_digest(epoch)
@@ -214,7 +223,7 @@ class Epochs(ABC):
         return None  # a stream is planned as it is read
 
     def num_filtered(self) -> tuple[int, int] | None:
-        """Return what filters of single epochs left out of the epoch that was begun last, and of how many sequences.
+        """Return how many sequences per-epoch filters removed from the epoch that was started last, and of how many.
 
         None where there is none, or where workers find it out.
         """
@@ -222,7 +231,7 @@ class Epochs(ABC):
 
     @abstractmethod
     def is_empty(self) -> bool:
-        """Tell whether the epoch that was begun last, and is over, has no sequences."""
+        """Tell whether the epoch that has just ended has no sequences."""
 
 
 class PlannedEpochs(Epochs):
@@ -243,7 +252,7 @@ class PlannedEpochs(Epochs):
         return self.engine.run(arrivals.tasks(plan, steps_of(run, plan))), arrivals
 
     def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0)) -> EpochPlan:
-        """Return the plan of an epoch, the one at hand if it is that."""
+        """Return the plan of an epoch; the last plan is kept."""
         if self.plan is None or self.plan.epoch != epoch:
             order = self._order_of(epoch)
             is_large = is_worth_keeping(len(order.order), self._recipe.plan.window_seqs)
@@ -264,7 +273,7 @@ class PlannedEpochs(Epochs):
         return order.lengths_digest()
 
     def _name_of(self, epoch: int) -> Callable[[], str] | None:
-        """Return what names the table of an epoch; None if nothing tells whether another one has the same."""
+        """Return a function that names the cached table of an epoch; None if it cannot be identified reliably."""
         subject, recipe = self._subject, self._recipe
         needs, batching = recipe.needs, recipe.plan.batching
         if not (needs.lengths and is_of_headrace(batching) and subject.digest_covers_lengths(needs.data_key)):
@@ -299,6 +308,15 @@ class PlannedEpochs(Epochs):
         first = num_batches - Steps(num_batches, ranks.rank, ranks.world_size).num_dropped
         return counts + PlanCounts(remainder=plan.num_pieces_from(first))
 
+    def shapes(self, epoch: int, max_batches: int) -> BatchShapes:
+        """Plan the batches, whether or not batching itself needs the lengths."""
+        recipe, subject = self._recipe, self._subject
+        if not subject.knows_lengths(recipe.needs.data_key):
+            raise _no_shapes("the lengths are not known", subject.name)
+        with recipe.ordering(subject, epoch):
+            order = subject.start(epoch, replace(recipe.needs, lengths=True))
+        return shapes_of(EpochPlan(order, recipe.plan), recipe.plan.batching, max_batches)
+
     def num_filtered(self) -> tuple[int, int] | None:
         """Ask the plan."""
         return None if self.plan is None else self.plan.num_filtered
@@ -315,8 +333,16 @@ class PlannedEpochs(Epochs):
         return plan.epoch, Progress(plan.num_planned, str(plan.num_windows), plan.counts)
 
 
+def _no_shapes(why: str, name: str) -> ConfigError:
+    return ConfigError(
+        f"the shapes of batches are not known before they are read: {why}",
+        where=name,
+        fix="for a MapDataset give lengths=, or a method get_seq_len; of a stream see padding_share of each batch",
+    )
+
+
 def is_of_headrace(policy: object) -> bool:
-    """Tell whether a policy, and all that it is made of, is one of ours: a user's own may change under its name."""
+    """Tell whether a policy and its parts are Headrace classes: a user's class may change without notice."""
     if isinstance(policy, tuple):
         return all(map(is_of_headrace, policy))
     if not isinstance(policy, Batching):

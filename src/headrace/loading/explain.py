@@ -14,7 +14,7 @@ from headrace.ranks import Ranks
 
 from .epochs import Epochs, Recipe
 from .inputs import Subject
-from .iterate import LoaderPosition
+from .iterate import BatchIterator, LoaderPosition
 from .loader_ranks import LoaderRanks
 
 _logger = logging.getLogger("headrace.loading")
@@ -22,7 +22,7 @@ _REASONS = ("too_long", "too_short", "last", "alone", "remainder")
 
 
 class Explainer:
-    """What one loader says, and has said so far.
+    """Logs and explains what a loader does; remembers what was logged.
 
     Args:
         subject: What is loaded.
@@ -36,7 +36,7 @@ class Explainer:
         self._said: set[str] = set()
 
     def log_left_out(self) -> None:
-        """Log what has not been said before of the epoch that was begun last, as far as it is known."""
+        """Log what the last epoch drops or cuts, once for each reason."""
         epoch, progress = self._runs.progress()
         counts = progress.counts
         # who packs rows by default did not ask for sequences to be cut
@@ -56,7 +56,7 @@ class Explainer:
         )
 
     def log_filtered(self, epoch: int) -> None:
-        """Log what filters leave out, of the dataset or of an epoch; the user asked for it, so it is no warning."""
+        """Log what filters remove, from the dataset or from an epoch; as info, since the user asked for it."""
         for reason, where, further, counts in (
             ("filtered", "", "", self._subject.corpus.num_filtered()),
             (
@@ -70,6 +70,13 @@ class Explainer:
                 self._said.add(reason)
                 name, counted = self._subject.name + where, map("{:,}".format, counts)
                 _logger.info("%s: a filter leaves out %s of %s sequences%s", name, *counted, further)
+
+    def log_event(self, iterator: BatchIterator) -> None:
+        """Log what is known by the first batch of an iterator, or by its end."""
+        self.log_left_out()
+        begun = iterator.begun
+        if begun is not None and iterator.is_over and not iterator.has_delivered and not begun.position.position:
+            self.log_no_batch(begun.position.epoch, begun.ranks)
 
     def log_no_batch(self, epoch: int, ranks: Ranks) -> None:
         """Log that this rank had no batch in an epoch.
@@ -95,7 +102,7 @@ class Explainer:
             )
 
     def explain(self, position: LoaderPosition) -> str:
-        """Return a text about what is loaded, how, and what was left out so far.
+        """Return a text that describes what is loaded and how, and what was dropped so far.
 
         Args:
             position: Where the consumer is.

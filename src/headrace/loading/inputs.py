@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import WINDOW_SEQS
-from headrace.datasets.base import Dataset, Workers
+from headrace.datasets.base import Dataset
 from headrace.datasets.corpus import Corpus, LengthsOf
+from headrace.datasets.workers import Workers
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 from headrace.specs import DataSpec
@@ -28,7 +29,7 @@ from .state import digest_array, digest_text
 
 @dataclass(frozen=True)
 class PlanNeeds:
-    """What a loader wants to know of an epoch, besides the order.
+    """What a loader has to know about an epoch in addition to its order.
 
     Attributes:
         data_key: The data key whose lengths count; None for the first one.
@@ -43,7 +44,7 @@ class PlanNeeds:
 
 @dataclass(frozen=True)
 class EpochOrder:
-    """One epoch of a dataset, as a plan needs it.
+    """Order and lengths of one epoch, as needed to plan its batches.
 
     Attributes:
         epoch: Its number.
@@ -51,7 +52,7 @@ class EpochOrder:
         lengths_of: Returns the frames of sequences, `int[n]`, by corpus index; None if they are not known.
         occurrences: How often each sequence of the order came before in it, `int64[N]`; None if none repeats.
         shortest: Returns the least frames of any sequence of the corpus, which is not empty, O(N); None: not known.
-        batch_starts: Where each batch starts, and the end, `int64[B + 1]`, if somebody else says the batches.
+        batch_starts: Where each batch starts, and the end, `int64[B + 1]`, if a sampler defines the batches.
     """
 
     epoch: int
@@ -71,7 +72,7 @@ class EpochOrder:
 
 
 class Subject(ABC):
-    """What is loaded, as the trainer sees it.
+    """What a loader loads: the part of it that the trainer needs.
 
     Attributes:
         name: For messages.
@@ -98,7 +99,7 @@ class Subject(ABC):
     @property
     @abstractmethod
     def corpus(self) -> Corpus:
-        """What is known of it without reading it, now: it may be another one in another epoch."""
+        """What is known without reading; where epochs differ, of the epoch that was started last."""
 
     @abstractmethod
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
@@ -114,23 +115,23 @@ class Subject(ABC):
 
     @abstractmethod
     def order_text(self, epoch: int) -> str:
-        """Return a text of all that decides the order of an epoch."""
+        """Return a text of everything that determines the order of an epoch."""
 
     def digest_covers_lengths(self, data_key: str | None) -> bool:
-        """Tell whether subjects of one digest have the same lengths of a data key, None: of the first one."""
+        """Tell whether an equal digest implies equal lengths of a data key (None: of the first one)."""
         key = data_key or self.data_key
         return key is not None and self.corpus.covers_lengths(key)
 
     def reading_text(self, epoch: int) -> str:  # noqa: ARG002
-        """Return a text of all that decides what a sequence holds, besides its corpus."""
+        """Return a text of everything, except the corpus, that determines the content of a sequence."""
         return ""
 
     def may_draw_order(self) -> bool:
-        """Tell whether code of the user's says the order, and may draw it from the global generators."""
+        """Tell whether user code defines the order, and may draw it from the global random generators."""
         return False
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
-        """Release what is held."""
+        """Release resources."""
 
 
 class DatasetSubject(Subject):
@@ -231,7 +232,7 @@ class DatasetSubject(Subject):
 
     @contextmanager
     def _ordering(self) -> Iterator[None]:
-        """Let the dataset have the order that is wanted here, for a moment: it may be somebody else's as well."""
+        """Give the dataset the order of this loader for a moment: others may use the same object."""
         if self._shuffled is None:
             yield
             return
@@ -300,7 +301,7 @@ def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
 
 
 def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> None:
-    """Refuse what belongs to the batches of the epoch API, and would be left out silently; also of parts.
+    """Refuse options that only `generate_batches` uses and a loader would ignore, here or in a part.
 
     Raises:
         ConfigError: A dataset, or one that it is made of, has such an option.

@@ -1,4 +1,4 @@
-"""The iterator over the batches of one epoch on one rank: joins the plan to the workers.
+"""The iterator over the batches of one epoch on one rank, and which of a loader's iterators is the current one.
 
 Invariants: the position of the consumer moves when a batch is handed over and never when one is prefetched; it is the
 same on all ranks after as many steps. All runs in the consumer's thread.
@@ -7,21 +7,21 @@ same on all ranks after as many steps. All runs in the consumer's thread.
 from __future__ import annotations
 
 import logging
-from collections import deque
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.engine import Delivered
+from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import HeadraceError, TransformError
 from headrace.ranks import Ranks
 
 from .batch import Batch, Made, Packing, is_made
-from .steps import Agreement, Plan, Step
-from .work import Task
+from .steps import Agreement, Arrivals, Arrived
 
 _logger = logging.getLogger("headrace.loading")
 _TEXTS = None, 0  # the layout of a data key that has no arrays
@@ -43,7 +43,7 @@ class LoaderPosition(NamedTuple):
 
 @dataclass(slots=True)
 class Consumer:
-    """Who takes the batches of a loader.
+    """The code that iterates over a loader.
 
     Attributes:
         position: Where it is.
@@ -52,88 +52,18 @@ class Consumer:
     position: LoaderPosition
 
 
-@dataclass(slots=True)
-class Arrived:
-    """A batch that has come, as a run of the engine gives it.
-
-    Attributes:
-        step: Which it is.
-        seq_idx: Positions of its members in the order of the epoch, `int64[n]`.
-        corpus_idx: Their corpus indices, `int64[n]`.
-        chunk_starts: First frame of each, `int64[n]`; None if all are whole.
-        value: What `pack_made` returned, or what the user's collate returned.
-    """
-
-    step: Step
-    seq_idx: NDArray[np.int64]
-    corpus_idx: NDArray[np.int64]
-    chunk_starts: NDArray[np.int64] | None
-    value: Any
-
-
-class Arrivals(Protocol):
-    """What is known in the trainer of the batches of one run.
-
-    Attributes:
-        next_ticket: The ticket that comes next, if none is left out.
-    """
-
-    next_ticket: int
-
-    def take(self, delivered: Delivered) -> Arrived | None:
-        """Return what came; None stands for the end of the epoch.
-
-        Raises:
-            BaseException: What was delivered stands for an error.
-        """
-
-    def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many batches were left out just before this one (None: before the end), and give them up."""
-
-
-class PlannedArrivals:
-    """Batches that were planned before they are made.
-
-    Attributes:
-        asked: What is known of them, without their values, from the next ticket on.
-    """
-
-    def __init__(self) -> None:
-        self.asked: deque[Arrived] = deque()
-        self.next_ticket = 0
-
-    def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
-        """Return the tasks of the steps, each of which is remembered when it is asked for."""
-        return _tasks(plan, steps, self.asked)
-
-    def take(self, delivered: Delivered) -> Arrived:
-        """Return the batch of a ticket."""
-        arrived = self.asked.popleft()
-        self.next_ticket = delivered.ticket + 1
-        arrived.value = delivered.value
-        return arrived
-
-    def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many tickets were left out."""
-        num = len(self.asked) if delivered is None else delivered.ticket - self.next_ticket
-        for _ in range(num):
-            self.asked.popleft()
-        self.next_ticket += num
-        return num
-
-
 class CloseableRun(Protocol):
-    """What was begun: an iterator over what workers give."""
+    """A started run: an iterator over the results of workers."""
 
     def __next__(self) -> Delivered: ...
 
     def close(self) -> None:
-        """Give up what is under way; harmless at any time."""
+        """Discard batches in preparation. May be called at any time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run that has begun: batches are on their way, and none was handed over yet.
+    """A started run of which no batch was delivered yet.
 
     Attributes:
         position: Where it begins.
@@ -227,7 +157,7 @@ class BatchIterator(Iterator[Any]):
         return value
 
     def _activate(self) -> Begun:
-        """Return what it iterates over, when its first batch is asked for.
+        """Return the run to iterate over, when the first batch is requested.
 
         Raises:
             StopIteration: It is over.
@@ -235,14 +165,14 @@ class BatchIterator(Iterator[Any]):
         """
         if self._superseded is not None:
             where = None if self.begun is None else f"epoch {self.begun.position.epoch}"
-            raise HeadraceError(f"this iterator is over, because {self._superseded}", where=where)
+            raise HeadraceError(f"this iterator has ended, because {self._superseded}", where=where)
         if self.is_over:
             raise StopIteration
         self.begun = self._active = self._start(self)
         return self.begun
 
     def _is_agreed(self, begun: Begun, arrived: Arrived | None, agreement: Agreement) -> bool:
-        """Tell whether all ranks have the step that comes next; ask them, if that is due."""
+        """Tell whether all ranks take the next step; ask them where it is time."""
         num_left = 0 if arrived is None else arrived.step.num_left
         if not agreement.goes_on(num_left):
             if num_left:
@@ -254,7 +184,7 @@ class BatchIterator(Iterator[Any]):
             return False
         if arrived is None:
             raise HeadraceError(
-                "this rank has no batch that it could repeat, and the others have more steps",
+                "this rank has no batch to repeat, and other ranks have more steps",
                 where=f"epoch {begun.position.epoch}, {begun.equal_steps_of}",
                 fix='give each rank a share that is not empty, or remainder="drop"',
             )
@@ -262,29 +192,29 @@ class BatchIterator(Iterator[Any]):
         return True
 
     def close(self) -> None:
-        """Give up what is under way; the workers stay. Harmless at any time."""
+        """Discard batches in preparation; the workers stay. May be called at any time."""
         self.is_over, self._active = True, None
         if self.begun is not None:
             self.begun.run.close()
 
     def give_up_begun(self) -> Begun | None:
-        """Return what has begun for this iterator, which was not asked for a batch yet, and has to begin by itself."""
+        """Hand over the run that was started for this iterator, which has delivered nothing: it will start another."""
         begun, self.begun = self.begun, None
         return begun
 
     def supersede(self, reason: str) -> None:
-        """Close it for a reason that the consumer did not give: it raises from now on, and never seems complete."""
+        """Close it for an outside reason: from now on it raises an error, rather than seeming exhausted."""
         if not self.is_over:
             self._superseded = reason
             self.close()
 
     def _check_gap(self, begun: Begun) -> None:
-        """Refuse that batches were left out because of errors, where ranks have equal steps."""
+        """Raise if batches were skipped because of errors although ranks must have equal steps."""
         if begun.equal_steps_of is not None:
             raise HeadraceError(
                 "a batch was left out because of an error, so this rank would have one step less than the others",
                 where=f"epoch {begun.position.epoch}, {begun.equal_steps_of}",
-                fix="mend what fails (the quarantine file names it); single sequences are skipped without harm",
+                fix="fix the cause (the quarantine file names it); skipping single sequences of a batch is allowed",
             )
 
     def _batch(self, begun: Begun, arrived: Arrived, made: Made) -> Batch:
@@ -316,7 +246,7 @@ class BatchIterator(Iterator[Any]):
         return batch
 
     def _check_layout(self, epoch: int, number: int, arrays: dict[str, Any]) -> None:
-        """Refuse a data key whose dtype or axes change in mid-epoch, and keys that come and go."""
+        """Refuse data keys that change their dtype or number of axes in mid-epoch, appear or disappear."""
         known = self._layout
         if known is not None and len(known) == len(arrays):
             for key, value in arrays.items():
@@ -339,8 +269,143 @@ class BatchIterator(Iterator[Any]):
         )
 
 
+class Iterations:
+    """The iterators of one loader: one at a time delivers batches; for a new one, workers may have begun already.
+
+    Invariant: an iterator that was asked for no batch has no effect on where the loader is.
+
+    Args:
+        begin_run: Begins a run at a position.
+        settle_ranks: Returns which rank this is of how many, for good.
+        on_event: Called with an iterator when it has its first batch, or none, and when it is at its end.
+        watch_memory: Tells a watcher of the memory that batches come in.
+        data_key: Of the batches.
+
+    Attributes:
+        consumer: Where the consumer is.
+    """
+
+    def __init__(
+        self,
+        begin_run: Callable[[LoaderPosition], Begun],
+        settle_ranks: Callable[[], Ranks],
+        on_event: Callable[[BatchIterator], None],
+        watch_memory: Callable[[MemoryWatcher | None], None],
+        data_key: str | None,
+    ) -> None:
+        self.consumer = Consumer(LoaderPosition(1))
+        self._begin_run, self._settle_ranks, self._on_event = begin_run, settle_ranks, on_event
+        self._watch_memory, self._data_key = watch_memory, data_key
+        self._epoch = 1  # the next one to be iterated over
+        self._resumed: LoaderPosition | None = None
+        self._current: weakref.ref[BatchIterator] | None = None  # the last that was asked for a batch
+        self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
+        self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
+        self._is_closed = False
+
+    def begin(self, epoch: int | None) -> BatchIterator:
+        """Return an iterator over an epoch; None: the one that is next when its first batch is requested.
+
+        Raises:
+            HeadraceError: The loader is closed.
+        """
+        self._check_open()
+        begun = None
+        if self.live() is None:
+            position = self._position_of(epoch)
+            if epoch is not None and self.consumer.position.epoch != epoch:
+                self.consumer.position = position
+            waiting = self._take_waiting()
+            begun = waiting if waiting is not None and waiting.position == position else self._begin_run(position)
+        start = partial(self._start, epoch, self._is_watched_next)
+        iterator = BatchIterator(start, self.consumer, self._note, self._data_key, begun)
+        self._is_watched_next = False
+        if begun is not None:
+            self._waiting = weakref.ref(iterator)
+        return iterator
+
+    def _start(self, epoch: int | None, is_watched: bool, iterator: BatchIterator) -> Begun:
+        """Return the run of an iterator whose first batch is requested; all other iterators end."""
+        self._check_open()
+        position, ranks = self._position_of(epoch), self._settle_ranks()
+        live = self.live()
+        if live is not None:
+            live.supersede("another iteration over the same loader has begun")
+        begun = iterator.give_up_begun()
+        if begun is None or begun.position != position or begun.ranks != ranks:
+            self._take_waiting()
+            begun = self._begin_run(position)
+        if not is_watched:
+            self._watch_memory(None)
+        self._waiting, self._current = None, weakref.ref(iterator)
+        return begun
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise HeadraceError("this loader is closed", fix="make a new one")
+
+    def _position_of(self, epoch: int | None) -> LoaderPosition:
+        number = self._epoch if epoch is None else epoch
+        resumed = self._resumed
+        return LoaderPosition(number) if resumed is None or resumed.epoch != number else resumed
+
+    def _take_waiting(self) -> Begun | None:
+        """Return the run that was started for an iterator that has delivered nothing; that will start another."""
+        waiting = None if self._waiting is None else self._waiting()
+        self._waiting = None
+        return None if waiting is None or waiting.is_over else waiting.give_up_begun()
+
+    def _note(self, iterator: BatchIterator) -> None:
+        """Note that an iterator has delivered its first batch, or is exhausted."""
+        assert iterator.begun is not None
+        if not iterator.has_delivered:
+            self._epoch, self._resumed = iterator.begun.position.epoch + 1, None
+        self._on_event(iterator)
+
+    def live(self) -> BatchIterator | None:
+        """Return the iterator that has delivered a batch and is not exhausted, if there is one."""
+        iterator = None if self._current is None else self._current()
+        return None if iterator is None or iterator.is_over else iterator
+
+    def first_epoch(self, wanted: int | None) -> int:
+        """Return the first epoch to iterate over: the wanted one, or the next; after `resume` always the saved one."""
+        return self._epoch if wanted is None or self._resumed is not None else wanted
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the next epoch; a loaded position in another epoch is discarded, with a warning."""
+        self._epoch = epoch
+        if self._resumed is not None and self._resumed.epoch != epoch:
+            _logger.warning(
+                "set_epoch(%d) gives up the loaded position: batch %d of epoch %d",
+                epoch,
+                self._resumed.position,
+                self._resumed.epoch,
+            )
+            self._resumed = None
+        if self.live() is None:
+            self.consumer.position = self._resumed or LoaderPosition(epoch)
+
+    def resume(self, position: LoaderPosition) -> None:
+        """Let the next iteration begin at a position. No iterator is live."""
+        self._resumed = self.consumer.position = position
+        self._epoch = position.epoch
+
+    def watch_next(self, watcher: MemoryWatcher | None) -> None:
+        """Tell a watcher about the memory of batches, until the end of the next iteration."""
+        self._watch_memory(watcher)
+        self._is_watched_next = watcher is not None
+
+    def close(self) -> None:
+        """End all iterators, and refuse to begin others."""
+        self._is_closed = True
+        for found in (self._current, self._waiting):
+            iterator = None if found is None else found()
+            if iterator is not None:
+                iterator.supersede("its loader was closed")
+
+
 class LoaderEpoch:
-    """One epoch of a loader: iterating over it gives its batches, from the loaded position on if there is one.
+    """One epoch of a loader: iterates over its batches, from the loaded position on if there is one.
 
     Args:
         epoch: Its number.
@@ -361,15 +426,6 @@ class LoaderEpoch:
 
     def __repr__(self) -> str:
         return f"<LoaderEpoch {self.epoch}>"
-
-
-def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator[Task]:
-    """Yield the tasks of the steps, and remember them. A function, so that a dropped iterator is no garbage cycle."""
-    for step in steps:
-        task, seq_idx = plan.task(step.number)
-        corpus_idx = task.indices if task.seqs is None else np.full(len(seq_idx), -1)
-        asked.append(Arrived(step, seq_idx, corpus_idx, task.chunk_starts, None))
-        yield task
 
 
 def _layout_text(layout: tuple[Any, int] | None) -> str:

@@ -6,8 +6,6 @@ workers make it (`epochs.py`, `work.py`), the state says where the consumer is (
 
 from __future__ import annotations
 
-import logging
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -16,105 +14,106 @@ from typing import Any, NoReturn, Self
 from headrace.batching import Batching, BatchOrder, PlanCounts
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.memory.lease import MemoryWatcher
-from headrace.errors import ConfigError, HeadraceError, ResumeError, check_count
+from headrace.errors import ConfigError, ResumeError, check_count
 from headrace.ranks import Ranks
 from headrace.rng.process import kept_globals
 from headrace.show.card import Card, Shown, layout_of
-from headrace.version import __version__
 
 from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
-from .iterate import BatchIterator, Begun, Consumer, LoaderEpoch, LoaderPosition
-from .loader_ranks import LoaderRanks, compare_cards, fingerprint
+from .iterate import BatchIterator, Begun, Iterations, LoaderEpoch, LoaderPosition
+from .loader_ranks import LoaderRanks, RankCheck
 from .opening import open_subject
 from .options import CheckRanks, LoaderOptions, Remainder
-from .shapes import MAX_BATCHES, BatchShapes, shapes_of
+from .shapes import MAX_BATCHES, BatchShapes
 from .state import FORMAT, LoaderState
 from .steps import Agree
 from .streams.epochs import StreamEpochs
 from .streams.input import StreamSubject
 from .torch_args import NOT_GIVEN, NotGiven, take_foreign
 
-_logger = logging.getLogger("headrace.loading")
-
 
 class DataLoader(Shown):
-    """Batches of a dataset, epoch by epoch. Not thread-safe.
+    """Iterates over a dataset in batches, which worker processes prepare in shared memory. Not thread-safe.
 
-    Batches are numbered over all ranks: from position b of an epoch, step s on rank r of R is batch `b + s * R + r`.
-    Which sequences a batch has is a pure function of (data, recipe, seed, epoch); workers, ranks and restarts decide
-    nothing but who makes it and when.
+    Each pass over the loader is one epoch; the first one is epoch 1. Which sequences form batch n of an epoch depends
+    only on the data, the options, the seed and the epoch, never on the number of workers or ranks, or on restarts.
+    Ranks take batches in turn: after b batches of an epoch, step s from there on rank r of R is batch `b + s * R + r`.
+    `state_dict` saves the position in an epoch, and `load_state_dict` continues there, also with other numbers of
+    workers and ranks.
 
     Args:
-        dataset: A dataset, a config of one (see `init_dataset`), a `Source`, a list, any object with `__len__` and
-            `__getitem__`, or a stream: an iterable, or a dataset that does not tell its order. Its `seq_ordering`,
-            `partition_epoch` and filters say what an epoch is. Items that are dicts become padded batches by data key,
-            other items are stacked in their own structure.
-        batching: Which sequences form a batch: `FrameBudget`, `Buckets`, `FixedCount`, `Pack`, `Chunks`, ...
-        num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for. A stream is read by
-            one of them, or one more, for all others. `None`: as many as the dataset was given, if it
-            is a `MultiProcDataset` or the like, whose other options of workers hold then as well; else 0.
-        seed: Of the order of batches, and of the generators that `transform` gets. The order of the dataset is not
-            changed by it.
-        rank: Which training process this is; found by itself under torchrun, SLURM and the like, see `find_ranks`, when
-            the first batch is asked for, and the same from then on.
-        world_size: How many there are.
-        mesh: In place of both, where several processes work on the same batch (tensor, pipeline or context
-            parallelism): the `DeviceMesh` of torch, or the part of it along which the data are divided, `mesh["dp"]`;
-            see `ranks_of_mesh`.
-        remainder: What becomes of the last batches of an epoch, fewer than ranks: `"drop"`, `"pad"` (the first batches
-            of the epoch once more, marked by `is_repeat`), or `"keep"` (the last ranks have one step less).
-        transform: Called in a worker as `transform(seq)` or, if it has a parameter `rng`, `transform(seq, rng=
-            generator)`, for each sequence (or chunk); returns the new data. The generator is keyed by (seed, epoch,
-            sequence).
-        collate: Makes the value that is delivered, of a list of sequences; in place of a `Batch`.
-        executor: `"process"`, `"thread"` or `"inline"`, or an `Executor`, which no other loader uses.
-        recipe_version: A text that you change when your own code changes what the batches hold: a state that was saved
-            with another one is refused.
-        steps_per_epoch: For streams only, whose length is not known: the epoch ends after so many steps on every rank.
-            Where there are fewer, `remainder="pad"` repeats batches, and else it is an error.
-        agree_every: Where ranks cannot know how many steps the others have, since the dataset shares itself out: before
-            every so many steps they ask each other by `agree`, whether all have them. The epoch ends after the shortest
-            rank, or with `remainder="pad"` after the longest.
-        agree: Tells whether all ranks gave it True: `agree(flag)` is called in the thread that iterates, and waits for
-            all ranks. `headrace.adapters.torch_ranks.all_agree` does it by torch.distributed.
-        check_ranks: Gathers a text of each rank: `check_ranks(text)` returns those of all ranks, in their order. It is
-            called once before the first batch (and once after each `load_state_dict`), to compare what the ranks are
-            about to load. `headrace.adapters.torch_ranks.gather_texts` does it by torch.distributed.
-        engine_options: What to do about errors, deaths and stalls.
+        dataset: A Headrace dataset or its config (see `init_dataset`), a `Source`, the path of files, a list, any
+            object with `__len__` and `__getitem__`, or an iterable. Of a Headrace dataset, `seq_ordering`,
+            `partition_epoch` and filters define what an epoch is. Items that are dicts become a `Batch`, padded by key;
+            other items are stacked in their own structure, as torch's default collate does.
+        batching: Which sequences form a batch: `FixedCount`, `FrameBudget`, `Buckets`, `Pack`, `Chunks`, ...
+        num_workers: Number of worker processes. 0: batches are made in this process, each when it is asked for. `None`:
+            that of the dataset, if it has workers of its own (such as a `MultiProcDataset`), whose other worker options
+            are used as well; otherwise 0. A stream is read by one worker, which passes sequences on to the others.
+        seed: Seeds the order of the batches and the random generators of `transform`. The order of a Headrace dataset
+            has a seed of its own.
+        rank: Index of this training process. Default: detected from torch.distributed, torchrun, SLURM and the like
+            (see `find_ranks`) when the first batch is requested, and fixed from then on.
+        world_size: Number of training processes.
+        mesh: Instead of `rank` and `world_size`, if several processes work on the same batch (tensor, pipeline or
+            context parallelism): torch's `DeviceMesh`, or the dimension over which data are split, such as
+            `mesh["dp"]`; see `ranks_of_mesh`.
+        remainder: What to do at the end of an epoch with fewer batches than ranks: `"drop"` them; `"pad"` with the
+            first batches of the epoch, which then have `is_repeat` set; or `"keep"` them, so that the last ranks have
+            one step less.
+        transform: Called in a worker for each sequence (or chunk), as `transform(seq)`, or as `transform(seq, rng=rng)`
+            if it has a parameter `rng`: a NumPy generator seeded by (seed, epoch, sequence). Returns the new sequence.
+        collate: Called in a worker with the list of the sequences of a batch; what it returns is delivered in place of
+            a `Batch`.
+        executor: Where workers run: `"process"`, `"thread"`, `"inline"`, or an `Executor` that no other loader uses.
+        recipe_version: A string to change whenever your own code changes the content of the batches. States that were
+            saved with a different one are refused.
+        steps_per_epoch: For streams, whose length is unknown: end each epoch after this many steps on every rank. If a
+            rank has fewer batches, `remainder="pad"` repeats some, and otherwise it is an error.
+        agree_every: For datasets that split themselves into shards, so that no rank knows how many steps the others
+            have: every this many steps, the ranks ask each other by `agree` whether all of them have that many more.
+            The epoch ends with the shortest rank, or with the longest if `remainder="pad"`.
+        agree: A collective operation: `agree(flag)` blocks until all ranks have called it, and returns whether all
+            flags are True. `headrace.adapters.torch_ranks.all_agree` uses torch.distributed. Called in the thread that
+            iterates.
+        check_ranks: A collective operation: `check_ranks(text)` returns the texts of all ranks, ordered by rank. Used
+            before the first batch, and after each `load_state_dict`, to check that all ranks load the same data with
+            the same options. `headrace.adapters.torch_ranks.gather_texts` uses torch.distributed.
+        engine_options: How to handle errors, dead workers and stalls, and how far to prefetch.
         max_bytes: Limit on the shared memory of all workers together.
-        worker_init: Called in each worker before anything else, with its `WorkerInfo`; also in the one that reads a
-            stream for the others, as 0 of 1.
-        batch_order: In which order batches come. Default: in that of the dataset where batches are runs of it
-            (`FixedCount`, `FrameBudget`), else `BatchOrder()`: shuffled, and sorted by cost in groups, so that ranks do
-            not wait for each other.
-        window_seqs: How many sequences are planned at a time. None: 65,536; of a stream, whose sequences are in memory
-            until then, 512, and further 512 until they fill 8 batches.
-        pad_values: Data key -> what to pad with; 0 for the others.
-        pad_multiple: Round the frames of padded arrays up to a multiple.
-        seed_globals: Seed the global generators of Python, NumPy and torch (if loaded) for each batch, by (seed, epoch,
-            batch), while code of yours makes it (for each window, while it gives the items of a stream; for each epoch,
-            while a sampler or a dataset of yours says its order): so that what draws from them is the same in each run,
-            for any number of workers and on each rank. In this process they are put back. None:
-            so it is, but for workers that are threads, which share them. It costs 1 us a batch in a worker process
-            where nothing is drawn and 7 us else, 40 us in this process, and nothing where no code of yours is involved.
-        batch_size: Torch's word for `batching=FixedCount(batch_size)`. None: sequences are delivered one by one, as
-            they are (a dict by data key, of a dataset), or as `collate` returns each of them.
-        shuffle: Shuffle a dataset that has no order of its own, by `seed`.
-        sampler: Gives corpus indices, anew for each epoch, in place of the order of the dataset.
-        batch_sampler: Gives lists of them, each a batch.
-        collate_fn: As `collate`.
-        pin_memory: Has no effect; see `headrace.adapters.torch.to_device`.
-        drop_last: Leave out a last batch of fewer than `batch_size`.
-        timeout: As `stall_seconds` of `EngineOptions`; 0: as that is.
-        worker_init_fn: As `worker_init`, but called with the number of the worker.
-        multiprocessing_context: How worker processes are started: `"fork"`, `"spawn"`, `"forkserver"`, or a context.
-        generator: Its initial seed is taken as `seed`.
-        prefetch_factor: As `tickets_per_worker` of `EngineOptions`.
-        persistent_workers: Has no effect: workers stay until the loader is closed.
-        pin_memory_device: Has no effect, as `pin_memory`.
-        in_order: Batches come in order, and False is refused.
-        **unknown: Nothing else: the error says what may have been meant.
+        worker_init: Called in each worker at its start, with its `WorkerInfo`. The worker that reads a stream for the
+            others is 0 of 1.
+        batch_order: The order of the batches. Default: the order of the dataset where batches are consecutive sequences
+            (`FixedCount`, `FrameBudget`); otherwise `BatchOrder()`: shuffled, with batches of similar cost on all ranks
+            in the same step.
+        window_seqs: How many consecutive sequences are grouped into batches at a time. Default: 65,536. For a stream,
+            which keeps these sequences in memory: 512, and 512 more until they fill 8 batches.
+        pad_values: Padding value by data key; 0 for the others.
+        pad_multiple: Pad to a multiple of this many frames.
+        seed_globals: Whether to seed the global generators of Python, NumPy and torch (if loaded) whenever your code
+            runs: by (seed, epoch, batch) where it makes a batch, for each window where it yields a stream, and for each
+            epoch where a sampler or dataset of yours defines the order. So random draws are the same in every run, for
+            any number of workers. In this process, the state of the generators is restored afterwards. Default: True,
+            except for worker threads, which share the generators. It costs 1 us per batch in a worker process (7 us if
+            your code draws), 40 us in this process, and nothing if no code of yours is called.
+        batch_size: Torch's word for `batching=FixedCount(batch_size)`. `None`: sequences are delivered one by one,
+            without a batch axis, or as `collate` returns each of them.
+        shuffle: Shuffle the dataset by `seed`, if it does not define an order.
+        sampler: Yields the corpus indices of an epoch; iterated anew for each epoch. Replaces the order of the dataset.
+        batch_sampler: The same, but it yields one list of corpus indices for each batch.
+        collate_fn: The same as `collate`.
+        pin_memory: Has no effect; `headrace.adapters.torch.to_device` copies batches to a GPU.
+        drop_last: Drop the last batch of an epoch if it has fewer than `batch_size` sequences.
+        timeout: Sets `stall_seconds` of `EngineOptions`; 0 keeps its default.
+        worker_init_fn: The same as `worker_init`, but called with the index of the worker.
+        multiprocessing_context: How to start worker processes: `"fork"`, `"spawn"`, `"forkserver"`, or a context.
+        generator: A torch generator, whose initial seed is used as `seed`.
+        prefetch_factor: Sets `tickets_per_worker` of `EngineOptions`: how many batches each worker prepares ahead.
+        persistent_workers: Has no effect: workers always stay until the loader is closed.
+        pin_memory_device: Has no effect.
+        in_order: Batches always come in order, so False is refused.
+        **unknown: Any other argument is an error, which suggests the closest option.
 
     Raises:
         ConfigError: An option is wrong, unknown, or contradicts another.
@@ -187,45 +186,45 @@ class DataLoader(Shown):
             self._runs = StreamEpochs(subject, self._recipe)
         else:
             self._runs = PlannedEpochs(subject, self._recipe)
-        self._epoch = 1  # the next one to be iterated over
-        self._resumed: LoaderPosition | None = None
-        self._consumer = Consumer(LoaderPosition(1))
-        self._current: weakref.ref[BatchIterator] | None = None  # the last that was asked for a batch
-        self._waiting: weakref.ref[BatchIterator] | None = None  # for which a run has begun, and that was not asked yet
-        self._is_agreed = options.check_ranks is None
+        self._rank_check = RankCheck(options, subject)
         self._explainer = Explainer(subject, self._recipe, self._runs, self._ranks)
-        self._is_closed = False
-        self._is_watched_next = False  # whether the watcher of memory is that of the next iteration
+        self._iterations = Iterations(  # they hold no loader: one that is dropped is no garbage cycle
+            partial(_begin_run, options, self._runs, self._ranks, self._rank_check, self._explainer),
+            self._ranks.settle,
+            self._explainer.log_event,
+            self._runs.engine.watch_memory,
+            self._recipe.data_key,
+        )
 
     # --- iteration ---
 
     def start(self) -> None:
-        """Start the workers now, so that the first iteration need not; they get ready while others do the same.
+        """Start the workers now, without waiting for them, rather than in the first iteration.
 
-        For several loaders in one process: start each of them, and iterate then.
+        If a program has several loaders, start all of them before it iterates: their workers get ready in parallel.
         """
         self._runs.start()
 
     def resize(self, num_workers: int) -> None:
-        """Have more workers, or fewer, from now on, also in the middle of an epoch; batches and state stay the same.
+        """Change the number of workers, at any time, also in mid-epoch. Batches and state stay the same.
 
-        New ones begin at once; those that are let go do what they have been given, and end then. Each has the share of
-        `max_bytes` that one had at first, so the limit for all goes with their number.
+        New workers begin at once; those that leave finish the batches they have begun. Each has the share of
+        `max_bytes` that a worker had at first, so the limit for all grows and shrinks with their number.
 
         Args:
             num_workers: At least 1.
 
         Raises:
-            ConfigError: This thread makes the batches itself (`num_workers=0`), the executor cannot do it, or it is a
-                stream, of which one worker reads and the others have fixed parts.
+            ConfigError: There are no workers (`num_workers=0`), the executor cannot change their number, or a worker
+                reads a stream for the others.
         """
         self._runs.resize(num_workers)
 
     @property
     def ranks(self) -> Ranks:
-        """Which rank this is, of how many: as it is known now, and for good once a batch was asked for.
+        """Rank and world size: as far as they are known now, and fixed once the first batch was requested.
 
-        Where the surroundings contradict themselves until a trainer has begun, it is 0 of 1, and `source` says so.
+        As long as the environment contradicts itself (before a trainer has set it up), rank 0 of 1; `source` says why.
         """
         try:
             return self._ranks.look_up()
@@ -234,26 +233,26 @@ class DataLoader(Shown):
 
     @property
     def divided_by(self) -> str | None:
-        """Who gives each rank a share of the data, as text; None if this loader loads all of it."""
+        """What splits the data among ranks, as text: the dataset or this loader; None if they are not split."""
         if self._subject.num_shards > 1:
             return f"the dataset shards itself: {self._subject.sharded_by}"
         ranks = self.ranks
         return f"rank {ranks.rank} of {ranks.world_size}, {ranks.source}" if ranks.world_size > 1 else None
 
     def __iter__(self) -> BatchIterator:
-        """Return an iterator over the next epoch, or the rest of the one that was loaded; the workers begin at once.
+        """Return an iterator over the next epoch, or over the rest of the epoch of a loaded state.
 
-        The epoch is used up by its first batch, not by this: an iterator that was asked for nothing has no effect.
+        The workers begin at once. The epoch counts as begun with its first batch: an iterator that is never asked for
+        one has no effect.
         """
-        return self._begin(None)
+        return self._iterations.begin(None)
 
     def epochs(self, first: int | None = None, last: int | None = None) -> Iterator[LoaderEpoch]:
-        """Return the epochs one after the other, each to be iterated over.
+        """Iterate over epochs: `for epoch in loader.epochs(last=10): for batch in epoch: ...`.
 
         Args:
-            first: Number of the first one; None: the next. After `load_state_dict` it is the saved epoch, whatever this
-                says.
-            last: Number of the last one; None: for ever.
+            first: The first epoch; None: the next one. After `load_state_dict` it is always the saved epoch.
+            last: The last epoch; None: never stop.
         """
         for name, value in (("first", first), ("last", last)):
             if value is not None:
@@ -261,233 +260,129 @@ class DataLoader(Shown):
         return self._epochs(first, last)
 
     def _epochs(self, first: int | None, last: int | None) -> Iterator[LoaderEpoch]:
-        epoch = self._epoch if first is None or self._resumed is not None else first
+        epoch = self._iterations.first_epoch(first)
         while last is None or epoch <= last:
-            yield LoaderEpoch(epoch, self._begin, self.num_steps)
+            yield LoaderEpoch(epoch, self._iterations.begin, self.num_steps)
             epoch += 1
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is: 1, 2, ...
+        """Set the epoch of the next iteration; the first one is 1.
 
-        A loaded position stays if it is of this epoch; else it is given up, with a warning.
+        A loaded state remains in force if it is of this epoch; otherwise it is discarded, with a warning.
 
         Raises:
-            ConfigError: It is not a number of at least 1.
+            ConfigError: It is not an integer of at least 1.
         """
         if type(epoch) is int and epoch == 0:
             raise ConfigError(
                 "set_epoch: epochs are numbered from 1, got 0",
                 fix="give epoch + 1, if yours begin at 0; trainers count so, and have adapters: headrace.adapters",
             )
-        self._epoch = check_count("set_epoch: epoch", epoch, minimum=1)
-        if self._resumed is not None and self._resumed.epoch != epoch:
-            _logger.warning(
-                "set_epoch(%d) gives up the loaded position: batch %d of epoch %d",
-                epoch,
-                self._resumed.position,
-                self._resumed.epoch,
-            )
-            self._resumed = None
-        if self._live() is None:
-            self._consumer.position = self._resumed or LoaderPosition(self._epoch)
-
-    def _begin(self, epoch: int | None) -> BatchIterator:
-        """Return an iterator over an epoch, None: over the one that is next when it is asked for its first batch."""
-        if self._is_closed:
-            raise HeadraceError("this loader is closed", fix="make a new one")
-        begun = None
-        if self._live() is None:
-            position = self._position_of(epoch)
-            if epoch is not None and self._consumer.position.epoch != epoch:
-                self._consumer.position = position
-            waiting = self._take_waiting()
-            begun = waiting if waiting is not None and waiting.position == position else self._begin_run(position)
-        start = partial(self._start, epoch, self._is_watched_next)
-        iterator = BatchIterator(start, self._consumer, self._note, self._recipe.data_key, begun)
-        self._is_watched_next = False
-        if begun is not None:
-            self._waiting = weakref.ref(iterator)
-        return iterator
-
-    def _start(self, epoch: int | None, is_watched: bool, iterator: BatchIterator) -> Begun:
-        """Return what an iterator iterates over, which is asked for its first batch; all others are over."""
-        if self._is_closed:
-            raise HeadraceError("this loader is closed", fix="make a new one")
-        position, ranks = self._position_of(epoch), self._ranks.settle()
-        live = self._live()
-        if live is not None:
-            live.supersede("another iteration over the same loader has begun")
-        begun = iterator.give_up_begun()
-        if begun is None or begun.position != position or begun.ranks != ranks:
-            self._take_waiting()
-            begun = self._begin_run(position)
-        if not is_watched:
-            self._runs.engine.watch_memory(None)
-        self._waiting, self._current = None, weakref.ref(iterator)
-        return begun
-
-    def _position_of(self, epoch: int | None) -> LoaderPosition:
-        number = self._epoch if epoch is None else epoch
-        resumed = self._resumed
-        return LoaderPosition(number) if resumed is None or resumed.epoch != number else resumed
-
-    def _begin_run(self, position: LoaderPosition) -> Begun:
-        ranks = self._ranks.look_up()
-        self._agree(position, ranks)
-        run, arrivals = self._runs.begin(position, ranks)
-        self._explainer.log_filtered(position.epoch)
-        return Begun(position, ranks, run, arrivals, self._options.start_agreement(), self._ranks.equal_steps_of(ranks))
-
-    def _take_waiting(self) -> Begun | None:
-        """Return what has begun for an iterator that was not asked for a batch yet; it will have to begin by itself."""
-        waiting = None if self._waiting is None else self._waiting()
-        self._waiting = None
-        return None if waiting is None or waiting.is_over else waiting.give_up_begun()
-
-    def _note(self, iterator: BatchIterator) -> None:
-        """Take note that an iterator has its first batch, or is at its end."""
-        assert iterator.begun is not None
-        begun = iterator.begun.position
-        if not iterator.has_delivered:
-            self._epoch, self._resumed = begun.epoch + 1, None
-        self._explainer.log_left_out()
-        if iterator.is_over and not iterator.has_delivered and not begun.position:
-            self._explainer.log_no_batch(begun.epoch, iterator.begun.ranks)
-
-    def _agree(self, position: LoaderPosition, ranks: Ranks) -> None:
-        """Compare with the other ranks, once; see `loader_ranks.py`."""
-        check_ranks, options = self._options.check_ranks, self._options
-        if self._is_agreed or check_ranks is None:
-            return
-        digests = self._runs.digests(position.epoch)
-        if self._subject.num_shards > 1:
-            for part in ("order", "lengths"):  # each rank has its own
-                digests.pop(part, None)
-        parts = {
-            "version": __version__,
-            "epoch": position.epoch,
-            "position": position.position,
-            "remainder": options.remainder,
-            "steps_per_epoch": options.steps_per_epoch,
-            "agree_every": options.agree_every,
-            **digests,
-        }
-        compare_cards(check_ranks(fingerprint(parts, ranks)), ranks)
-        self._is_agreed = True
-
-    def _live(self) -> BatchIterator | None:
-        iterator = None if self._current is None else self._current()
-        return None if iterator is None or iterator.is_over else iterator
+        self._iterations.set_epoch(check_count("set_epoch: epoch", epoch, minimum=1))
 
     def __len__(self) -> int:
-        """Return the number of steps of a whole epoch on this rank: of the current epoch, or else of the next.
+        """Return the number of steps on this rank of the current epoch, or of the next one if none has begun.
 
-        It plans the whole epoch, 0.1 to 1 us a sequence, once for each epoch (of a large corpus, once on each machine,
-        see `plan_cache.py`); the batches come without it.
+        It has to plan all batches of the epoch: 0.1 to 1 us per sequence, once per epoch (for a large corpus once per
+        machine, as the result is cached on disk). Iterating does not need it.
         """
-        return self.num_steps(self._consumer.position.epoch)
+        return self.num_steps(self.position.epoch)
 
     def num_steps(self, epoch: int, position: int = 0) -> int:
-        """Return the number of steps of an epoch on this rank, from a position on."""
+        """Return the number of steps of an epoch on this rank, after the first `position` batches of all ranks."""
         return self._runs.num_steps(epoch, position, self._ranks.look_up())
 
     def __bool__(self) -> bool:
-        """Return True: whether there is a loader is not a question about its length."""
+        """Return True, so that `if loader:` computes no length."""
         return True
 
     def count(self, epoch: int) -> PlanCounts:
-        """Return what becomes of the sequences of an epoch, on all ranks: what is left out, cut, or padding.
+        """Count, over all ranks, the sequences of an epoch that are delivered, dropped or cut, and its padding.
 
-        It plans the whole epoch, see `__len__`.
+        It has to plan all batches of the epoch, see `__len__`.
         """
         return self._runs.count(epoch, self._ranks.look_up())
 
     def batch_shapes(self, epoch: int | None = None, max_batches: int = MAX_BATCHES) -> BatchShapes:
-        """Return sequences, frames and padding of each batch of an epoch, on all ranks; nothing is read.
+        """Return the numbers of sequences, frames and padded frames of each batch, of all ranks; reads no data.
 
         Args:
-            epoch: Its number; None: of the current epoch, or else of the next.
-            max_batches: Of so many batches, the first ones.
+            epoch: The epoch; None: the current one, or the next if none has begun.
+            max_batches: At most this many batches, from the first one on.
 
         Raises:
             ConfigError: It is a stream, or the lengths are not known without reading.
         """
-        number = self._consumer.position.epoch if epoch is None else check_count("epoch", epoch, minimum=1)
-        return shapes_of(self._runs, self._subject, self._recipe, number, max_batches)
+        number = self.position.epoch if epoch is None else check_count("epoch", epoch, minimum=1)
+        return self._runs.shapes(number, max_batches)
 
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the consumer is: after the last batch that it got, whatever was prefetched.
+        """Return the position after the last batch that was delivered; prefetched batches do not count.
 
-        JSON data of less than 1 KB, the same on every rank between two steps. O(1), but for the first digest of a
-        corpus in memory, and the first one in an epoch of lengths that a class of your own tells.
+        It is JSON data of less than 1 KB, the same on every rank after the same step. O(1), except that a corpus in
+        memory is hashed once, and lengths that a dataset class of your own provides once per epoch.
         """
-        return self.state_at(self._consumer.position)
+        return self.state_at(self.position)
 
     def state_at(self, position: LoaderPosition) -> dict[str, Any]:
-        """Return the state of a position, for readers ahead of their consumer, which keep `position` of each batch."""
+        """Return the state at a position, for code that prefetches batches itself and keeps `position` with each."""
         digests = self._runs.digests(position.epoch)
         return LoaderState(FORMAT, *position, digests).to_dict()
 
     @property
     def position(self) -> LoaderPosition:
         """The position of the consumer."""
-        return self._consumer.position
+        return self._iterations.consumer.position
 
     @property
     def is_iterating(self) -> bool:
-        """Whether there is an iterator that was asked for a batch, and is not at its end."""
-        return self._live() is not None
+        """Whether an iterator has delivered a batch and is not exhausted."""
+        return self._iterations.live() is not None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from where a state was saved: the next iteration gives the rest of its epoch, then the next epochs.
+        """Continue from a saved state: the next iteration delivers the rest of its epoch, then come the next epochs.
 
-        The number of workers and ranks and the executor may be others; nothing is read or planned again.
+        Number of workers, number of ranks and executor may differ. Batches before the state are not read again.
 
         Raises:
-            ResumeError: The state is of another dataset, order, batching, seed or recipe version, which is named; or it
-                comes too late, after an iteration has begun.
+            ResumeError: The state was saved with another dataset, order, batching, seed or recipe version (the error
+                says which); or an iteration has already begun.
         """
-        if self._live() is not None:
+        if self.is_iterating:
             raise ResumeError(
                 "load_state_dict comes too late: an iteration over this loader has begun",
-                where=f"epoch {self._consumer.position.epoch}, batch {self._consumer.position.position}",
+                where=f"epoch {self.position.epoch}, batch {self.position.position}",
                 fix="load the state before the first batch, or finish or drop the iterator first",
             )
         loaded = LoaderState.of_dict(state)
         loaded.check_digests(self._runs.digests(loaded.epoch))
-        self._resumed = self._consumer.position = LoaderPosition(loaded.epoch, loaded.position, loaded.window)
-        self._epoch = loaded.epoch
-        self._is_agreed = False
+        self._iterations.resume(LoaderPosition(loaded.epoch, loaded.position, loaded.window))
+        self._rank_check.ask_again()
 
     # --- what happens, and the end ---
 
     @property
     def report(self) -> EngineReport:
-        """Where the time went, and what was skipped or restarted."""
+        """Statistics: where time was spent, and how many items were skipped and workers restarted."""
         return self._runs.engine.report
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the shared memory that batches come in from now on, in place of another one or of None.
+        """Have a watcher told of the shared memory of batches, in place of the watcher before, if there was one.
 
-        It is told until the end of the next iteration, or of the one that is under way: whoever iterates without a
-        watcher of his own gets batches in ordinary memory.
+        It holds until the end of the current iteration, or of the next one if none has begun. An iteration without a
+        watcher delivers batches in memory that is not prepared in any way.
         """
-        self._runs.engine.watch_memory(watcher)
-        self._is_watched_next = watcher is not None
+        self._iterations.watch_next(watcher)
 
     def explain(self) -> str:
-        """Return a text about what is loaded, how, and what was left out so far."""
-        return self._explainer.explain(self._consumer.position)
+        """Return a text that describes what is loaded and how, and what was dropped so far."""
+        return self._explainer.explain(self.position)
 
     def close(self) -> None:
-        """End the workers and close the dataset; harmless twice. Batches that were delivered stay valid."""
-        self._is_closed = True
-        for found in (self._current, self._waiting):
-            iterator = None if found is None else found()
-            if iterator is not None:
-                iterator.supersede("its loader was closed")
+        """End the workers and close the dataset. Batches that were delivered stay valid. May be called twice."""
+        self._iterations.close()
         self._runs.close()
         self._subject.close()
 
@@ -513,3 +408,19 @@ class DataLoader(Shown):
     def __repr__(self) -> str:
         position = f"epoch {self.position.epoch}, batch {self.position.position}"
         return f"<DataLoader of {self._subject.name}, {self._options.batching}, {position}>"
+
+
+def _begin_run(
+    options: LoaderOptions,
+    runs: Epochs,
+    ranks: LoaderRanks,
+    rank_check: RankCheck,
+    explainer: Explainer,
+    position: LoaderPosition,
+) -> Begun:
+    """Have the workers begin at a position of an epoch."""
+    found = ranks.look_up()
+    rank_check.compare(runs, position, found)
+    run, arrivals = runs.begin(position, found)
+    explainer.log_filtered(position.epoch)
+    return Begun(position, found, run, arrivals, options.start_agreement(), ranks.equal_steps_of(found))

@@ -2,7 +2,7 @@
 
 A loader is often made before the training is distributed: before `init_process_group`, or before a trainer starts its
 other processes. So nothing is decided in the constructor but what the user said there. Invariant: once a batch was
-asked for, the ranks never change; if the surroundings say something else later, that is an error that names both.
+asked for, the ranks never change; if the environment says something else later, an error names both.
 
 Whether all ranks are about to load the same is compared once, before the first batch, if the user says how to ask.
 Each rank writes a card, a text of less than 1 KB. `check_ranks` gathers the cards of all ranks, in the order of the
@@ -21,8 +21,11 @@ from typing import Any
 from headrace.batching import FixedCount
 from headrace.errors import ConfigError
 from headrace.ranks import LateRanks, Ranks, find_ranks, parts_of_torch, ranks_of_mesh
+from headrace.version import __version__
 
+from .epochs import Epochs
 from .inputs import Subject
+from .iterate import LoaderPosition
 from .options import LoaderOptions
 from .sampler import SampledBatches
 
@@ -60,16 +63,16 @@ class LoaderRanks:
             self.look_up()
 
     def look_up(self) -> Ranks:
-        """Return who shares the batches, as far as it is known now: exactly one level shards.
+        """Return the ranks among which batches are split, as far as they are known now.
 
         Raises:
             ConfigError: Two levels would shard, or ranks would have different numbers of steps unasked, or the
-                surroundings contradict themselves.
+                environment contradicts itself.
         """
         return self._late.look_up()
 
     def settle(self) -> Ranks:
-        """Return who shares the batches, for good.
+        """Return the ranks among which batches are split, and fix them.
 
         Raises:
             ConfigError: As `look_up`, or it was settled before and is different now.
@@ -94,20 +97,20 @@ class LoaderRanks:
             said = "mesh" if options.world_size is None else f"world_size={options.world_size}"
             raise ConfigError(
                 f"two levels would divide the data: the dataset ({subject.sharded_by}) and the loader ({said})",
-                fix="leave out the dataset's sharding: the loader gives all ranks equally many steps",
+                fix="leave out the dataset's sharding: the loader gives all ranks the same number of steps",
             )
         is_even = subject.has_even_shards and isinstance(options.batching, FixedCount | SampledBatches)
         if options.remainder != "keep" and options.steps_per_epoch is None and options.agree is None and not is_even:
             raise ConfigError(
-                f"the dataset divides itself ({subject.sharded_by}), so ranks may have different numbers of batches, "
-                f'and remainder="{options.remainder}" promises equal steps',
+                f"the dataset splits itself into shards ({subject.sharded_by}), so ranks may have different numbers of "
+                f'batches, and remainder="{options.remainder}" promises equal steps',
                 fix='leave out the dataset\'s sharding, or give remainder="keep", steps_per_epoch= (for streams), or '
-                "agree= and agree_every=, by which the ranks find out together",
+                "agree= and agree_every=, by which the ranks agree on the number of steps",
             )
         return Ranks(0, 1, f"the dataset shards itself: {subject.sharded_by}")
 
     def equal_steps_of(self, ranks: Ranks) -> str | None:
-        """Return which rank this is of several that must have equally many steps; None if it is alone, or need not."""
+        """Return, as text, which rank this is of several that must have equal numbers of steps; otherwise None."""
         if ranks.world_size > 1:
             return f"rank {ranks.rank} of {ranks.world_size}"
         if self._subject.num_shards > 1 and self._options.remainder != "keep":
@@ -115,7 +118,7 @@ class LoaderRanks:
         return None if self._options.agree is None else "one of several ranks"
 
     def _say(self, ranks: Ranks) -> None:
-        """Say what is assumed of ranks that nobody named: louder where some of them have a group of their own."""
+        """Log what is assumed of detected ranks: a warning if some of them have a process group of their own."""
         if ranks.world_size == 1 or ranks.source != "torch.distributed":
             return
         _logger.log(
@@ -128,7 +131,7 @@ class LoaderRanks:
         )
 
     def __str__(self) -> str:
-        """Say which rank this is, and who says so."""
+        """Return rank and world size as text, and where they come from."""
         try:
             ranks = self.look_up()
         except ConfigError as error:
@@ -141,8 +144,50 @@ class LoaderRanks:
         return f"{ranks.rank} of {ranks.world_size} ({ranks.source}{later})"
 
 
+class RankCheck:
+    """Compares what the ranks are about to load, once before the first batch, and once after each `ask_again`.
+
+    Args:
+        options: Of the loader: by which `check_ranks` the texts are gathered, if by any.
+        subject: What it loads.
+    """
+
+    def __init__(self, options: LoaderOptions, subject: Subject) -> None:
+        self._options, self._subject = options, subject
+        self._is_done = False
+
+    def ask_again(self) -> None:
+        """Compare again before the next iteration: a state was loaded."""
+        self._is_done = False
+
+    def compare(self, runs: Epochs, position: LoaderPosition, ranks: Ranks) -> None:
+        """Compare with the other ranks, unless that was done.
+
+        Raises:
+            ConfigError: See `compare_cards`.
+        """
+        check_ranks, options = self._options.check_ranks, self._options
+        if self._is_done or check_ranks is None:
+            return
+        digests = runs.digests(position.epoch)
+        if self._subject.num_shards > 1:
+            for part in ("order", "lengths"):  # each rank has its own
+                digests.pop(part, None)
+        parts = {
+            "version": __version__,
+            "epoch": position.epoch,
+            "position": position.position,
+            "remainder": options.remainder,
+            "steps_per_epoch": options.steps_per_epoch,
+            "agree_every": options.agree_every,
+            **digests,
+        }
+        compare_cards(check_ranks(fingerprint(parts, ranks)), ranks)
+        self._is_done = True
+
+
 def fingerprint(parts: Mapping[str, Any], ranks: Ranks) -> str:
-    """Return the card of a rank.
+    """Return a text of what a rank is about to load, to be compared with those of the others.
 
     Args:
         parts: What must be the same on all ranks, by name.
@@ -152,7 +197,7 @@ def fingerprint(parts: Mapping[str, Any], ranks: Ranks) -> str:
 
 
 def compare_cards(cards: Sequence[str], ranks: Ranks) -> None:
-    """Compare the cards of all ranks.
+    """Compare the texts of all ranks, see `fingerprint`.
 
     Args:
         cards: As they were gathered, in the order of the ranks.
@@ -167,12 +212,12 @@ def compare_cards(cards: Sequence[str], ranks: Ranks) -> None:
         found, parts_of = [int(card["rank"]) for card in read], [dict(card["parts"]) for card in read]
     except (TypeError, ValueError, KeyError) as error:
         raise ConfigError(
-            f"check_ranks returned a text that no rank has given it: {error}",
-            fix="return the texts that all ranks gave it, as they were, in the order of the ranks",
+            f"check_ranks returned a text that it did not get from any rank: {error}",
+            fix="return the texts of all ranks unchanged, ordered by rank",
         ) from error
     if ranks.world_size > 1 and found != list(range(ranks.world_size)):
         raise ConfigError(
-            f"check_ranks returned the texts of the ranks {found}, and there are {ranks.world_size} ranks from 0 on",
+            f"check_ranks returned the texts of ranks {found}, expected 0 to {ranks.world_size - 1}",
             where=f"rank {ranks.rank} of {ranks.world_size} ({ranks.source})",
             fix="give each process its own rank=, the same world_size=, and gather from all of them",
         )

@@ -31,7 +31,7 @@ _CONFIG_TEXT = re.compile(r"""\s*(\{\s*['"]|\w+:(?!//))""")  # {"class": ...} or
 
 
 def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> Subject:
-    """Turn what a user calls a dataset into a subject.
+    """Turn the argument `dataset` of a loader into a subject.
 
     Raises:
         ConfigError: It is nothing that can be loaded, or the order is said twice.
@@ -45,27 +45,27 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
         subject = _subject_of(own, config, shuffled, is_own=own is not dataset)
     elif isinstance(dataset, type) or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "__iter__")):
         raise ConfigError(
-            "a loader reads a headrace dataset, a config of one, files by their path, an object with __len__ and "
-            f"__getitem__, or an iterable, and {dataset if isinstance(dataset, type) else type(dataset)} is none",
+            f"a loader cannot read {dataset if isinstance(dataset, type) else type(dataset)}",
+            fix="give a Headrace dataset or its config, a path, an object with __len__ and __getitem__, or an iterable",
         )
     elif not _is_map_style(dataset):
         if isinstance(dataset, Iterator):
             raise ConfigError(
-                f"a {type(dataset).__name__} gives its items once, and each epoch needs them",
-                fix="give an object whose __iter__ begins anew",
+                f"a {type(dataset).__name__} can be iterated over only once, and each epoch iterates over it",
+                fix="give an object whose __iter__ starts from the beginning",
             )
         subject = IterableStream(dataset)
     else:
         subject = _open_items(dataset, shuffled or "default", options)
     if subject.is_stream and (order.shuffle or order.sampler is not None):
-        raise ConfigError("a stream has its own order", where=subject.name, fix="leave shuffle and sampler out")
+        raise ConfigError("a stream defines its own order", where=subject.name, fix="leave shuffle and sampler out")
     if order.sampler is not None:
         subject = SampledSubject(subject, order.sampler, order.draw)
     return subject
 
 
 def _names_files(dataset: Any) -> bool:
-    """Tell whether it is a path, a URL, or the text of one or of a pattern; another text is a config of a dataset."""
+    """Tell whether it is a path, a URL or a pattern; any other text is the config of a dataset."""
     if isinstance(dataset, os.PathLike):
         return True
     if not isinstance(dataset, str) or _CONFIG_TEXT.match(dataset):
@@ -74,7 +74,7 @@ def _names_files(dataset: Any) -> bool:
 
 
 def _known_table(dataset: Any, options: LoaderOptions) -> Any:
-    """Return what is read in place of a table of another library; all else as it is.
+    """Return what to read in place of a table of another library; anything else is returned unchanged.
 
     A `datasets.Dataset` of numbers becomes a source, whose lengths are known. Its rows are left as they are for a
     collate of the user's, where a format or a transform makes them, and where there are texts, recordings or the like,
@@ -104,7 +104,7 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
 
 
 def _is_as_stored(dataset: Any) -> bool:
-    """Tell whether the rows of a `datasets.Dataset` are what is stored, and numbers only."""
+    """Tell whether a `datasets.Dataset` has no format or transform, and numbers only."""
     form = dataset.format
     is_formatted = form["type"] is not None or set(form["columns"]) != set(dataset.column_names)
     return not is_formatted and all(map(_is_of_numbers, dataset.features.values()))
@@ -118,7 +118,7 @@ def _is_of_numbers(feature: Any) -> bool:
 
 
 def _is_of_module(value: Any, module: str, *classes: str) -> bool:
-    """Tell whether a value is of one of the classes of a package that need not be installed."""
+    """Tell whether a value is an instance of a class of an optional package."""
     if (package := sys.modules.get(module)) is None:
         return False
     found = [getattr(package, name, None) for name in classes]
@@ -164,14 +164,14 @@ def _is_function(dataset: Any) -> bool:
 
 
 def _is_map_style(dataset: Any) -> bool:
-    """Tell whether items can be asked for by their numbers. An iterable dataset of torch inherits what says so."""
+    """Tell whether it has `__getitem__` and `__len__`; torch's IterableDataset inherits the first, and is none."""
     if _is_of_module(dataset, "torch.utils.data", "IterableDataset"):
         return False
     return hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
 
 
 def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subject:
-    """Items that are mappings of numbers become a dataset; others stay what they are, also for the user's collate."""
+    """Make a dataset of items that are dicts of numbers; other items, or those for a collate, stay as they are."""
     first = items[0] if options.collate is None and len(items) else None
     if isinstance(first, Mapping) and all(np.asarray(value).dtype.kind in "biufc" for value in first.values()):
         made = dataset_over(items, seq_ordering)
@@ -182,7 +182,7 @@ def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subjec
 
 
 class _ItemsWithLengths:
-    """A list of dicts that tells their lengths, as it is in memory."""
+    """A list of dicts in memory, with their lengths."""
 
     def __init__(self, items: Sequence[Mapping[str, Any]], data_key: str | None) -> None:
         self._items, self._data_key = items, data_key
@@ -199,7 +199,7 @@ class _ItemsWithLengths:
 
 
 class _ListSubject(ItemsSubject):
-    """A list of dicts that are no dataset (they have texts, or a collate of the user's gets them): lengths are known.
+    """A list of dicts that contain texts, or that are for a collate of the user's; lengths are known.
 
     Args:
         items: At least one.

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder
-from headrace.datasets.base import Workers
+from headrace.datasets.workers import Workers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, where_runs
 from headrace.engine.executor import check_executor_name
 from headrace.engine.process.executor import ProcessExecutor
@@ -91,17 +91,19 @@ class LoaderOptions:
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise ConfigError(f"DataLoader: {name} must be a function, got {getattr(self, name)!r}")
         if self.mesh is not None and not (self.rank is None and self.world_size is None):
-            raise ConfigError("mesh and rank or world_size both say which rank this is", fix="leave one of them out")
+            raise ConfigError("mesh cannot be combined with rank or world_size", fix="leave one of them out")
         self._check_agreement()
         if self.collate is not None and (self.pad_values or self.pad_multiple != 1):
-            raise ConfigError("pad_values and pad_multiple have no effect on a collate of your own", fix="pad there")
+            raise ConfigError(
+                "pad_values and pad_multiple have no effect with a collate of your own", fix="pad in collate"
+            )
 
     def with_workers(self, workers: Workers, *, takes_number: bool) -> Self:
         """Return these options with those that a dataset was given for its workers, which this loader's stand for.
 
         Args:
             workers: They.
-            takes_number: Whether nobody has told the loader how many.
+            takes_number: Whether the loader was given no number of workers.
 
         Raises:
             ConfigError: Both were told what to do in a worker, or about its errors.
@@ -111,7 +113,7 @@ class LoaderOptions:
             value = getattr(workers, name)
             if value is not None and getattr(self, name) is not None:
                 raise ConfigError(
-                    f"{name} is given to the loader and to its {workers.owner}, whose workers are the loader's",
+                    f"{name} is given both to the loader and to its {workers.owner}, which uses the loader's workers",
                     fix="give it to one of them",
                 )
             if value is not None:
@@ -120,12 +122,9 @@ class LoaderOptions:
             changes["num_workers"] = workers.num_workers
             if workers.executor is not None and self.executor == "process":
                 changes["executor"] = workers.executor
-            if (
-                workers.max_bytes is not None
-                and self.max_bytes is None
-                and changes.get("executor") in (None, "process")
-            ):
-                changes["max_bytes"] = workers.max_bytes * max(workers.num_workers, 1)
+            of_each = workers.max_bytes_per_worker
+            if of_each is not None and self.max_bytes is None and changes.get("executor") in (None, "process"):
+                changes["max_bytes"] = of_each * max(workers.num_workers, 1)
         elif workers.num_workers != self.num_workers:
             _logger.warning(
                 "num_workers=%d of the loader is used, and num_workers=%d of its %s is not",
@@ -147,7 +146,7 @@ class LoaderOptions:
         for name, is_given in others.items():
             if is_given:
                 raise ConfigError(
-                    f"{name} says how many steps a rank has, and so does agree", fix="leave one of them out"
+                    f"{name} and agree both define the number of steps of a rank", fix="leave one of them out"
                 )
 
     def check_known_steps(self, name: str, num_shards: int) -> None:
@@ -184,9 +183,9 @@ class LoaderOptions:
         """
         if self.remainder == "keep" and self.steps_per_epoch is not None:
             raise ConfigError(
-                'remainder="keep" allows unequal steps, steps_per_epoch promises equal ones',
+                'remainder="keep" allows unequal numbers of steps, and steps_per_epoch promises equal ones',
                 where=name,
-                fix='use "drop", or "pad", which repeats the first batches where there are too few',
+                fix='use remainder="drop", or "pad", which repeats the first batches where there are too few',
             )
 
     @property
@@ -212,7 +211,7 @@ class LoaderOptions:
         return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")
 
     def limited_executor(self, num_shares: int | None = None) -> str | Executor:
-        """Return the executor, with the limit on memory shared out: to the workers, if nobody says among how many."""
+        """Return the executor, with the memory limit divided among the workers, or among a given number of shares."""
         if self.max_bytes is None:
             return self.executor
         if self.executor != "process":

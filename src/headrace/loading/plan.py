@@ -39,7 +39,7 @@ _KEPT_WINDOWS = 2  # the current one and, at the end of an epoch that is padded,
 
 @dataclass(frozen=True)
 class PlanRecipe:
-    """What decides the batches, besides the order.
+    """What determines the batches, in addition to the order.
 
     Attributes:
         batching: The policy.
@@ -118,7 +118,7 @@ class EpochPlan:
     Args:
         order: The sequences.
         recipe: How they form batches.
-        start: A window, and the number of its first batch, which somebody knows from before.
+        start: A window and the number of its first batch, if known, such as from a saved state.
         name: Returns the name under which the table of all windows may be kept, see `plan_cache.py`; None: nowhere.
 
     Attributes:
@@ -156,7 +156,7 @@ class EpochPlan:
                 f"the state names window {start[0]}, which begins with batch {start[1]}, and this epoch has "
                 f"{self.num_windows} windows",
                 where=f"epoch {self.epoch}",
-                fix="give the state as it was saved",
+                fix="give the state unchanged, as it was saved",
             )
         self._head = _Chain(0, 0)
         self._tail = _Chain(*start) if start[0] else self._head
@@ -206,7 +206,7 @@ class EpochPlan:
         """Return the number of batches of the epoch. The first call plans every window, unless that was done before.
 
         Raises:
-            ResumeError: The window where this plan began does not begin with the batch that somebody knew.
+            ResumeError: The window at which this plan started does not begin with the batch that the state says.
         """
         if self._table is None and self.num_seqs and self._recipe.batching.count_batches(1) is None:
             self._find_table()
@@ -229,9 +229,9 @@ class EpochPlan:
         window, first = self._tail.window, self._tail.first
         if table.first_batch(window) != first:
             raise ResumeError(
-                f"the state says that window {window} begins with batch {first}, which is not so",
+                f"the state says that window {window} begins with batch {first}, which is wrong",
                 where=f"epoch {self.epoch}",
-                fix="give the state as it was saved",
+                fix="give the state unchanged, as it was saved",
             )
         self._table, self.end = table, table.num_batches
 

@@ -1,4 +1,4 @@
-"""Disk cache of batch counts per window: an epoch of a large corpus is planned once, whoever asks next.
+"""Disk cache of batch counts per window: an epoch of a large corpus is planned once per machine.
 
 A table is named by a digest of all that decides it (data, order, batching, seed, epoch), so one that is found is never
 too old, and all ranks and loaders of a machine share it. It is never needed: what is damaged is made again, and where

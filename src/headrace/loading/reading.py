@@ -22,7 +22,7 @@ from headrace.datasets.parts import open_reader
 from headrace.datasets.reading import reader as datasets
 from headrace.datasets.reading.chunks import Cutter, SeqChunks
 from headrace.datasets.reading.reader import Failed as Failed
-from headrace.engine import NumberedTags, WorkerInfo, note_item, note_items
+from headrace.engine import NumberedTags, WorkerInfo, note_item, note_items, note_together
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
@@ -135,14 +135,15 @@ class _DatasetReader(Reader):
             source = None
         self._source, self.has_columns = source, source is not None
         self._keys = [] if source is None else [_SourceKey(source, key) for key in source.specs]
+        self._tags = None if source is None else source.index.tags
         self.is_all_ours = source is not None and type(source).__module__.startswith("headrace.")
 
     def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
-        source, columns = self._source, dict[str, Column]()
-        assert source is not None
-        tags = source.tags_of(wanted.indices)
+        assert self._source is not None
+        assert self._tags is not None
+        tags, columns = self._tags.take(wanted.indices), dict[str, Column]()
         for key in self._keys:
-            columns[key.name] = _SourceColumn(source, key, wanted, tags)
+            columns[key.name] = _SourceColumn(self._source, key, wanted, tags)
         return tags, columns
 
     def read_chunks(
@@ -205,14 +206,14 @@ class _SourceColumn(Column):
         indices = self._wanted.indices
         for start in range(0, self.num_seqs, _SEQS_AT_ONCE):
             part = slice(start, start + _SEQS_AT_ONCE)
-            note_items(self._tags[part], self._wanted.epoch)(-1)  # all of them are read together
+            note_together(self._tags[part], self._wanted.epoch)
             self._source.read_into(indices[part], self.key, outs[part])
 
     def stack(self, out: NDArray[Any]) -> None:
         indices = self._wanted.indices
         for start in range(0, self.num_seqs, _SEQS_AT_ONCE):
             part = slice(start, start + _SEQS_AT_ONCE)
-            note_items(self._tags[part], self._wanted.epoch)(-1)  # all of them are read together
+            note_together(self._tags[part], self._wanted.epoch)
             self._source.read_rows(indices[part], self.key, out[part])
 
 

@@ -29,7 +29,7 @@ class SampledBatches(Batching):
 
     @property
     def needs_lengths(self) -> bool:
-        """The sampler knows what it does."""
+        """Not needed: the sampler defines the batches."""
         return False
 
     def group(self, frames: NDArray[np.int64], key: WindowKey) -> Groups:
@@ -60,9 +60,9 @@ def draw_indices(sampler: Any) -> Drawn:
         return Drawn(np.fromiter(map(index, sampler), np.int64))
     except (TypeError, OverflowError) as error:
         raise ConfigError(
-            f"a sampler gives indices: {error}",
+            f"a sampler must yield indices: {error}",
             where=type(sampler).__name__,
-            fix="give what yields lists of indices as batch_sampler=",
+            fix="pass a sampler that yields lists of indices as batch_sampler=",
         ) from error
 
 
@@ -78,9 +78,9 @@ def draw_batches(sampler: Any) -> Drawn:
             indices = np.fromiter(map(index, batch), np.int64)
         except (TypeError, OverflowError) as error:
             raise ConfigError(
-                f"a batch_sampler gives lists of indices, and batch {number} is {batch!r}",
+                f"a batch_sampler must yield lists of indices, and batch {number} is {batch!r}",
                 where=type(sampler).__name__,
-                fix="give what yields single indices as sampler=, with batch_size=",
+                fix="pass a sampler that yields single indices as sampler=, with batch_size=",
             ) from error
         if not len(indices):
             raise ConfigError(f"batch {number} of the batch_sampler is empty", where=type(sampler).__name__)
@@ -106,9 +106,9 @@ class SampledSubject(Subject):
     def __init__(self, subject: Subject, sampler: Any, draw: Callable[[Any], Drawn] = draw_indices) -> None:
         if isinstance(sampler, Iterator):
             raise ConfigError(
-                f"a sampler that is a {type(sampler).__name__} gives its indices once, and each epoch needs them",
+                f"a {type(sampler).__name__} can be iterated over only once, and each epoch iterates over its sampler",
                 where=subject.name,
-                fix="give a list, or an object whose __iter__ begins anew",
+                fix="give a list, or an object whose __iter__ starts from the beginning",
             )
         self.name = f"{subject.name} in the order of {type(sampler).__name__}"
         self.reading, self.data_key, self.workers = subject.reading, subject.data_key, subject.workers

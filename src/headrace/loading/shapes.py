@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError
+from headrace.batching import Batching
 
-from .epochs import PlannedEpochs, Recipe
-from .inputs import Subject
 from .plan import EpochPlan
 
 MAX_BATCHES = 20_000  # some 10 us each
@@ -41,42 +38,34 @@ class BatchShapes:
         return self.padded_frames[:whole].reshape(-1, world_size)
 
 
-def shapes_of(runs: Any, subject: Subject, recipe: Recipe, epoch: int, max_batches: int) -> BatchShapes:
+def shapes_of(plan: EpochPlan, batching: Batching, max_batches: int) -> BatchShapes:
     """Return the shapes of an epoch's batches, as `DataLoader.batch_shapes` does.
 
-    Raises:
-        ConfigError: It is a stream, or the lengths are not known without reading.
+    Args:
+        plan: Of an epoch whose lengths are known.
+        batching: By which it plans.
+        max_batches: Of so many batches, the first ones.
     """
-    key = recipe.needs.data_key
-    if not isinstance(runs, PlannedEpochs) or not subject.knows_lengths(key):
-        why = "a stream is planned while it is read" if subject.is_stream else "the lengths are not known"
-        raise ConfigError(
-            f"nobody knows what the batches will be like: {why}",
-            where=subject.name,
-            fix="for a MapDataset give lengths=, or a method get_seq_len; of a stream see padding_share of each batch",
-        )
-    with recipe.ordering(subject, epoch):
-        order = subject.start(epoch, replace(recipe.needs, lengths=True))
-    assert order.lengths_of is not None
-    plan = EpochPlan(order, recipe.plan)
+    lengths_of = plan.order.lengths_of
+    assert lengths_of is not None
     num_seqs, frames, padded, lengths = [], [], [], []
     for number in range(max_batches):
         if not plan.has(number):
             break
         task, _ = plan.task(number)
-        pieces = order.lengths_of(task.indices) if task.chunk_frames is None else task.chunk_frames
+        pieces = lengths_of(task.indices) if task.chunk_frames is None else task.chunk_frames
         num_seqs.append(len(pieces))
         frames.append(int(pieces.sum()))
         longest = int(pieces.max(initial=0))
         if task.rows is None:
             padded.append(longest * len(pieces))
         else:
-            layout = recipe.plan.batching.row_layout(task.rows)
+            layout = batching.row_layout(task.rows)
             num_rows = int(task.rows.max(initial=0)) + 1 if layout.num_rows is None else layout.num_rows
             padded.append(num_rows * max(layout.row_tokens, longest))
         lengths.append(np.asarray(pieces, np.int64))
     return BatchShapes(
-        epoch,
+        plan.epoch,
         np.array(num_seqs, np.int64),
         np.array(frames, np.int64),
         np.array(padded, np.int64),

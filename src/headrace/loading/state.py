@@ -35,7 +35,7 @@ _FIXES = {
 
 
 class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a loader is.
+    """The state of a loader.
 
     Attributes:
         format: Version of this schema.
@@ -55,7 +55,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     digest: str | None = None
 
     def __post_init__(self) -> None:
-        """Refuse numbers that cannot be."""
+        """Refuse impossible numbers."""
         window, first = self.window
         if not 0 <= self.epoch < 2**63 or window < 0 or not 0 <= first <= self.position:
             raise ValueError(f"epoch {self.epoch}, position {self.position}, window {list(self.window)}")
@@ -67,7 +67,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def of_dict(cls, state: Mapping[str, Any]) -> LoaderState:
-        """Check what somebody saved.
+        """Check a saved state.
 
         Raises:
             ResumeError: It is not a state of a loader, or one of another version, or not as it was saved.
@@ -81,7 +81,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             loaded = msgspec.convert(dict(state), cls)
         except (TypeError, ValueError) as error:
             raise ResumeError(
-                f"this is no state of a loader: {error}", fix="give what state_dict() returned, as it was"
+                f"this is not the state of a loader: {error}", fix="give what state_dict() returned, unchanged"
             ) from error
         digest = loaded.to_dict()["digest"]
         if loaded.digest not in (None, digest):

@@ -1,4 +1,4 @@
-"""The steps of a rank: which batch each is, whether it is a repeat, and how many there are.
+"""The steps of a rank: which batch each is, whether it is a repeat, how many there are, and what is on its way.
 
 Where ranks cannot know how many steps the others have (a stream that shares itself out), they find out together: one
 flag is exchanged every k steps. Each rank knows its own next k steps, since it reads that far ahead. Before every block
@@ -11,13 +11,15 @@ finds; all exchanges are made in the consumer's thread, when it asks for a batch
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.engine import Delivered
 from headrace.errors import ConfigError, HeadraceError, ResumeError
 
 from .work import Task
@@ -27,7 +29,7 @@ Agree = Callable[[bool], bool]
 
 @dataclass(frozen=True, slots=True)
 class EpochRun:
-    """What is wanted of an epoch: the steps of one rank, from a position on.
+    """The part of an epoch to run: the steps of one rank, from a position on.
 
     Attributes:
         epoch: Its number.
@@ -55,7 +57,7 @@ class EpochRun:
     def may_repeat(self) -> bool:
         """Whether ranks that have no more batches of their own repeat others, so that a position may be behind the end.
 
-        Then somebody else says where the epoch ends.
+        Then the ranks find out together where the epoch ends.
         """
         return self.agree_every is not None and self.remainder == "pad"
 
@@ -81,7 +83,7 @@ class Step(NamedTuple):
 
 
 class Plan(Protocol):
-    """What a run of batches asks of a plan, of a known order or of a stream."""
+    """What a run needs of a plan, whether of a known order or of a stream."""
 
     @property
     def end(self) -> int:
@@ -114,7 +116,7 @@ def check_position(run: EpochRun, plan: Plan) -> None:
 
 
 def steps_of(run: EpochRun, plan: Plan) -> Iterator[Step]:
-    """Return the steps of a run, of which the plan has the position.
+    """Return the steps of a run, whose position is in the plan.
 
     Raises:
         HeadraceError: From the iterator: there are fewer steps than were promised.
@@ -218,8 +220,87 @@ def _agreed_steps(
         step += 1
 
 
+@dataclass(slots=True)
+class Arrived:
+    """A batch that has arrived from the engine.
+
+    Attributes:
+        step: Which it is.
+        seq_idx: Positions of its members in the order of the epoch, `int64[n]`.
+        corpus_idx: Their corpus indices, `int64[n]`.
+        chunk_starts: First frame of each, `int64[n]`; None if all are whole.
+        value: What `pack_made` returned, or what the user's collate returned.
+    """
+
+    step: Step
+    seq_idx: NDArray[np.int64]
+    corpus_idx: NDArray[np.int64]
+    chunk_starts: NDArray[np.int64] | None
+    value: Any
+
+
+class Arrivals(Protocol):
+    """What the trainer knows of the batches of a run before they arrive.
+
+    Attributes:
+        next_ticket: The ticket that comes next, if none is left out.
+    """
+
+    next_ticket: int
+
+    def take(self, delivered: Delivered) -> Arrived | None:
+        """Return the batch of a result; None stands for the end of the epoch.
+
+        Raises:
+            BaseException: What was delivered stands for an error.
+        """
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many batches were skipped just before this one (None: before the end), and forget them."""
+
+
+class PlannedArrivals:
+    """Batches that the trainer has planned, in the order of their tickets.
+
+    Attributes:
+        asked: What is known of them, without their values, from the next ticket on.
+    """
+
+    def __init__(self) -> None:
+        self.asked: deque[Arrived] = deque()
+        self.next_ticket = 0
+
+    def tasks(self, plan: Plan, steps: Iterator[Step]) -> Iterator[Task]:
+        """Return the tasks of the steps, each of which is remembered when it is asked for."""
+        return _tasks(plan, steps, self.asked)
+
+    def take(self, delivered: Delivered) -> Arrived:
+        """Return the batch of a ticket."""
+        arrived = self.asked.popleft()
+        self.next_ticket = delivered.ticket + 1
+        arrived.value = delivered.value
+        return arrived
+
+    def num_skipped(self, delivered: Delivered | None) -> int:
+        """Return how many tickets were skipped."""
+        num = len(self.asked) if delivered is None else delivered.ticket - self.next_ticket
+        for _ in range(num):
+            self.asked.popleft()
+        self.next_ticket += num
+        return num
+
+
+def _tasks(plan: Plan, steps: Iterator[Step], asked: deque[Arrived]) -> Iterator[Task]:
+    """Yield the tasks of the steps, and remember them. A function, so that a dropped iterator is no garbage cycle."""
+    for step in steps:
+        task, seq_idx = plan.task(step.number)
+        corpus_idx = task.indices if task.seqs is None else np.full(len(seq_idx), -1)
+        asked.append(Arrived(step, seq_idx, corpus_idx, task.chunk_starts, None))
+        yield task
+
+
 class Agreement:
-    """How far the ranks go on together, in one epoch. Not thread-safe.
+    """How many more steps all ranks have agreed to take in an epoch. Not thread-safe.
 
     Args:
         agree: Tells whether all ranks gave it True; waits for all of them.
@@ -234,7 +315,7 @@ class Agreement:
         self._num_granted = 0
 
     def goes_on(self, num_left: int) -> bool:
-        """Ask the other ranks, if that is due; tell whether there is a next step on all of them.
+        """Tell whether all ranks take the next step; ask them where it is time.
 
         Args:
             num_left: Steps that this rank has itself from here on, or as many as a block if it has more.
@@ -250,7 +331,7 @@ class Agreement:
         return self._num_granted > 0
 
     def take_step(self) -> None:
-        """Take note that a step was taken."""
+        """Count a step."""
         self._num_granted -= 1
 
     def _ask(self, flag: bool) -> bool:

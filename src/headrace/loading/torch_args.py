@@ -54,12 +54,12 @@ TORCH_DEFAULTS: Mapping[str, Any] = {
     "pin_memory_device": "",
     "in_order": True,
 }
-"""Torch's arguments that `DataLoader` takes besides its own."""
+"""Torch's arguments that `DataLoader` takes in addition to its own."""
 
 
 @dataclass(frozen=True)
 class ForeignOrder:
-    """What says the order from outside of the dataset.
+    """An order that is not defined by the dataset.
 
     Attributes:
         shuffle: Whether to shuffle a dataset that has no order of its own.
@@ -114,7 +114,7 @@ def _translate(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
         return ForeignOrder(sampler=batch_sampler, draw=draw_batches)
     sampler = foreign.get("sampler")
     if sampler is not None and foreign.get("shuffle"):
-        raise ConfigError("shuffle=True and sampler both say the order", fix="leave one of them out")
+        raise ConfigError("shuffle=True and sampler both define the order", fix="leave one of them out")
     return ForeignOrder(bool(foreign.get("shuffle")), sampler)
 
 
@@ -128,21 +128,21 @@ def _tell_of_pin_memory(foreign: Mapping[str, Any]) -> None:
 
 
 def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
-    """Let a sampler say the batches; nothing else may say them, or their order."""
+    """Let a sampler define the batches; nothing else may define them or their order."""
     others = [name for name in ("batching", "batch_order") if own[name] is not None]
     if foreign["batch_size"] not in (NOT_GIVEN, None):
         others.append("batch_size")
     others += [name for name in ("shuffle", "sampler", "drop_last") if foreign.get(name)]
     if others:
         raise ConfigError(
-            f"batch_sampler says which sequences form a batch and in which order, and so does {others[0]}",
+            f"batch_sampler and {others[0]} both define the batches",
             fix=f"leave {others[0]} out, or give batching=Buckets(FrameBudget(...)) in place of the batch_sampler",
         )
     own["batching"] = SampledBatches()
 
 
 def _take_batch_size(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
-    """Translate `batch_size`; None, where nothing else says what a batch is, delivers the sequences one by one."""
+    """Translate `batch_size`; None delivers sequences one by one, unless `batching` is given."""
     size, drop_last = foreign["batch_size"], bool(foreign["drop_last"])
     if drop_last and size in (NOT_GIVEN, None):
         raise ConfigError("drop_last is about batch_size, which is not given", fix='write FixedCount(n, last="drop")')
@@ -153,7 +153,7 @@ def _take_batch_size(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
             own["batching"], own["collate"] = FixedCount(1), _Alone(own["collate"])
         return
     if own["batching"] is not None:
-        raise ConfigError("batching and batch_size both say the same thing", fix="leave batch_size out")
+        raise ConfigError("batching and batch_size both define the batches", fix="leave batch_size out")
     own["batching"] = FixedCount(size, last="drop" if drop_last else "keep")
 
 
@@ -164,7 +164,7 @@ def _take(
     if value is None:
         return
     if own[name] is not None:
-        raise ConfigError(f"{name} and {torch_name} both say the same thing", fix=f"leave {torch_name} out")
+        raise ConfigError(f"{name} and {torch_name} are two names of one option", fix=f"leave {torch_name} out")
     own[name] = make(value)
 
 
@@ -172,7 +172,10 @@ def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> Non
     ahead, timeout = foreign["prefetch_factor"], foreign["timeout"]
     if ahead is not None or timeout:
         if own["engine_options"] is not None:
-            raise ConfigError("engine_options says what prefetch_factor and timeout say", fix="leave these two out")
+            raise ConfigError(
+                "prefetch_factor and timeout cannot be combined with engine_options",
+                fix="set tickets_per_worker and stall_seconds there",
+            )
         own["engine_options"] = engine_options_of(ahead, timeout)
     context = foreign["multiprocessing_context"]
     if context is not None:
@@ -184,13 +187,13 @@ def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> Non
 
 
 def engine_options_of(prefetch_factor: int | None, timeout: float) -> EngineOptions:
-    """Return what torch's `prefetch_factor` and `timeout` say: None and 0 stand for nothing."""
+    """Return the engine options for torch's `prefetch_factor` and `timeout`; None and 0 mean the defaults."""
     options = EngineOptions(tickets_per_worker=prefetch_factor)
     return dataclasses.replace(options, stall_seconds=timeout) if timeout else options
 
 
 def executor_of(context: Any) -> ProcessExecutor:
-    """Return the executor that starts workers as a `multiprocessing_context` says, a name or a context."""
+    """Return the executor for a `multiprocessing_context`, a name or a context object."""
     return ProcessExecutor(start_method=context if isinstance(context, str) else context.get_start_method())
 
 
@@ -206,7 +209,7 @@ class _WorkerInit:
 
 @dataclass(frozen=True)
 class _Alone:
-    """Delivers a sequence as it is, or what the user's collate makes of it: torch's `batch_size=None`."""
+    """Collates a batch of one sequence to that sequence, as torch's `batch_size=None` does."""
 
     collate: Callable[[Any], Any] | None
 

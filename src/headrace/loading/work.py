@@ -45,7 +45,7 @@ _NOTHING = {type(None)}
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One batch to be made.
+    """A batch that a worker is to make.
 
     Attributes:
         epoch: The epoch.
@@ -94,7 +94,7 @@ def _task_of(
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """What is done to the sequences of a batch.
+    """The options of making a batch.
 
     Attributes:
         seed: Of the loader.
@@ -119,7 +119,7 @@ class WorkOptions:
 
 @dataclass(frozen=True)
 class BatchWork:
-    """Opens the reading in a worker; returns the function task -> batch.
+    """Opens the data in a worker; returns the function task -> batch.
 
     Attributes:
         reading: How sequences are read.
@@ -143,7 +143,7 @@ class BatchWork:
 
 @dataclass(slots=True)
 class _Members:
-    """The members of a batch that could be read, and the errors of the others with their numbers and tags.
+    """The sequences of a batch that were read, and the errors of the others with their numbers and tags.
 
     Tags of items that have none of their own are made when they are asked for.
     """
@@ -188,13 +188,13 @@ class _BatchMaker:
             return self.make_seeded(task)
 
     def make_seeded(self, task: Task) -> Any:
-        """Make the batch of a task, with code of the user's that may draw from the global generators."""
+        """Seed the global generators, from which user code may draw, and make the batch of a task."""
         options, lazily = self._options, self._seeds_lazily
         seed_globals(options.seed, "global generators", epoch=task.epoch, number=task.number, lazily=lazily)
         return self.make(task)
 
     def make(self, task: Task) -> Any:
-        """Make the batch of a task: what `pack_made` returns, or what a collate does, the user's or that of items."""
+        """Make the batch of a task: the result of `pack_made`, or of a collate function."""
         if self._reads_at_once and task.chunk_starts is None:
             made = self._make_at_once(task)
             if made is not None:
@@ -234,7 +234,7 @@ class _BatchMaker:
         return self._lay_out(task, members.tags, gather_columns(members.seqs, self._layout, members.tags), kept)
 
     def _make_at_once(self, task: Task) -> Made | None:
-        """Read the sequences straight into the batch, if nothing goes wrong; None if they are to be read one by one."""
+        """Read the sequences straight into the batch; None if that fails, and they have to be read one by one."""
         try:
             tags, columns = self._reader.columns(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
             if not columns.keys() >= self._layout.pad_values.keys():
@@ -246,7 +246,7 @@ class _BatchMaker:
             return None
 
     def _take(self, task: Task, found: Iterable[tuple[str, Any]], members: _Members, stack: ItemStack | None) -> None:
-        """Take the members of a task as they are read, with what is done to each of them.
+        """Collect the sequences of a task as they are read, transformed.
 
         Args:
             task: It.
@@ -274,7 +274,7 @@ class _BatchMaker:
                     stack.add(seq)
 
     def _take_items(self, task: Task, members: _Members, stack: ItemStack | None) -> None:
-        """Take the members of a task as `_take` does, where nothing is done to them and they have no tags."""
+        """Collect the items of a task as `_take` does, without transform and without tags."""
         take, numbers = members.seqs.append if stack is None else stack.add, task.indices
         for number, item in enumerate(self._reader.items(ReadRequest(task.epoch, numbers, task.occurrences))):
             if type(item) is Failed:
@@ -288,7 +288,7 @@ class _BatchMaker:
         members.tags = NumberedTags(ITEM_TAG, (np.delete(numbers, failed) if failed else numbers).tolist())
 
     def _changed(self, task: Task, number: int, tag: str, seq: Any) -> Any:
-        """Return a sequence that was read as it comes into the batch."""
+        """Return a sequence as it goes into the batch: checked and transformed."""
         if task.seq_frames is not None and task.chunk_starts is None:
             self._check_length(int(task.seq_frames[number]), tag, seq)
         return seq if self._options.transform is None else self._transform(task, number, tag, seq)
@@ -348,7 +348,7 @@ class _BatchMaker:
             raise TransformError(
                 what,
                 where=f"transform {name}, sequence {tag!r}, epoch {task.epoch}",
-                fix="return the features, changed or not, as arrays (a collate of your own may take other things)",
+                fix="return all features as arrays (with a collate of your own, anything that it accepts)",
             )
         return result
 
@@ -388,7 +388,7 @@ class _BatchMaker:
 
 
 def _is_plain(item: Any) -> bool:
-    """Tell whether an item is an array of numbers that can be the row of a batch as it lies in memory."""
+    """Tell whether an item is a contiguous array of numbers, which can be a row of a batch without conversion."""
     return type(item) is np.ndarray and item.flags.c_contiguous and item.dtype.isnative and item.dtype.kind in "biufc"
 
 
@@ -398,7 +398,7 @@ def _allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArra
 
 
 def _each_once(task: Task) -> tuple[ReadRequest, NDArray[np.intp]]:
-    """Return the sequences that the chunks of a task are cut from, each once, and which of them each chunk is of."""
+    """Return the distinct sequences of the chunks of a task, and for each chunk the number of its sequence."""
     occurrences = np.zeros(len(task.indices), np.int64) if task.occurrences is None else task.occurrences
     pairs = np.stack([task.indices, occurrences], axis=1)
     unique, firsts, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
@@ -408,7 +408,7 @@ def _each_once(task: Task) -> tuple[ReadRequest, NDArray[np.intp]]:
 
 
 def _what_is_no_array(result: Any) -> str | None:
-    """Say what a transform returned that cannot be in a batch: nothing at all, or no array for a data key."""
+    """Describe what is wrong with the result of a transform: None, or a value that is no array; None if nothing."""
     if result is None:
         return "the transform returned None"
     for key, value in result.items() if type(result) is dict or isinstance(result, Mapping) else ():

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import torch
 import xxhash
@@ -36,9 +36,10 @@ from .work import Draws, MapTask, StreamPass, TorchWork, added_collate_fns
 _logger = logging.getLogger("headrace.torch")
 _PRELOAD = ("torch",)
 _TORCH_PREFETCH = 2  # what torch takes where nobody has said it
+_Item_co = TypeVar("_Item_co", covariant=True)  # what the dataset gives: `DataLoader[Item]`, as of torch's class
 
 
-class DataLoader(Shown, TorchDataLoader):  # type: ignore[misc, type-arg, unused-ignore]
+class DataLoader(Shown, TorchDataLoader[_Item_co]):  # type: ignore[misc, unused-ignore]
     """`torch.utils.data.DataLoader`, whose batches are made by Headrace's workers.
 
     The signature, the attributes and the batches are torch's. What differs: a worker that dies is replaced and its
@@ -238,7 +239,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
     _run: Run | None
     _progress: _Progress
 
-    def __init__(self, loader: DataLoader) -> None:
+    def __init__(self, loader: DataLoader[Any]) -> None:
         resumed, generators = loader._resumed, Generators(loader)
         saved = generators.save()
         with nullcontext() if resumed is None else kept_globals():
@@ -249,7 +250,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         self._engine = self._open_engine(loader)
         self._begin(loader, generators, saved, resumed)
 
-    def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
+    def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         resumed, generators = loader._resumed, Generators(loader)
         saved = generators.save()
         with nullcontext() if resumed is None else kept_globals():
@@ -261,7 +262,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
             self._engine = self._open_engine(loader)
         self._begin(loader, generators, saved, resumed)
 
-    def _begin(self, loader: DataLoader, generators: Generators, saved: Any, resumed: TorchState | None) -> None:
+    def _begin(self, loader: DataLoader[Any], generators: Generators, saved: Any, resumed: TorchState | None) -> None:
         """Have the engine begin, where the iteration that a state was saved in stood, if there is one."""
         is_iterable = isinstance(loader.dataset, IterableDataset)
         if resumed is not None:
@@ -292,7 +293,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         if self._epoch == 0:
             torch.empty((), dtype=torch.int64).random_(generator=generator)
 
-    def _open_engine(self, loader: DataLoader) -> Engine:
+    def _open_engine(self, loader: DataLoader[Any]) -> Engine:
         """Return an engine of workers."""
         dataset, worker_init_fn = self._dataset, loader.worker_init_fn
         if isinstance(dataset, IterDataPipe | MapDataPipe):
@@ -373,6 +374,10 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
     def close(self) -> None:
         """End the workers. Harmless at any time."""
         self._engine.close()
+
+    def _shutdown_workers(self) -> None:
+        """End the workers, by the name that scripts call on torch's iterator for want of a public one."""
+        self.close()
 
 
 def _tasks_of(indices: Iterator[Any], draws: Draws, first: int, asked: deque[tuple[Any, bytes]]) -> Iterator[MapTask]:

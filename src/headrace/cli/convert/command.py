@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,10 +17,11 @@ from rich.console import Console
 from headrace.errors import ConfigError, did_you_mean
 from headrace.files.cache.options import parse_bytes
 from headrace.show.drawing import format_bytes, format_count
-from headrace.sources import AudioSource, Source
+from headrace.sources import AudioSource
 from headrace.sources.formats import FORMATS, Format, format_named, format_of_target, register_format
 from headrace.sources.naming.classes import CALLABLE, options_of, resolve_callable
 from headrace.sources.registry import expand_paths, writer_class_of
+from headrace.specs import DataSpec
 
 from ..console import bold, open_messages, open_output
 from ..opening import class_of, open_corpus, parse_settings
@@ -241,19 +243,21 @@ def _print_written(output: Console, messages: Console, conversion: Conversion, r
         noun = "shard" if len(records) == 1 else "shards"
         output.print(bold(files), f"{format_count(len(source))} sequences in {len(records)} {noun}, {size}")
         output.print(f"  journal {out}.convert.json")
-    output.print(f"  {describe_layout(source)}")
+    specs, lost = dict(source.specs), []
+    if conversion.target.verify:
+        with contextlib.closing(
+            open_written(conversion.target, str(out.with_name(records[0].name)), source.specs)
+        ) as written:
+            lost = losses(source, written)
+            for key in specs.keys() & written.specs.keys():
+                specs[key] = replace(specs[key], has_time=written.specs[key].has_time)
+    output.print(f"  {describe_layout(specs)}")
     verified = "verified" if all(record.verified for record in records) else "not verified"
     output.print(f"  {verified}: digest {join_digests(records)}")
-    if conversion.target.verify:
-        written = open_written(conversion.target, str(out.with_name(records[0].name)), source.specs)
-        try:
-            for loss in losses(source, written):
-                messages.print(f"warning: {loss}: {conversion.target.format.title} cannot store more")
-        finally:
-            written.close()
+    for loss in lost:
+        messages.print(f"warning: {loss}: {conversion.target.format.title} cannot store more")
 
 
-def describe_layout(source: Source) -> str:
-    """Return one phrase for each data key of a source."""
-    layouts: Mapping[str, dict[str, Any]] = {key: spec.to_json() for key, spec in source.specs.items()}
-    return "; ".join(describe_key(key, layout) for key, layout in layouts.items())
+def describe_layout(specs: Mapping[str, DataSpec]) -> str:
+    """Return one phrase for each data key."""
+    return "; ".join(describe_key(key, spec.to_json()) for key, spec in specs.items())

@@ -18,10 +18,10 @@ from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 
-from ..base import DistributesFiles, Workers
 from ..checks import check_flag
 from ..corpus import Corpus
 from ..digests import recipe_text
+from ..workers import DistributesFiles, Workers
 from ..wrap.blockwise import BlockwiseDataset, SeqBlock
 from .files import check_cache_options
 from .laid_out import LaidOutByFiles

@@ -106,7 +106,7 @@ class SubEpochFiles:
         cache.prefetch(sources)
         while not cache.wait_prefetched(_BEAT_SECONDS / 2):
             if not goes_on():
-                raise CacheError("nobody waits for these files any more")
+                raise CacheError("these files are not needed any more")
         failures = cache.prefetch_status.failures
         for source in sources:
             if source in failures:
@@ -181,7 +181,7 @@ def _while_beating(
 
     def get(file: CachedFile) -> str:
         if is_left:
-            raise CacheError("nobody waits for these files any more", where=file.filename)
+            raise CacheError("these files are not needed any more", where=file.filename)
         held.append(cache.get_file(file.filename))
         return held[-1]
 

@@ -303,6 +303,6 @@ def _beat_of(spec: SubEpochSpec, is_wanted: Callable[[], bool]) -> Callable[[], 
     def beat() -> None:
         note_item(f"(fetching files of sub-epoch {spec.epoch})", spec.epoch)
         if not is_wanted():
-            raise CacheError("nobody waits for these files any more", where=spec.where)
+            raise CacheError("these files are not needed any more", where=spec.where)
 
     return beat

@@ -122,7 +122,7 @@ class AnythingDataset(Dataset):
         return 0
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether so many were asked for; always, if nobody has said how many."""
+        """Whether so many were asked for; always, if no number was given."""
         if self._tags is None and self._order is None and self._epoch is not None:
             return True
         return seq_idx < self.num_seqs

@@ -250,7 +250,7 @@ class GeneratingDataset(CachedDataset2):
 
 
 class GeneratedSeqs(WholeSeqReader):
-    """Reads toy data: whoever wants a sequence of an epoch generates it.
+    """Reads toy data: each sequence is generated when it is asked for.
 
     Args:
         dataset: It.

@@ -139,7 +139,7 @@ class StaticDataset(CachedDataset):
 
     Args:
         data: Sequences, each data key -> array; all with the same keys, dtypes and axes.
-        target_list: The data keys besides "data", in this order; default all, as in the first sequence.
+        target_list: The data keys other than "data", in this order; default all, as in the first sequence.
         input_dim: Size of a frame of "data", or its number of classes, if it should not be learnt from the data.
         output_dim: Data key -> dim or (dim, ndim), likewise.
         **kwargs: See `CachedDataset` and `Dataset`.

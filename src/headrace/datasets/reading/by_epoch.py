@@ -24,7 +24,7 @@ class EpochStream(Iterator[DatasetSeq]):
     """The sequences of the current epoch of a dataset, one after the other, from a position on.
 
     Args:
-        dataset: It is read by nobody else meanwhile.
+        dataset: Not read by others meanwhile.
         position: Of the first one.
 
     Attributes:
@@ -54,7 +54,7 @@ class EpochStream(Iterator[DatasetSeq]):
 class EpochReader(Reader):
     """Reads by the epoch API: the sequences that are wanted become the current order of a dataset.
 
-    If somebody else positions the dataset, such as who asks it for the order of another epoch, it is started again.
+    If the dataset is moved meanwhile, such as by a question for the order of another epoch, the epoch is started again.
 
     Args:
         dataset: Its owner is that of this reader.

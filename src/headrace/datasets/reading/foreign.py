@@ -98,7 +98,7 @@ class ForeignAnswers(BatchApi):
     def get_epoch_order(
         self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False
     ) -> CountedOrder:
-        """Return the order of an epoch. The current epoch, which somebody may be reading, stays as it is.
+        """Return the order of an epoch. The current epoch, which may be being read, stays as it is.
 
         A class of the user's own that makes its order by `init_seq_order` is asked by a copy, see `answer_alone`.
 

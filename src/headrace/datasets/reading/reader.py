@@ -1,7 +1,7 @@
 """`Reader`: reads the sequences of a dataset by their corpus indices, for one owner.
 
-A worker has one, and so has a dataset that is made of others for each of its parts. So nobody positions an object that
-somebody else reads.
+A worker has one, and so has a dataset that is made of others for each of its parts. So no object is moved to
+another position while others read it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Failed:
 
 
 class Reader(ABC):
-    """Reads sequences of a dataset for one owner, who positions it and nobody else. Not thread-safe.
+    """Reads sequences of a dataset for one owner, which alone positions it. Not thread-safe.
 
     The sequences of a request are numbered from 0. They may be read in any order; but those of a dataset without random
     access in rising order, and each once.

@@ -6,7 +6,7 @@ first asked for. All views of a block, and so all of its sequences, hold the mem
 
 `BlockwiseDataset` does what the epoch API asks for each sequence (a window of loaded ones, errors for all others), but
 once a block: while a reader moves on inside one block, `load_seqs` is two comparisons and `get_data` two look-ups, and
-no object is made for a sequence unless somebody asks for one.
+no object is made for a sequence unless it is asked for.
 
 Invariants: an array comes out as it went in, with its order in memory; what does not fit into a column stays by itself.
 The blocks that are held follow one another, the current one last; each loaded sequence is in one of them. `_quick_start

@@ -234,7 +234,7 @@ class JoinedSeqs:
         Args:
             line: Which.
             seqs: Its parts.
-            are_own: Whether their arrays are nobody else's: a function inside may give the same ones each time.
+            are_own: Whether their arrays are not shared: a function inside may return the same ones each time.
         """
         if len(seqs) == 1:
             return seqs[0] if are_own else {key: array.copy(order="K") for key, array in seqs[0].items()}

@@ -23,7 +23,7 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
 
-from ..base import Dataset, Workers
+from ..base import Dataset
 from ..checks import check_count
 from ..configs import init_dataset
 from ..corpus import Corpus
@@ -31,6 +31,7 @@ from ..delegating import InnerAnswers
 from ..parts import MadeElsewhere
 from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
+from ..workers import Workers
 from .blockwise import BlockwiseDataset, SeqBlock
 from .pooled import Blocks, PooledReader
 from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
@@ -63,9 +64,10 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         executor: "process", "thread" or "inline", or an `Executor`, which no other loader uses.
         engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
             is said by `buffer_size`.
-        max_bytes: Limit of the shared memory of each worker process, for what it is ahead and what the reader still
-            holds: it waits where `buffer_size` would allow more, and its blocks have at most an eighth of it, as far as
-            the sizes of sequences are known. `None`: what the engine allows, 2 GiB.
+        max_bytes_per_worker: Limit of the shared memory of each worker process, for what it is ahead and what the
+            reader still holds: it waits where `buffer_size` would allow more, and its blocks have at most an eighth of
+            it, as far as the sizes of sequences are known. `None`: what the engine allows, 2 GiB.
+        max_bytes: The former name of `max_bytes_per_worker`. (Of a loader, `max_bytes` is for all workers together.)
         worker_init: Called in each worker before it builds the dataset, with its `WorkerInfo`.
         **kwargs: Options of the inner dataset.
 
@@ -84,6 +86,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         *,
         executor: str | Executor = "process",
         engine_options: EngineOptions | None = None,
+        max_bytes_per_worker: int | None = None,
         max_bytes: int | None = None,
         worker_init: Callable[[WorkerInfo], None] | None = None,
         **kwargs: Any,
@@ -109,13 +112,21 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._config: dict[str, Any] | Dataset = (
             copy.copy(dataset) if isinstance(dataset, Dataset) else {**defaults, **dataset}
         )
-        self.max_bytes = None if max_bytes is None else check_count("max_bytes", max_bytes, minimum=1)
         self._executor = "inline" if self.num_workers == 0 else executor
-        if max_bytes is not None and self._executor not in ("process", "inline"):
-            raise ConfigError(
-                f"max_bytes={max_bytes} limits the memory of worker processes, and executor={executor!r} has none",
-                fix='leave max_bytes out, or use executor="process"',
-            )
+        self.max_bytes_per_worker: int | None = None
+        for name, value in (("max_bytes_per_worker", max_bytes_per_worker), ("max_bytes", max_bytes)):
+            if value is None:
+                continue
+            if self.max_bytes_per_worker is not None:
+                raise ConfigError(
+                    "max_bytes_per_worker and max_bytes are two names of one option", fix="leave max_bytes out"
+                )
+            self.max_bytes_per_worker = check_count(name, value, minimum=1)
+            if self._executor not in ("process", "inline"):
+                raise ConfigError(
+                    f"{name}={value} limits the memory of worker processes, and executor={executor!r} has none",
+                    fix=f'leave {name} out, or use executor="process"',
+                )
         self._engine_options = engine_options
         self._worker_init = worker_init
         self._inner: Dataset | None = None
@@ -158,7 +169,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         text = super().order_text(epoch)
         if self._is_ordered:
             return text
-        return f"{text}; {self.num_workers} workers, buffer_size {self.buffer_size}, max_bytes {self.max_bytes}"
+        limit = self.max_bytes_per_worker
+        return f"{text}; {self.num_workers} workers, buffer_size {self.buffer_size}, max_bytes {limit}"
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
@@ -166,7 +178,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         idle = super().idle_options(options)
         if options.get("sharding_method", "seq_order") == "seq_order":
             return idle
-        return idle - {"num_workers", "buffer_size", "max_bytes"}
+        return idle - {"num_workers", "buffer_size", "max_bytes", "max_bytes_per_worker"}
 
     @property
     def supports_jumps(self) -> bool:
@@ -185,7 +197,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             executor=self._executor if self.num_workers else None,
             worker_init=self._worker_init,
             engine_options=self._engine_options,
-            max_bytes=self.max_bytes,
+            max_bytes_per_worker=self.max_bytes_per_worker,
             buffer_size=self.buffer_size,
             sharding_method=self.sharding_method,
             report=self.engine_report,
@@ -221,22 +233,22 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     @property
     def _run_limits(self) -> RunLimits:
         if self._limits is None:
-            self._limits = RunLimits.of(self.inner, self.buffer_size, self.max_bytes)
+            self._limits = RunLimits.of(self.inner, self.buffer_size, self.max_bytes_per_worker)
         return self._limits
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
-            inner, limits = self.inner, self._run_limits
+            inner, limits, max_bytes = self.inner, self._run_limits, self.max_bytes_per_worker
             made = MadeElsewhere.of(self._config, inner)
             if self.sharding_method == "seq_order":
                 setup: Any = OrderedWork(made)
             else:
-                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, self.buffer_size, self.max_bytes)
+                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, self.buffer_size, max_bytes)
             ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
             options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
             executor: str | Executor = self._executor
-            if executor == "process" and self.max_bytes is not None:
-                executor = ProcessExecutor(max_bytes=self.max_bytes, slot_bytes=min(limits.max_bytes, self.max_bytes))
+            if executor == "process" and max_bytes is not None:
+                executor = ProcessExecutor(max_bytes=max_bytes, slot_bytes=min(limits.max_bytes, max_bytes))
             job = Job(setup, self._worker_init)
             self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
         return self._engine
@@ -314,21 +326,14 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 fix='use sharding_method="dedicated"',
             ) from error
 
-    def _cut(self, wanted: ReadRequest, first: int) -> Iterator[tuple[int, NDArray[np.int64], RunOfSeqs]]:
-        """Yield the runs of a request from a number on: the number of the first sequence, corpus indices, the run."""
-        counted, start_of = wanted.occurrences, wanted.first
-        for number, indices in self._run_limits.cut(wanted.order, first, max(self.num_workers, 1)):
-            part = None if counted is None else _as_bytes(counted[number : number + len(indices)])
-            position = None if start_of is None else start_of + number
-            yield number, indices, (wanted.epoch or 0, position, _as_bytes(indices), part)
-
     def read_blocks(self, wanted: ReadRequest, first: int) -> Blocks:
         """Let the workers read what is wanted, from a number on, instead of what they are at; see `PooledReader`."""
         self._stop_run()
         sent: deque[tuple[int, int, NDArray[np.int64]]] = deque()
 
         def runs() -> Iterator[RunOfSeqs]:
-            cut = self._cut(wanted, first - first % self._run_limits.group)
+            limits = self._run_limits
+            cut = limits.runs_of(wanted, first - first % limits.group, self.num_workers)
             for ticket, (number, indices, run_of_seqs) in enumerate(cut):
                 sent.append((ticket, number, indices))
                 yield run_of_seqs
@@ -352,7 +357,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         if self.sharding_method == "seq_order":
             self._upcoming = position - position % self._run_limits.group
             wanted = ReadRequest(epoch, self._order, self._occurrences, 0)
-            self._run = engine.run(run_of_seqs for *_, run_of_seqs in self._cut(wanted, self._upcoming))
+            cut = self._run_limits.runs_of(wanted, self._upcoming, self.num_workers)
+            self._run = engine.run(run_of_seqs for *_, run_of_seqs in cut)
             return
         self._upcoming = 0
         run = engine.run_stream(epoch)
@@ -450,7 +456,3 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus, read in this process."""
         return self.inner.get_corpus_seq(corpus_seq_idx)
-
-
-def _as_bytes(numbers: NDArray[np.int64]) -> bytes:
-    return np.asarray(numbers, np.int64).tobytes()

@@ -37,7 +37,7 @@ class Pool(Protocol):
         """Return how many sequences all workers together may be ahead."""
 
     def read_blocks(self, wanted: ReadRequest, first: int) -> Blocks:
-        """Let the workers read what is wanted, from a number on; it ends where somebody else lets them read."""
+        """Let the workers read what is wanted, from a number on; it ends when another reader takes them over."""
 
 
 class PooledReader(WholeSeqReader):
@@ -47,7 +47,7 @@ class PooledReader(WholeSeqReader):
     here: sequences are asked for by number, and another one must not come in its place.
 
     Args:
-        pool: It has the workers. If somebody else lets them read, they begin again here when more is read.
+        pool: It has the workers. If another reader takes them over, they begin again here when more is read.
     """
 
     gives_own = True
@@ -110,7 +110,7 @@ class PooledReader(WholeSeqReader):
                     break
             elif found is not None or is_new:
                 raise self._left_out(number)
-            else:  # somebody else let them read
+            else:  # another reader took them over
                 blocks, is_new = self._pool.read_blocks(self._wanted, number), True
         self._blocks = blocks
 

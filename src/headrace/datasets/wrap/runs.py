@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import WorkerInfo, is_in_place, note_item, note_items, skip_item
+from headrace.engine import WorkerInfo, is_in_place, note_item, note_together, skip_item
 from headrace.errors import CacheError
 from headrace.order import Order
 from headrace.sources import MapSource, Source, confirm_reads
@@ -33,6 +33,10 @@ from ..parts import MadeElsewhere
 from ..reading.reader import Failed, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
+
+RunOfSeqs = tuple[int, int | None, bytes, bytes | None]
+"""Epoch, first position (`None`: no neighbours), `int64[n]` corpus indices and occurrences; as bytes, which pickle
+in a tenth of the time."""
 
 MAX_RUN_BYTES = 1 << 20
 _MAX_SEQS = 1024  # more gain nothing, as the cost of a message is shared by enough of them
@@ -150,11 +154,28 @@ class RunLimits:
             position += len(indices)
             num_runs += 1
 
+    def runs_of(
+        self, wanted: ReadRequest, first: int, num_workers: int
+    ) -> Iterator[tuple[int, NDArray[np.int64], RunOfSeqs]]:
+        """Yield the runs of a request from a number on: the number of the first sequence, corpus indices, the run.
+
+        Args:
+            wanted: What is cut.
+            first: See `cut`.
+            num_workers: See `cut`; 0 counts as one.
+        """
+        counted, start_of = wanted.occurrences, wanted.first
+        for number, indices in self.cut(wanted.order, first, max(num_workers, 1)):
+            part = None if counted is None else _as_bytes(counted[number : number + len(indices)])
+            position = None if start_of is None else start_of + number
+            yield number, indices, (wanted.epoch or 0, position, _as_bytes(indices), part)
+
+
+def _as_bytes(numbers: NDArray[np.int64]) -> bytes:
+    return np.asarray(numbers, np.int64).tobytes()
+
 
 Features = dict[str, NDArray[Any]]
-RunOfSeqs = tuple[int, int | None, bytes, bytes | None]
-"""Epoch, first position (`None`: no neighbours), `int64[n]` corpus indices and occurrences; as bytes, which pickle
-in a tenth of the time."""
 
 
 @dataclass(slots=True)
@@ -266,7 +287,7 @@ class PartsReader:
         indices = wanted.indices
         try:
             tags = source.tags_of(indices)
-            note_items(tags, wanted.epoch if told_epoch is None else told_epoch)(-1)
+            note_together(tags, wanted.epoch if told_epoch is None else told_epoch)
             return tags, indices.tolist(), None, read_columns(source, indices)
         except CacheError:  # no room for them: they would not take less one by one
             raise

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from headrace.errors import ConfigError, check_count, takes_note
+from headrace.errors import ConfigError, SourceError, check_count, takes_note
 from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..checks import check_flag
-from ..corpus import Corpus
+from ..corpus import Corpus, IndexedFiles, check_files
 from ..delegating import DelegatingDataset, inherited_options, outer_options
 from ..parts import open_part, spec_of
 from ..reading.passing import PassingReader
@@ -29,7 +29,8 @@ class VariableDataset(DelegatingDataset):
     Args:
         get_dataset: Called as `get_dataset(self=dataset, epoch=E)` (without `self` if it takes none) at the start of
             each epoch, and with epoch 1 when this is built, for the layout; returns the config of a dataset, or one.
-            It must be a function of the epoch alone. All must have the same data keys and layout.
+            It must be a function of the epoch alone. All must have the same data keys and layout, and the files of an
+            epoch must stay as they were when its dataset was first made.
         dataset_lru_cache_size: How many datasets stay open: for a config equal to one of theirs, none is built.
         always_same_tags: Whether all hold the same sequences at the same corpus indices; only then tags are known.
         **kwargs: See `Dataset`. `random_seed_offset`, `_num_shards` and `_shard_index` are defaults for the datasets;
@@ -60,6 +61,7 @@ class VariableDataset(DelegatingDataset):
         self._defaults = inherited_options(kwargs, f"{type(self).__name__} {kwargs.get('name') or ''}")
         self._open: list[tuple[Any, Dataset]] = []  # config or dataset that was returned, and what it became
         self._asked: tuple[int, tuple[Any, Dataset]] | None = None  # an epoch that somebody asks about, and its dataset
+        self._files: dict[int, list[IndexedFiles]] = {}  # what those of an epoch held when its dataset was first made
         self._specs: dict[str, DataSpec | None] | None = None
         self._knows_positions = True
         self._loaded = 0  # the epoch whose dataset is the current one
@@ -146,14 +148,33 @@ class VariableDataset(DelegatingDataset):
         known: list[tuple[Any, Dataset]] = [*self._open, *([] if self._asked is None else [self._asked[1]])]
         for entry in known:
             if _are_equal(entry[0], config):
+                self._check_files(epoch, entry[1])
                 return entry
         made = _copied(config), open_part(config, self._defaults, owner=self)
         try:
             self._check_layout(made[1], where)
-        except ConfigError:
+            self._check_files(epoch, made[1])
+        except (ConfigError, SourceError):
             made[1].close()
             raise
         return made
+
+    def _check_files(self, epoch: int, dataset: Dataset) -> None:
+        """Refuse files of an epoch that were changed since its dataset was first made, here or in the original."""
+        now = dataset.indexed_files()
+        check_files(now, self._files.setdefault(epoch, now))
+
+    def indexed_files(self) -> list[IndexedFiles]:
+        """Return what the files of epoch 1 held: its dataset is made first, wherever this one is made."""
+        return self._files[1]
+
+    def _state(self) -> dict[str, Any]:
+        return {**super()._state(), "files": dict(self._files)}
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        check_files(self._files[1], state["files"][1])
+        self._files.update(state["files"])
+        super()._restore(state)
 
     def dataset_of(self, epoch: int) -> Dataset:
         """Return the dataset of an epoch, to ask it or to read it by a reader; the current one stays that."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import repeat
 from typing import Any
 
 from headrace.errors import InternalError
@@ -50,8 +51,12 @@ class InlineExecutor(Executor):
 
     def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
         """Put a ticket of the current run at the end of the queue."""
+        self.submit_burst(worker_idx, run_id, (ticket,), (payload,))
+
+    def submit_burst(self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[Any]) -> None:
+        """Put tickets of the current run at the end of the queue."""
         if run_id == self._run_id:
-            self._queue.append((worker_idx, ticket, payload))
+            self._queue.extend(zip(repeat(worker_idx), tickets, payloads))
 
     def cancel(self, run_id: int) -> None:
         """Empty the queue and close the streams."""

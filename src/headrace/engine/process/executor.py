@@ -11,8 +11,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-import select
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -29,14 +27,15 @@ from ..memory.lease import MemoryWatcher
 from ..user.job import Job, Mode
 from ..user.ship import Parcel, foresee_slow_modules, ship_payload
 from .channel import close_all, needs_descriptors
-from .exit_cause import MEMORY_ADVICE, count_oom_kills, explain_exit, is_out_of_memory
+from .exit_cause import ExitCauses
 from .exits import end_with_process
 from .link import WorkerConnection
+from .listener import Listener
 from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod
 from .warden_client import WardenClient
-from .worker_config import Shipment, WorkerConfig, write_worker_config
+from .worker_config import Shipment, write_worker_config
 from .worker_main import WorkerFds
 
 # While a worker waits for a slot: how often to look whether the consumer's other threads have dropped a view.
@@ -99,17 +98,15 @@ class ProcessExecutor(Executor):
         self._warden: WardenClient | None = None
         self._prepared: WardenClient | None = None  # keeps a warden for `start`
         self._lives: dict[int, WorkerConnection] = {}  # by number of the worker
-        self._epoll: select.epoll | None = None
-        self._by_fd: dict[int, WorkerConnection] = {}
+        self._listener = Listener(self._lives)
         self._config_fd = -1
         self._modules: set[str] = set()
         self._preload: tuple[str, ...] = ()
         self._begin: Begin | None = None
         self._events: list[Event] = []
-        self._wake_fd, self._is_woken = -1, False
         self._looked_at = 0.0
         self._seconds_waited = 0.0  # in `wait`, in all: the clock of waiting
-        self._oom_kills: int | None = None
+        self._causes = ExitCauses()
 
     # --- lifetime ---
 
@@ -165,25 +162,16 @@ class ProcessExecutor(Executor):
         """
         parcel = shipment.parcel
         self._modules, self._preload = parcel.modules, shipment.preload
-        config = WorkerConfig(
-            num_workers=num_workers,
-            argv=shipment.argv,
-            cwd=shipment.cwd,
-            slot_bytes=self._slot_bytes,
-            num_slots=_NUM_SLOTS,
-            max_bytes=self._max_bytes,
-            formats=shipment.formats,
-            job=parcel.data,
-            buffer_bytes=[buffer.raw().nbytes for buffer in parcel.buffers],
-            executor=shipment.executor,
+        config = shipment.config(
+            num_workers, slot_bytes=self._slot_bytes, num_slots=_NUM_SLOTS, max_bytes=self._max_bytes
         )
         end_with_process(self)
         try:
             with interrupts_wait(), needs_descriptors(f"{len(worker_idxs)} workers are started"):
                 self._job, self._begin = job, None
                 self._config_fd = write_worker_config(config, parcel.buffers)
-                self._oom_kills = count_oom_kills()
-                self._epoll = select.epoll()
+                self._causes.begin()
+                self._listener.open()
                 self._start_warden()
                 self._abandon_prepared()
                 for worker_idx in worker_idxs:
@@ -202,9 +190,8 @@ class ProcessExecutor(Executor):
             self._abandon_prepared()
             self._end_workers()
         finally:
-            lives, self._lives = self._lives, {}
-            for life in lives.values():
-                life.close()
+            while self._lives:
+                self._lives.popitem()[1].close()
             self._forget()
 
     def _abandon_prepared(self) -> None:
@@ -257,23 +244,21 @@ class ProcessExecutor(Executor):
         for warden in (self._prepared, self._warden):
             if warden is not None:
                 warden.disown()
-        self._lives, self._prepared, self._warden = {}, None, None
+        self._lives.clear()
+        self._prepared = self._warden = None
         self._forget()
 
     def _forget(self) -> None:
-        if self._epoll is not None:
-            self._epoll.close()
+        self._listener.close()
         if self._config_fd >= 0:
             os.close(self._config_fd)
-        self._epoll, self._config_fd, self._begin, self._job, self._wake_fd = None, -1, None, None, -1
-        self._by_fd.clear()
+        self._config_fd, self._begin, self._job = -1, None, None
         self._events.clear()
 
     def _start_warden(self) -> WardenClient:
-        assert self._epoll is not None
         if self._warden is None:
             self._warden = WardenClient(self._method, self._job, self._num_threads, self._modules, self._preload)
-            self._epoll.register(self._warden, select.EPOLLIN)
+            self._listener.add_warden(self._warden)
         return self._warden
 
     def _start_life(self, worker_idx: int) -> WorkerConnection:
@@ -291,9 +276,7 @@ class ProcessExecutor(Executor):
         finally:
             close_all(handed)
         life.reader.watch(self._watcher, self._max_bytes)
-        assert self._epoll is not None
-        self._by_fd[life.channel.fileno()] = life
-        self._epoll.register(life.channel, select.EPOLLIN)
+        self._listener.add(life)
         return life
 
     def restart(self, worker_idx: int, first_item: int) -> None:
@@ -363,12 +346,12 @@ class ProcessExecutor(Executor):
         start = time.monotonic()
         deadline = None if timeout_seconds is None else start + timeout_seconds
         while True:
-            is_starved = self._flush()
+            is_starved = self._listener.flush(self.awaited_worker_idx, self._seconds_waited)
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
             if is_starved:
                 left = _STARVED_SECONDS if left is None else min(left, _STARVED_SECONDS)
             self._listen(0.0 if self._events else left)
-            if self._events or self._is_woken or (deadline is not None and time.monotonic() >= deadline):
+            if self._events or self._listener.is_woken or (deadline is not None and time.monotonic() >= deadline):
                 break
         now = time.monotonic()
         self._seconds_waited += now - start
@@ -378,9 +361,7 @@ class ProcessExecutor(Executor):
 
     def wake_for(self, fd: int) -> None:
         """Have `wait` return when there is something to read from a descriptor of the caller's, until `close`."""
-        assert self._epoll is not None
-        self._wake_fd = fd
-        self._epoll.register(fd, select.EPOLLIN)
+        self._listener.wake_for(fd)
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
         """Tell a watcher of the arenas."""
@@ -394,57 +375,23 @@ class ProcessExecutor(Executor):
 
     # --- what comes back ---
 
-    def _flush(self) -> bool:
-        """Send what gathered; return whether a worker waits for a slot."""
-        is_starved = False
-        for life in self._lives.values():
-            life.flush()
-            if not life.is_open:
-                continue
-            if (life.backlog is not None) != life.waits_for_room:
-                assert self._epoll is not None
-                life.waits_for_room = life.backlog is not None
-                self._epoll.modify(life.channel, select.EPOLLIN | (select.EPOLLOUT if life.waits_for_room else 0))
-            if life.starved_since is not None and life.worker_idx == self.awaited_worker_idx:
-                life.fail_starved_worker(self._seconds_waited)
-            is_starved = is_starved or life.starved_since is not None
-        return is_starved
-
     def _listen(self, timeout_seconds: float | None) -> None:
         """Take in what workers and the warden have said, after waiting for it if need be."""
-        assert self._epoll is not None
-        lives = self._lives.values()
-        # The rings come first and the sockets second: what a worker says by its socket is sent before the next record.
-        has_messages = True in [life.gather() for life in lives]  # of all
-        sleeps = not has_messages and timeout_seconds != 0.0
-        if sleeps:
-            for life in lives:
-                life.rings.say_asleep()
-            has_messages = True in [life.gather() for life in lives]  # of all
-        ready = self._epoll.poll(0.0 if has_messages else timeout_seconds)
-        if sleeps:
-            for life in lives:
-                life.rings.say_awake()
-        self._is_woken = False
-        for fd, _ in ready:
-            self._handle(fd)
-        for life in lives:
+        for life in self._listener.listen(timeout_seconds):
+            if life is not None:
+                self._hear(life)
+            elif self._warden is not None:
+                self._hear_warden(self._warden)
+        for life in self._lives.values():
             self._drain(life)
 
-    def _handle(self, fd: int) -> None:
-        """Take in what came through one socket."""
-        life = self._by_fd.get(fd)
-        if life is not None:
-            is_open = life.hear()
-            if not is_open:
-                self._drain(life)
-                self._hang_up(life)
-                if self._warden is not None and not life.has_exited:
-                    self._warden.kill(life.life, _EXIT_SECONDS)
-        elif self._warden is not None and fd == self._warden.fileno():
-            self._hear_warden(self._warden)
-        else:
-            self._is_woken |= fd == self._wake_fd
+    def _hear(self, life: WorkerConnection) -> None:
+        """Take in what a worker has said by its socket."""
+        if not life.hear():
+            self._drain(life)
+            self._hang_up(life)
+            if self._warden is not None and not life.has_exited:
+                self._warden.kill(life.life, _EXIT_SECONDS)
 
     def _drain(self, life: WorkerConnection) -> None:
         """Turn all messages of a worker that are here into events."""
@@ -472,11 +419,7 @@ class ProcessExecutor(Executor):
 
     def _note_exit(self, life: WorkerConnection, exit_code: int) -> None:
         self._take_in_the_rest(life)
-        before, now, advice = self._oom_kills, count_oom_kills(), ""
-        cause = explain_exit(exit_code, oom_kills_before=before, oom_kills_now=now, stack=life.take_stack())
-        if before is not None and is_out_of_memory(exit_code, before, now):
-            self._oom_kills, advice = before + 1, MEMORY_ADVICE  # the others are those of other workers
-        self._report_exit(life, cause, advice)
+        self._report_exit(life, *self._causes.of_worker(exit_code, life.take_stack()))
 
     def _take_in_the_rest(self, life: WorkerConnection) -> None:
         """Take in what a dead worker had said."""
@@ -492,17 +435,12 @@ class ProcessExecutor(Executor):
 
     def _lose_warden(self, warden: WardenClient) -> None:
         """The warden is gone, and with it, or soon, all workers: their guards see to their children."""
-        assert self._epoll is not None
-        self._epoll.unregister(warden)
+        self._listener.drop_warden(warden)
         self._warden = None
         # The guards see to it, in milliseconds, and are left alone: if this process is killed as well now, nobody would
         # finish what it had begun. One that waits for the interpreter's lock has to be helped.
         self._kill_the_rest()
-        ending = warden.close()
-        before, self._oom_kills = self._oom_kills, count_oom_kills()
-        cause, advice = f"lost its warden process {warden.pid}, which {ending}", ""
-        if is_out_of_memory(-signal.SIGKILL, before, self._oom_kills):
-            cause, advice = f"{cause}, probably because memory ran out", MEMORY_ADVICE
+        cause, advice = self._causes.of_warden(warden.pid, warden.close())
         accident = next(_lives)  # one for all
         for life in self._lives.values():
             if not life.has_exited:
@@ -512,9 +450,7 @@ class ProcessExecutor(Executor):
     def _hang_up(self, life: WorkerConnection) -> None:
         """Listen to a worker no more."""
         if life.is_open:
-            assert self._epoll is not None
-            del self._by_fd[life.channel.fileno()]
-            self._epoll.unregister(life.channel)
+            self._listener.drop(life)
             life.close_channel()
 
     def _look_for_life(self, now: float) -> None:

@@ -10,6 +10,44 @@ MEMORY_ADVICE = "give the job more memory, or use fewer workers, smaller batches
 _MAX_STACK_CHARS = 6000
 
 
+class ExitCauses:
+    """Why workers, or their warden, have ended, by what the kernel has counted since it was asked last."""
+
+    def __init__(self) -> None:
+        self._oom_kills: int | None = None
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._oom_kills = count_oom_kills()
+
+    def of_worker(self, exit_code: int, stack: str) -> tuple[str, str]:
+        """Return how a worker ended and, where it is known, why; and what to do about it.
+
+        Args:
+            exit_code: Or minus the number of the signal.
+            stack: What its fault handler wrote before it died.
+        """
+        before, now = self._oom_kills, count_oom_kills()
+        cause = explain_exit(exit_code, oom_kills_before=before, oom_kills_now=now, stack=stack)
+        if before is None or not is_out_of_memory(exit_code, before, now):
+            return cause, ""
+        self._oom_kills = before + 1  # the others are those of other workers
+        return cause, MEMORY_ADVICE
+
+    def of_warden(self, pid: int, ending: str) -> tuple[str, str]:
+        """Return why workers have ended whose warden has, and what to do about it.
+
+        Args:
+            pid: Of the warden.
+            ending: How it ended, as words.
+        """
+        before, self._oom_kills = self._oom_kills, count_oom_kills()
+        cause = f"lost its warden process {pid}, which {ending}"
+        if not is_out_of_memory(-signal.SIGKILL, before, self._oom_kills):
+            return cause, ""
+        return f"{cause}, probably because memory ran out", MEMORY_ADVICE
+
+
 def describe_exit(exit_code: int) -> str:
     """Say how a process ended: its exit code, or minus the number of the signal that killed it."""
     if exit_code >= 0:

@@ -58,6 +58,21 @@ class Shipment:
         parcel = ship_job(job)
         return cls(parcel, ship_formats(), preload=job.preload or parcel.slow_modules, executor=executor)
 
+    def config(self, num_workers: int, *, slot_bytes: int, num_slots: int, max_bytes: int) -> WorkerConfig:
+        """Return what workers are told, see `WorkerConfig`; the arrays of the job go beside it."""
+        return WorkerConfig(
+            num_workers=num_workers,
+            argv=self.argv,
+            cwd=self.cwd,
+            slot_bytes=slot_bytes,
+            num_slots=num_slots,
+            max_bytes=max_bytes,
+            formats=self.formats,
+            job=self.parcel.data,
+            buffer_bytes=[buffer.raw().nbytes for buffer in self.parcel.buffers],
+            executor=self.executor,
+        )
+
 
 class WorkerConfig(msgspec.Struct, frozen=True):
     """What a worker has to know before its first ticket.

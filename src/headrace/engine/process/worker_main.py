@@ -32,7 +32,7 @@ from typing import NamedTuple
 from headrace.errors import CacheError
 
 from ..codec.codec import encode
-from ..events import Done, Failed, Ready, SetupFailed, ValueResult, WorkerEvent
+from ..events import Done, Failed, Ready, SetupFailed, WorkerEvent
 from ..memory.arena import ArenaWriter
 from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
@@ -40,7 +40,7 @@ from ..user.failure import Failure
 from ..user.job import Job, Mode
 from ..user.ship import take_formats, unship
 from ..user.worker_info import set_process_scope
-from ..worker import Worker
+from ..worker import ValueResult, Worker
 from .channel import Channel
 from .messages import (
     BELL,

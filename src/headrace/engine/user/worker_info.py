@@ -92,7 +92,11 @@ class NumberedTags(Sequence[str]):
 
 def item_of_run(tags: Sequence[str], epoch: int | None, number: int) -> CurrentItem:
     """Return an item of a run; for the number -1, one that names the first and the last."""
-    return CurrentItem(tags[number] if number >= 0 or len(tags) == 1 else f"{tags[0]} .. {tags[-1]}", epoch)
+    return CurrentItem(tags[number] if number >= 0 else _first_and_last(tags), epoch)
+
+
+def _first_and_last(tags: Sequence[str]) -> str:
+    return tags[0] if len(tags) == 1 else f"{tags[0]} .. {tags[-1]}"
 
 
 class WorkerScope:
@@ -129,8 +133,9 @@ class WorkerScope:
 
     def begin_ticket(self) -> None:
         """Forget the item, and what was skipped."""
-        if self.noted is not None:
+        if type(self.noted) is ItemRun:
             self.note_run(None)
+        self.noted = None
         if self.skipped:
             self.skipped.clear()
 
@@ -138,7 +143,7 @@ class WorkerScope:
         """Note a run, whose cursor it has published; None: nobody knows the item."""
         before, self.noted = self.noted, items
         if type(before) is ItemRun:
-            self._num_items += max(before.number, 0)
+            self._num_items += max(before.cursor[0], 0)
         if items is not None:
             self._num_items += 1
 
@@ -155,7 +160,7 @@ class WorkerScope:
     def num_items(self) -> int:
         """How many items there were, or more: grows as long as the worker makes progress."""
         item = self.noted
-        return self._num_items + (max(item.number, 0) if isinstance(item, ItemRun) else 0)
+        return self._num_items + (max(item.cursor[0], 0) if isinstance(item, ItemRun) else 0)
 
 
 class ItemRun:
@@ -167,9 +172,12 @@ class ItemRun:
         tags: Their tags, at least one.
         epoch: The epoch.
         scope: Of the worker.
+
+    Attributes:
+        cursor: The number of the current one; -1: all of them.
     """
 
-    __slots__ = ("_cursor", "_epoch", "_scope", "_tags")
+    __slots__ = ("_epoch", "_is_published", "_scope", "_tags", "cursor")
 
     def __init__(self, tags: Sequence[str], epoch: int | None, scope: WorkerScope) -> None:
         self._tags = tags
@@ -179,32 +187,29 @@ class ItemRun:
 
     def _begin(self) -> None:
         scope = self._scope
-        self._cursor: MutableSequence[int] | None = [0]
+        cursor: MutableSequence[int] | None = [0]
         if scope.on_item is not None:
             scope.note_run(None)  # the items of an earlier run are counted before its cursor is used again
-            self._cursor = None if scope.on_items is None else scope.on_items(self._tags, self._epoch)
-        if self._cursor is not None:
+            cursor = None if scope.on_items is None else scope.on_items(self._tags, self._epoch)
+        self._is_published = cursor is not None
+        if cursor is not None:
+            self.cursor = cursor
             scope.note_run(self)
-
-    @property
-    def number(self) -> int:
-        """Which is the current one; -1: all of them."""
-        return 0 if self._cursor is None else self._cursor[0]
 
     @property
     def current(self) -> CurrentItem:
         """The current item."""
-        return item_of_run(self._tags, self._epoch, self.number)
+        return item_of_run(self._tags, self._epoch, self.cursor[0])
 
     def go_to(self, number: int) -> None:
         """Make an item the current one."""
-        if self._cursor is None:  # the run cannot be published as a whole
+        if not self._is_published:  # the run cannot be published as a whole
             item = item_of_run(self._tags, self._epoch, number)
             self._scope.note(item.tag, item.epoch)
             return
         if self._scope.noted is not self:  # another item was noted meanwhile
             self._begin()
-        self._cursor[0] = number
+        self.cursor[0] = number
 
 
 class _OfThisThread(threading.local):
@@ -273,6 +278,13 @@ def note_items(tags: Sequence[str], epoch: int | None = None) -> Callable[[int],
     """
     scope = current_scope()
     return ItemRun(tags, epoch, scope).go_to if scope is not None and tags else _go_nowhere
+
+
+def note_together(tags: Sequence[str], epoch: int | None = None) -> None:
+    """Tell that sequences are worked on together now: as `note_item`, by the tags of the first and the last."""
+    scope = current_scope()
+    if scope is not None and tags:
+        scope.note(_first_and_last(tags), epoch)
 
 
 def _go_nowhere(number: int) -> None:

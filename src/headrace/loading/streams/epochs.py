@@ -17,9 +17,9 @@ from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 
 from ..epochs import Epochs, Recipe
-from ..iterate import Arrivals, CloseableRun, LoaderPosition, PlannedArrivals
+from ..iterate import CloseableRun, LoaderPosition
 from ..plan import NoLengthError, Progress
-from ..steps import EpochRun, checked_steps
+from ..steps import Arrivals, EpochRun, PlannedArrivals, checked_steps
 from ..work import Task
 from .exchange import Exchange, Load
 from .input import StreamSubject
@@ -32,14 +32,24 @@ _EXCHANGE_BYTES = 1 << 30  # limit on what of a stream was read, and is not with
 
 
 class StreamStarter(Protocol):
-    """Has a stream read, planned and made into batches."""
+    """Decides who reads a stream, and who makes its batches."""
+
+    is_resizable: bool
+    """Whether workers may come and go: none of them reads it, nor shares the memory that it is read into."""
 
     @property
     def engines(self) -> tuple[Engine, ...]:
-        """Whose workers read it, or make its batches; those of the last one make them."""
+        """The engines whose workers read it and make its batches; the last one makes them."""
+
+    def who_works(self, num_workers: int) -> str:
+        """Return who does what, as text.
+
+        Args:
+            num_workers: How many were asked for.
+        """
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
-        """Begin; what is wrong with the position is said by the first batch."""
+        """Begin; a wrong position is reported with the first batch."""
 
     def close(self) -> None:
         """End the workers."""
@@ -48,10 +58,16 @@ class StreamStarter(Protocol):
 class ReadAndMade:
     """One worker, or the trainer, reads and plans the stream, and makes the batches."""
 
+    is_resizable = False
+
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         num_workers = min(recipe.options.num_workers, 1)
         self.engines = (recipe.open_engine(StreamWork(subject, recipe.plan, recipe.work), num_workers=num_workers),)
         self._name = subject.name
+
+    def who_works(self, num_workers: int) -> str:
+        """Say that one is enough."""
+        return f"1 of {num_workers}, as nothing is done to what it reads" if num_workers > 1 else str(num_workers)
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream."""
@@ -67,6 +83,8 @@ class ReadForAll:
 
     It may be as far ahead of them as all of them together are of the consumer.
     """
+
+    is_resizable = False
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         options = recipe.options
@@ -98,6 +116,10 @@ class ReadForAll:
         makers.report.workers += reader.report.workers
         self.engines = reader, makers
 
+    def who_works(self, num_workers: int) -> str:
+        """Count the reader as well."""
+        return f"{num_workers}, and one that reads for them"
+
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream; the other workers begin with the first batch that is waited for."""
         reader, makers = self.engines
@@ -117,9 +139,15 @@ class ReadForAll:
 class ReadByTrainer:
     """The trainer reads and plans the stream, which has workers of its own; sequences are carried to the loader's."""
 
+    is_resizable = True
+
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         self._subject, self._recipe = subject, recipe
         self.engines = (recipe.open_engine(recipe.work),)
+
+    def who_works(self, num_workers: int) -> str:
+        """Say how many make batches."""
+        return str(num_workers)
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream here."""
@@ -151,7 +179,7 @@ def _open_starter(subject: StreamSubject, recipe: Recipe) -> StreamStarter:
 
 
 class StreamEpochs(Epochs):
-    """Epochs of a stream, whose order is known when it was read."""
+    """Epochs of a stream, whose order is not known before it is read."""
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         super().__init__(subject, recipe)
@@ -163,23 +191,19 @@ class StreamEpochs(Epochs):
     @property
     def who_works(self) -> str:
         """How many workers there are, and who reads."""
-        num_workers = self._recipe.options.num_workers
-        if isinstance(self._starter, ReadForAll):
-            return f"{num_workers}, and one that reads for them"
-        is_one_enough = isinstance(self._starter, ReadAndMade) and num_workers > 1
-        return f"1 of {num_workers}, as nothing is done to what it reads" if is_one_enough else str(num_workers)
+        return self._starter.who_works(self._recipe.options.num_workers)
 
     def resize(self, num_workers: int) -> None:
-        """Have so many workers from now on, where the trainer reads the stream.
+        """Change the number of workers, if the trainer reads the stream.
 
         Raises:
             ConfigError: Workers read it, or share the memory that it is read into.
         """
-        if self._recipe.options.num_workers and not isinstance(self._starter, ReadByTrainer):
+        if self._recipe.options.num_workers and not self._starter.is_resizable:
             raise ConfigError(
-                f"resize({num_workers}): a worker reads this stream, and what it reads is dealt out to a fixed number",
+                f"resize({num_workers}): one worker reads this stream and distributes it to a fixed number of others",
                 where=self._subject.name,
-                fix="close this loader and make another one with the new number: load_state_dict goes on exactly",
+                fix="close this loader and make another one with the new number: load_state_dict continues exactly",
             )
         super().resize(num_workers)
 
@@ -193,7 +217,7 @@ class StreamEpochs(Epochs):
         self._starter.close()
 
     def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
-        """Begin; what is wrong with the position is said by the first batch."""
+        """Begin; a wrong position is reported with the first batch."""
         self._epoch, self._progress = position.epoch, Progress()
         return self._starter.begin(self._run_at(position, ranks), self._take_progress)
 
@@ -202,7 +226,7 @@ class StreamEpochs(Epochs):
             self._progress = progress
 
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
-        """Return what the user said.
+        """Return `steps_per_epoch`.
 
         Raises:
             NoLengthError: Nobody said it.
@@ -221,9 +245,9 @@ class StreamEpochs(Epochs):
         )
 
     def is_empty(self) -> bool:
-        """Ask those who read it."""
+        """Look at what the reader has reported."""
         return self._progress.counts.seqs == 0
 
     def progress(self) -> tuple[int, Progress]:
-        """Return what those who read it have told."""
+        """Return what the reader has reported."""
         return self._epoch, self._progress

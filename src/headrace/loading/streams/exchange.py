@@ -2,7 +2,7 @@
 
 The trainer says who makes which batch, and sees no byte of it: the reader writes the sequences into a slot of shared
 memory, and what goes through the trainer is a `Parcel` of some 100 bytes that says where they lie. Who makes the batch
-copies them out. Where there is no room, where nobody handed over such memory, and between threads, the sequences
+copies them out. Where there is no room, where no such memory was handed over, and between threads, the sequences
 themselves go through the trainer.
 Invariants: a slot is written again only when the batch was handed over to the consumer, or when its run is over; what
 was copied out of a run that is over is never looked at. A reader that is restarted has new memory, of which the
@@ -139,7 +139,7 @@ class Exchange:
 
 
 class Load:
-    """What of one run is carried, as the trainer sees it.
+    """The trainer's view of the sequences in the shared memory of one run.
 
     Args:
         exchange: Where it lies; None: in the trainer's memory.
@@ -270,7 +270,7 @@ class Sender:
 
 
 class Receiver:
-    """The side of one who makes batches.
+    """The side of a worker that makes batches.
 
     Args:
         handed: What `Exchange.hand_to_maker` returned.
@@ -288,7 +288,7 @@ class Receiver:
         """Return the task, whose arrays are the caller's.
 
         Raises:
-            HeadraceError: The run is over, so that nobody wants the batch.
+            HeadraceError: The run has ended, so the batch is not needed any more.
         """
         if parcel.run != self._run:
             self._run = parcel.run

@@ -5,7 +5,7 @@ as those of any other (`plan.py`). So the number of batches is known at the end 
 share one stream reads all of it, and a resume begins with the window of the position: at once, where the dataset can
 go there, else by passing over what comes before. Who reads, the trainer or one worker for all, is decided in
 `epochs.py`.
-Invariant: what the batches hold is a pure function of (stream, recipe, epoch), whoever reads it.
+Invariant: what the batches hold is a pure function of (stream, recipe, epoch), whichever process reads it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .marks import mark_of
 
 
 class StreamSubject(Subject):
-    """A stream, as the trainer sees it, and as whoever reads it.
+    """A stream, as the trainer and its reader see it.
 
     Attributes:
         has_workers: Whether it is read by workers of its own.
@@ -43,7 +43,7 @@ class StreamSubject(Subject):
 
     @abstractmethod
     def for_worker(self, info: WorkerInfo) -> Self:
-        """Return what a worker reads: this very stream inline, else one that nobody else reads."""
+        """Return what a worker reads: inline this very stream, otherwise a copy of its own."""
 
     @abstractmethod
     def read_from(self, epoch: int, position: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
@@ -57,7 +57,7 @@ class StreamSubject(Subject):
         """
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
-        """Return what a sequence is told from others by, in each process that reads it; see `marks.py`."""
+        """Return bytes that identify a sequence, the same in each process that reads it; see `marks.py`."""
         del seq
         return tag.encode("utf-8", "surrogatepass")
 
@@ -175,12 +175,12 @@ class IterableStream(StreamSubject):
 
     @property
     def corpus(self) -> Corpus:
-        """Of an iterable its name is known, and nothing else."""
+        """Only the name of an iterable is known."""
         name = self.name
         return Corpus(digest_text=lambda: digest_text(name), knows_order=lambda: False, size=lambda: None)
 
     def order_text(self, epoch: int) -> str:
-        """Return that it is its own."""
+        """Say that the stream defines its order."""
         del epoch
         return "its own"
 

@@ -1,6 +1,6 @@
 """Whether a stream that is read a second time, because its reader died, is the one that was read before.
 
-A stream that draws from a generator which nobody seeded is another one: sequences would be lost, and others come
+A stream that draws from an unseeded generator is another one each time: sequences would be lost, and others come
 twice, and nothing would be seen of it. Invariant: nothing that is marked depends on the process.
 """
 
@@ -24,7 +24,7 @@ _ARRAYS, _LISTS, _NUMBERS = (np.ndarray, np.generic), (tuple, list), (int, float
 
 
 def mark_of(value: Any) -> bytes:
-    """Return some bytes of an item, by which it is told from most others; some microseconds."""
+    """Return some bytes that distinguish an item from most others; takes some microseconds."""
     parts: list[bytes] = []
     _add_marks(value, parts)
     return b"|".join(parts)
@@ -66,7 +66,7 @@ def mark_of_window(before: int, lengths: NDArray[np.int64], marks: Sequence[byte
 
 
 class WindowMarks:
-    """Compares what the lives of the worker that reads a stream tell, in one run.
+    """Checks that a reader that was restarted reads the same stream as the one before.
 
     Args:
         name: Of the stream.

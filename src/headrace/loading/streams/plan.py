@@ -1,9 +1,9 @@
 """The batches of a stream, planned window by window while it is read.
 
 A window is a block of a number of sequences that the recipe names. Where the recipe leaves it open, a window is as many
-blocks as fill some batches, whatever the budget: this depends on the stream alone, so whoever reads it finds the same
+blocks as fill some batches, whatever the budget: this depends on the stream alone, so every reader finds the same
 windows. The number of a window is that of its first block, so a state tells where to begin.
-Invariants: batch n is the same whoever reads, and from wherever the plan was begun; no more than the windows that the
+Invariants: batch n is the same for every reader, and for every start of the plan; no more than the windows that the
 next step of all ranks needs are in memory.
 """
 
@@ -55,7 +55,7 @@ class StreamPlan:
         epoch: The epoch.
         start: The window to begin with, and the number of its first batch.
         is_marked: Whether to mark what is read, to be compared with what is read should this be begun anew.
-        keeps_globals: Whether the global generators, where they are seeded, are somebody else's.
+        keeps_globals: Whether to restore the global generators after they were seeded.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class StreamPlan:
         return self._next_window
 
     def take_marks(self) -> list[tuple[int, int]]:
-        """Return the windows that were read since this was asked last, with their marks; none if nobody wants them.
+        """Return the windows that were read since the last call, with their marks; none if they are not needed.
 
         Before them comes the one that was told last: by it, who reads is compared with somebody else who has read it.
         """
@@ -105,7 +105,7 @@ class StreamPlan:
         return marks
 
     def has(self, number: int) -> bool:
-        """Tell whether there is such a batch; reads on as far as it."""
+        """Tell whether there is such a batch; reads as far as needed."""
         while number >= self.end and not self._is_over:
             self._read_window()
         return number < self.end
@@ -118,7 +118,7 @@ class StreamPlan:
         return window.number, window.first_batch
 
     def pass_over(self, number: int) -> None:
-        """Forget what only earlier batches need; repeats at the end are kept."""
+        """Forget what only earlier batches need, except those that may be repeated at the end."""
         while len(self._windows) > 1 and self._windows[1].first_batch <= number:
             del self._windows[0]
 
@@ -154,7 +154,7 @@ class StreamPlan:
             self._again = StreamPlan(self._subject, self._recipe, self.epoch, (0, 0))
         if not self._again.has(number):
             raise ResumeError(
-                f"the stream has fewer than {number + 1} batches now that it is read again",
+                f"the stream has fewer than {number + 1} batches when it is read again",
                 where=f"{self._subject.name}, epoch {self.epoch}",
                 fix="let the stream give the same sequences for the same epoch",
             )

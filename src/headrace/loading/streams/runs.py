@@ -13,8 +13,8 @@ import numpy as np
 
 from headrace.engine import Delivered, Engine, Run
 
-from ..iterate import Arrived, PlannedArrivals
 from ..plan import Progress
+from ..steps import Arrived, PlannedArrivals
 from .exchange import Load
 from .marks import WindowMarks
 from .work import StreamBroken, StreamEnd
@@ -47,7 +47,7 @@ class StreamArrivals:
         return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
 
     def num_skipped(self, delivered: Delivered | None) -> int:
-        """Return how many tickets were left out."""
+        """Return how many tickets were skipped."""
         return 0 if delivered is None else delivered.ticket - self.next_ticket
 
 

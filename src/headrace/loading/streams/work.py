@@ -1,10 +1,9 @@
 """What is done for a stream, and in which worker: one worker reads and plans it, whatever their number.
 
-Where something is left to be done to the sequences (a transform, a collate), what was read is carried through the
-trainer to the other workers, which make the batches. Where nothing is, whoever has read the sequences lays them out:
-to carry them costs as much. So each sequence is read once in an epoch, and the batches are the same for any number of
-workers. Without workers the trainer reads, when it waits for a batch. A reader that died begins anew where the run
-began. Who reads is decided in `epochs.py`.
+If there is a transform or a collate, what was read is carried through the trainer to the other workers, which make the
+batches. Otherwise the worker that reads the sequences lays them out: to carry them costs as much. So each sequence is
+read once in an epoch, and the batches are the same for any number of workers. Without workers the trainer reads, when
+it waits for a batch. If the reader dies, another one begins where the run began. Who reads is decided in `epochs.py`.
 Invariants: step s of a run is item s of the reader's iterator; the run ends with one `StreamEnd` or one `StreamBroken`,
 whatever becomes of single batches.
 """
@@ -59,7 +58,7 @@ class MadeStep:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnd:
-    """Stands for the step behind the last one.
+    """Marks the end of the stream.
 
     Attributes:
         progress: At the end.
@@ -74,7 +73,7 @@ class StreamEnd:
 
 @dataclass(frozen=True, slots=True)
 class StreamBroken:
-    """The stream cannot be read on. It is no error of a ticket: a policy that skips these must not skip the rest.
+    """The stream cannot be read further. Not an error of one ticket, which a policy might skip.
 
     Attributes:
         failure: A `Failure`, encoded where it goes to another process.
@@ -171,7 +170,7 @@ class CarriedWork:
 
 
 class _Steps(Iterator[Any]):
-    """Not a generator: a batch that cannot be made is an error of its own, and the next one follows."""
+    """Iterates over steps. Not a generator, so that it can go on after a batch that fails."""
 
     def __init__(self, run: EpochRun, plan: StreamPlan, make: Callable[[Task], Any], *, is_process: bool) -> None:
         self._plan, self._make, self._is_process = plan, make, is_process

@@ -1,5 +1,7 @@
 """Labels, texts and whole numbers in the fields of a manifest, as arrays.
 
+One label or number a sequence is a scalar: a batch of B has `[B]`. A text is a sequence of classes with time.
+
 One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`, `VocabularyField`, and
 `NumberField` for a whole number. `parse_field` chooses by what the user said. They never see audio.
 """
@@ -25,6 +27,7 @@ _FORMS = (
     'a number, a Vocabulary, or a dict {"class": "SentencePieces", ...} of one}'
 )
 _OPTIONS = ("field", "labels", "vocab")
+_SCALAR = "scalar"  # of identities: before, one label was an array of one
 
 
 class Field(Codec):
@@ -38,7 +41,7 @@ class Field(Codec):
 
 
 class ClassField(Field):
-    """One label a sequence, as class index: `int32[1]`.
+    """One label a sequence, as class index: a scalar, `int32[]`.
 
     Args:
         name: Name of the field.
@@ -46,6 +49,7 @@ class ClassField(Field):
     """
 
     must_see_all = False
+    _has_time = False
 
     def __init__(self, name: str, labels: Sequence[str] | Mapping[str, int] | None) -> None:
         self.name = name
@@ -65,35 +69,38 @@ class ClassField(Field):
     @property
     def spec(self) -> DataSpec:
         """Layout of the arrays."""
-        return DataSpec("int32", sparse=True, dim=max(self._class_of.values(), default=-1) + 1)
+        dim = max(self._class_of.values(), default=-1) + 1
+        return DataSpec("int32", sparse=True, dim=dim, has_time=self._has_time)
 
     @property
     def identity(self) -> list[Any]:
         """Its kind, name, and the number and a digest of the labels that were given."""
+        own = [type(self).__name__, self.name, *([] if self._has_time else [_SCALAR])]
         if not self._is_given:
-            return [type(self).__name__, self.name]
+            return own
         vocab = sorted((class_idx, label) for label, class_idx in self._class_of.items())
-        return [type(self).__name__, self.name, len(vocab), xxhash.xxh3_128_hexdigest(json.dumps(vocab).encode())]
+        return [*own, len(vocab), xxhash.xxh3_128_hexdigest(json.dumps(vocab).encode())]
 
     def _labels_in(self, text: str) -> Sequence[str]:
         """Return the labels that a text stands for."""
         return (text,)
 
     def encode(self, value: Any, where: str) -> NDArray[np.int32]:
-        """Return the classes of the labels of one value, `int32[T]`."""
+        """Return the class of the label, `int32[]`; of characters, `int32[T]`."""
         labels = self._labels_in(_checked_text(value, self.name, where))
         try:
-            return np.array([self._class_of[label] for label in labels], dtype=np.int32)
+            classes = [self._class_of[label] for label in labels]
         except KeyError as error:
             raise SourceError(
                 f"the field {self.name!r} has {error.args[0]!r}, which is none of its {len(self._class_of)} labels",
                 where=where,
             ) from None
+        return np.array(classes if self._has_time else classes[0], dtype=np.int32)
 
     def scan(self, value: Any, where: str) -> int:
         """Learn the labels of one value; return their number."""
         if self._seen is None:
-            return len(self.encode(value, where))
+            return self.encode(value, where).size
         labels = self._labels_in(_checked_text(value, self.name, where))
         self._seen.update(labels)
         return len(labels)
@@ -130,6 +137,8 @@ class ClassField(Field):
 class CharField(ClassField):
     """A text, as class indices of its characters (Unicode code points): `int32[T]`."""
 
+    _has_time = True
+
     def _labels_in(self, text: str) -> Sequence[str]:
         return text
 
@@ -158,33 +167,61 @@ class ByteField(Field):
 
 
 class IndexField(Field):
-    """Class indices that the manifest holds as numbers: one, `int32[1]`, or a list of them, `int32[T]`."""
+    """Class indices that the manifest holds as numbers: one a sequence, `int32[]`, or lists of them, `int32[T]`.
+
+    Where some sequences have a list, a single number is a list of one.
+    """
 
     must_see_all = False
 
     def __init__(self, name: str, num_classes: int) -> None:
         self.name = name
         self._num_classes = num_classes
+        self._has_time = False
 
     @property
     def identity(self) -> list[Any]:
         """Its kind, name and number of classes."""
-        return [type(self).__name__, self.name, self._num_classes]
+        return [type(self).__name__, self.name, _SCALAR, self._num_classes]
 
     @property
     def spec(self) -> DataSpec:
         """Layout of the arrays."""
-        return DataSpec("int32", sparse=True, dim=self._num_classes)
+        return DataSpec("int32", sparse=True, dim=self._num_classes, has_time=self._has_time)
+
+    def scan(self, value: Any, where: str) -> int:
+        """Learn whether there are lists; return the number of class indices."""
+        self._has_time |= isinstance(value, list)
+        return self.encode(value, where).size
+
+    @property
+    def scanned(self) -> bool:
+        """Whether there was a list."""
+        return self._has_time
+
+    def join(self, scanned: bool) -> None:
+        """Take whether there was a list elsewhere."""
+        self._has_time |= scanned
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
+        """Take what a scan of the same values found."""
+        self._has_time = spec.has_time
 
     def encode(self, value: Any, where: str) -> NDArray[np.int32]:
-        """Return the class indices, `int32[T]`."""
+        """Return the class index, `int32[]`, or the class indices, `int32[T]`."""
+        if isinstance(value, list) and not self._has_time:
+            raise SourceError(
+                f"the field {self.name!r} has a list here, and had numbers when it was indexed",
+                where=where,
+                fix="the data changed: open the corpus again",
+            )
         indices = value if isinstance(value, list) else [value]
         for index in indices:
             if type(index) is not int or not 0 <= index < self._num_classes:
                 raise SourceError(
                     f"the field {self.name!r} has {index!r}, not a class index 0..{self._num_classes - 1}", where=where
                 )
-        return np.array(indices, dtype=np.int32)
+        return np.array(indices if self._has_time else indices[0], dtype=np.int32)
 
 
 class VocabularyField(Field):
@@ -294,7 +331,7 @@ def _checked_text(value: Any, name: str, where: str) -> str:
 
 
 class NumberField(Field):
-    """A whole number: `int64[1]`, or as class index `int32[1]`.
+    """A whole number: a scalar, `int64[]`, or as class index `int32[]`.
 
     Args:
         name: Of the field.
@@ -313,7 +350,7 @@ class NumberField(Field):
     @property
     def identity(self) -> list[Any]:
         """Its kind and name."""
-        return [type(self).__name__, self.name, self._is_class]
+        return [type(self).__name__, self.name, _SCALAR, self._is_class]
 
     @property
     def spec(self) -> DataSpec:
@@ -323,9 +360,9 @@ class NumberField(Field):
         return self._spec
 
     def scan(self, value: Any, where: str) -> int:
-        """Learn from one number; return the length of its array."""
+        """Learn from one number; return the length of its array, which is 1."""
         self.join((value, value))
-        return len(self._array_of(value, where))
+        return self._array_of(value, where).size
 
     @property
     def scanned(self) -> tuple[int, int] | None:
@@ -346,15 +383,15 @@ class NumberField(Field):
                 where=where,
                 fix="store such numbers as .npy, or as text",
             )
-        return np.array([value], dtype)
+        return np.array(value, dtype)
 
     def end_scan(self) -> None:
         """Choose the layout."""
         if self._is_class:
             dim = self._largest + 1 if self._smallest is not None and self._smallest >= 0 else None
-            self._spec = DataSpec("int32", sparse=True, dim=dim)
+            self._spec = DataSpec("int32", sparse=True, dim=dim, has_time=False)
         elif self._smallest is not None:
-            self._spec = DataSpec("int64", sparse=True)
+            self._spec = DataSpec("int64", sparse=True, has_time=False)
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
         """Take the layout that a scan of the same values found."""

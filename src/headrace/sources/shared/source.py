@@ -300,7 +300,9 @@ class IndexedSource(Source):
 
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; of a plain one, no byte is copied twice."""
-        plain = self._plain.get(check_data_key(data_key, self.specs))
+        plain = self._plain.get(data_key)
+        if plain is None:
+            check_data_key(data_key, self.specs)
         indices = self._checked_indices(corpus_indices)
         if plain is None or out.dtype != plain.dtype:
             super().read_rows(corpus_indices, data_key, out)
@@ -330,7 +332,9 @@ class IndexedSource(Source):
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; no byte of a plain one is copied."""
-        plain = self._plain.get(check_data_key(data_key, self.specs))
+        plain = self._plain.get(data_key)
+        if plain is None:
+            check_data_key(data_key, self.specs)
         indices = self._checked_indices(corpus_indices)
         are_alike = plain is not None
         lengths = self._lengths.get(data_key)

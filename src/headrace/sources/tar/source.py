@@ -51,8 +51,8 @@ class TarSource(IndexedSource):
     | extension | array |
     |---|---|
     | `npy` | the array; its first axis is time |
-    | `cls`, `cls2`, `class` | a class index: `int32[1]` |
-    | `count`, `index`, `inx`, `id` | a number: `int64[1]` |
+    | `cls`, `cls2`, `class` | a class index: `int32[]`, of a batch `int32[B]` |
+    | `count`, `index`, `inx`, `id` | a number: `int64[]`, of a batch `int64[B]` |
     | `wav`, `flac`, `ogg`, `opus`, `mp3`, ... | samples: `float32[T, 1]`, or features. Needs `headrace[audio]` |
     | `txt`, `json` and other text | UTF-8 bytes: `uint8[T]`, 256 classes |
     | any other | the bytes: `uint8[T]` |

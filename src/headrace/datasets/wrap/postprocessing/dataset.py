@@ -20,13 +20,14 @@ from headrace.engine import EngineOptions
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderReport, RangeOrder, derive_order_seed, occurrences
 
-from ...base import Dataset, Owned, Workers
+from ...base import Dataset, Owned
 from ...configs import DatasetConfig
 from ...corpus import Corpus
 from ...delegating import InnerCorpus
 from ...parts import open_part
 from ...reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ...seq import DatasetSeq
+from ...workers import Workers
 from ..multi_proc import MultiProcDataset
 from .inner import gives_all_in_order, without_workers
 from .layout import LaidOut, check_keys, layout_of, parse_outputs
@@ -182,7 +183,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         return "; ".join([super().order_text(epoch), *self._reading_details()])
 
     def draws_text(self) -> str:
-        """Return what the function depends on, besides its code and what it gets."""
+        """Return what the function depends on, in addition to its code and its arguments."""
         if self._options.map_seq is not None:
             return f"function of a sequence, seeds {self._own_seeds}"
         return f"function of a stream, seeds {self._own_seeds}, {self._options.num_workers} workers"
@@ -194,7 +195,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
 
     def get_workers(self) -> Workers | None:
-        """Return them; `map_seq` can be called for any sequence, so whoever reads some does it himself."""
+        """Return them; `map_seq` can be called for any sequence, so each reader calls it itself."""
         num_workers, is_same = self._options.num_workers, self._is_pooled()
         if not (num_workers or is_same):
             return None

@@ -20,7 +20,7 @@ from .tensor_dict import name_of
 
 @dataclass(frozen=True)
 class DrawKey:
-    """What the generator of one sequence is keyed by, besides seed and epoch.
+    """What the generator of one sequence is keyed by, in addition to seed and epoch.
 
     Attributes:
         purpose: Text; with the tag in it where tags are the key.
@@ -71,7 +71,7 @@ class MapSeq:
             epoch: The epoch.
             seq_idx: Its position.
             key: What its generator is keyed by.
-            frac: Tells how much of the epoch is done after it; `None` if nobody knows.
+            frac: Tells how much of the epoch is done after it; `None` if that is not known.
         """
         tag, lengths = seq.seq_tag, {name: _length(array) for name, array in seq.features.items()}
         data = SeqData({**seq.features, "seq_tag": tag, "seq_idx": seq_idx}, frac)
@@ -142,7 +142,7 @@ class SeqData(dict[str, Any]):
 
     Args:
         data: All other entries.
-        frac: Tells the progress; `None` if nobody knows it.
+        frac: Tells the progress; `None` if it is not known.
     """
 
     def __init__(self, data: dict[str, Any], frac: Callable[[], float] | None) -> None:

@@ -182,7 +182,7 @@ class StreamReader(SeqReader):
     Args:
         seqs: Yields the sequences.
         close: Called at the end.
-        num_seqs: How many there must be; `None` if nobody has said it.
+        num_seqs: How many there must be; `None` if that is not known.
         wrong_count: Returns the error if there is another number, from what it is.
         where: Whose they are, for messages.
     """
@@ -245,5 +245,5 @@ class StreamReader(SeqReader):
             raise self._failure
 
     def close(self) -> None:
-        """Say that nobody reads on."""
+        """Say that nothing more is read."""
         self._close()
