@@ -53,7 +53,7 @@ class AccelerateLoader(EpochLoader):
         return track_ends(self.run_epoch())
 
 
-def prepare_loader(accelerator: Accelerator, loader: DataLoader | TorchLoader | DropInLoader) -> Any:
+def prepare_loader(accelerator: Accelerator, loader: DataLoader | TorchLoader | DropInLoader[Any]) -> Any:
     """Return a loader for a training loop with accelerate: tensors on its device, saved and loaded with its state.
 
     `accelerator.save_state` saves its position and `load_state` restores it: call this in the same order in each run,
@@ -80,7 +80,7 @@ def prepare_loader(accelerator: Accelerator, loader: DataLoader | TorchLoader | 
     return prepared
 
 
-def _prepare_drop_in(accelerator: Accelerator, loader: DropInLoader) -> Any:
+def _prepare_drop_in(accelerator: Accelerator, loader: DropInLoader[Any]) -> Any:
     """Have accelerate divide a loader as it divides torch's, and give what it has made our workers and position."""
     prepared = accelerator.prepare_data_loader(loader)
     if isinstance(prepared, DataLoaderDispatcher):
