@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import subprocess
 import sys
 import threading
 import time
+import weakref
 
 import pytest
 
@@ -85,3 +87,26 @@ def test_a_connection_that_is_reset_while_something_is_sent_is_over() -> None:
         with pytest.raises(TrainerGone):
             write(sock, [memoryview(bytes(1 << 26))])
         closer.join()
+
+
+class _Large:
+    """Stands for the results of a worker, which waits for their memory."""
+
+
+def test_an_attempt_to_connect_that_fails_keeps_nothing_that_its_callers_have_at_hand() -> None:
+    with socket.create_server(("localhost", 0)) as listening:
+        address = f"localhost:{listening.getsockname()[1]}"
+
+    def attempt() -> weakref.ref[_Large]:
+        large = _Large()
+        found = dial._connect_once(dial.Trainer([address], b"", None), 1.0)
+        assert isinstance(found, list)
+        assert [one.is_refused for one in found] == [True]
+        assert str(found[0]) == f"{address}: Connection refused"
+        return weakref.ref(large)
+
+    gc.disable()
+    try:
+        assert attempt()() is None
+    finally:
+        gc.enable()

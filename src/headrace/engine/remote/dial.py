@@ -87,13 +87,18 @@ def connect(trainer: Trainer, deadline: float) -> Socket:
 
 
 class _Unreached(NamedTuple):
-    """Why there is no connection to an address."""
+    """Why there is no connection to an address.
+
+    Without the error itself: its traceback would keep all that our callers have at hand, such as results of a worker
+    that waits for their memory, until the garbage collector came by.
+    """
 
     address: str
-    error: OSError
+    why: str
+    is_refused: bool
 
     def __str__(self) -> str:
-        return f"{self.address}: {self.error.strerror or self.error}"
+        return f"{self.address}: {self.why}"
 
 
 def _connect_once(trainer: Trainer, seconds: float) -> Socket | list[_Unreached]:
@@ -109,7 +114,8 @@ def _connect_once(trainer: Trainer, seconds: float) -> Socket | list[_Unreached]
             set_up_socket(sock)
             return sock if tls is None or context is None else connect_tls(sock, context, tls.name or target[0])
         except OSError as error:
-            errors.append(_Unreached(address, error))
+            is_refused = isinstance(error, ConnectionRefusedError)
+            errors.append(_Unreached(address, str(error.strerror or error), is_refused))
     return errors
 
 
@@ -146,7 +152,7 @@ def come_back(trainer: Trainer, dialogue: Dialogue, seconds: float) -> Connected
             found = _connect_once(trainer, left)
             if not isinstance(found, list):
                 return _go_on(found, trainer.secret, dialogue)
-            if all(isinstance(one.error, ConnectionRefusedError) for one in found):
+            if all(one.is_refused for one in found):
                 break  # nobody listens there any more, so nobody knows of the dialogue
         time.sleep(min(_RETURN_SECONDS, max(deadline - time.monotonic(), 0.0)))
     raise TrainerGone

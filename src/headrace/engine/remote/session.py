@@ -12,6 +12,7 @@ elsewhere.
 
 from __future__ import annotations
 
+import itertools
 import os
 import select
 import socket
@@ -176,9 +177,9 @@ class Session:
         self._take_connection(connected)
         self._executor.wake_for(self._sock.fileno())
         self._dialogue.note_heard(connected.num_heard)
-        unheard = list(self._dialogue.unheard)
+        unheard = self._dialogue.unheard  # not a copy, which would keep values that were heard meanwhile
         for start in range(0, len(unheard), _MAX_VALUES):
-            self._write(unheard[start : start + _MAX_VALUES])
+            self._write(list(itertools.islice(unheard, start, start + _MAX_VALUES)))
 
     def _take_connection(self, connected: Connected) -> None:
         self._sock, self._seal_in, self._seal_out = connected.sock, connected.incoming, connected.outgoing
