@@ -228,9 +228,9 @@ def pack_made(
         try:
             joined = _SEPARATOR.join(tags)
         except TypeError:  # a class of the user's has tags that are no texts
-            joined = None
-        if joined is not None and joined.count(_SEPARATOR) == len(tags) - 1:
-            told = joined
+            pass
+        else:
+            told = joined if joined.count(_SEPARATOR) == len(tags) - 1 else tags
     return _MARK, told, kept, arrays, lengths, packing
 
 
