@@ -18,12 +18,12 @@ import numpy as np
 from headrace.errors import ConfigError
 from headrace.sources import Source
 
-from .corpus import Corpus, IndexedFiles, sum_left_out
+from .corpus import Corpus, DistributesFiles, IndexedFiles, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
 from .reading.reader import Reader
-from .workers import DistributesFiles, Workers
+from .workers import Workers
 
 # Options that may be set on an object, besides those of the order: a copy has them, too.
 _PLAIN_OPTIONS = (

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import xxhash
@@ -21,6 +21,9 @@ from headrace.files import read_seq_lens, read_tag_list
 from headrace.index import CorpusIndex
 from headrace.sources import MapSource, Source
 from headrace.specs import DataSpec
+
+if TYPE_CHECKING:
+    from headrace.files.lists.tree import FileTree
 
 LengthsOf = Callable[[NDArray[np.int64]], NDArray[Any]]
 """Returns the lengths of sequences, `int[n]`, by corpus index, `int64[n]`."""
@@ -82,6 +85,23 @@ def check_files(now: Sequence[IndexedFiles], before: Sequence[IndexedFiles]) -> 
                 where=known.path,
                 fix="make the dataset again, and leave its files as they are while it is read",
             )
+
+
+class DistributesFiles(Protocol):
+    """A dataset whose epochs are made of files, see `DistributeFilesDataset`."""
+
+    @property
+    def files(self) -> list[FileTree]:
+        """All files."""
+
+    def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:
+        """Return the files of a sub-epoch, of one rank."""
+
+    def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
+        """Return how many sequences these have, if they were counted."""
+
+    def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
+        """Count the sequences of all files."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from headrace.engine import EngineOptions, Job, WorkerInfo, get_worker_info
 from headrace.sources.shared.parts import gathering as gathering
@@ -16,7 +16,6 @@ from headrace.sources.shared.parts import offer_workers
 
 if TYPE_CHECKING:
     from headrace.engine import EngineReport, Executor
-    from headrace.files.lists.tree import FileTree
 
 # A part may take long, and says nothing meanwhile.
 _OPTIONS = EngineOptions(tickets_per_worker=2, warn_seconds=0, stall_seconds=0)
@@ -57,23 +56,6 @@ class Workers:
     buffer_size: int | None = None
     sharding_method: str | None = None
     report: EngineReport | None = None
-
-
-class DistributesFiles(Protocol):
-    """A dataset whose epochs are made of files, see `DistributeFilesDataset`."""
-
-    @property
-    def files(self) -> list[FileTree]:
-        """All files."""
-
-    def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:
-        """Return the files of a sub-epoch, of one rank."""
-
-    def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
-        """Return how many sequences these have, if they were counted."""
-
-    def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Count the sequences of all files."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets import Dataset, init_dataset, resolve_class
-from headrace.datasets.workers import DistributesFiles
+from headrace.datasets.corpus import DistributesFiles
 from headrace.errors import ConfigError
 from headrace.files.fetch.fetch import is_url
 from headrace.files.lists.sizes import FileTable

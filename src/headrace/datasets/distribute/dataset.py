@@ -19,9 +19,9 @@ from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 
 from ..checks import check_flag
-from ..corpus import Corpus
+from ..corpus import Corpus, DistributesFiles
 from ..digests import recipe_text
-from ..workers import DistributesFiles, Workers
+from ..workers import Workers
 from ..wrap.blockwise import BlockwiseDataset, SeqBlock
 from .files import check_cache_options
 from .laid_out import LaidOutByFiles
