@@ -1,6 +1,6 @@
 """Shows the notebooks as pages of the site: a hook of MkDocs. They are run by tests, and kept without outputs.
 
-Where nbclient and ipykernel are installed, the build runs them, a few seconds each, and a page shows their outputs, too.
+Where nbclient and ipykernel are installed, the build runs them, a few seconds each, and a page shows the outputs, too.
 Elsewhere, as in the ordinary check, a page has the cells alone.
 """
 
