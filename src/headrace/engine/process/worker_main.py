@@ -254,7 +254,8 @@ class _Loop:
         )
         worker = Worker(job, info)
         _kept.append(worker)
-        worker.scope.on_item, worker.scope.on_items = self._status.write_item, self._status.write_items
+        scope, status = worker.scope, self._status
+        scope.on_item, scope.on_items, scope.on_number = status.write_item, status.write_items, status.write_number
         set_process_scope(worker.scope)
         failure = worker.set_up()
         self._send(Ready(worker_idx) if failure is None else SetupFailed(worker_idx, failure))
@@ -267,7 +268,8 @@ class _Loop:
                 self._receive(block=True)
             elif time.perf_counter() - self._looked_at > _LOOK_SECONDS:
                 self._receive(block=False)
-            self._change_run(worker)
+            if self._is_over or self._next_begin is not None:
+                self._change_run(worker)
             if self._tickets:
                 self._perform(worker, *self._tickets.popleft())
 
