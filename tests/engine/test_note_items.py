@@ -211,7 +211,7 @@ def test_what_was_noted_last_is_known_however_it_was_noted(
                 note_number(text, number, epoch)
                 expected = CurrentItem(text.format(number), epoch)
             else:
-                note_items([str(number), "other"], epoch)
+                note_items([str(number), "other"], epoch)(0)
                 expected = CurrentItem(str(number), epoch)
             assert scope.item == expected
             assert scope.num_items > counted
