@@ -275,6 +275,7 @@ class WorkerConnection:
             self.is_open = False
             self.channel.shut_down()
             self.channel.close()
+            self.rings.note_packet()
 
     def close(self) -> None:
         """Close all descriptors. Results that were reported stay valid: each keeps the arena for itself."""
@@ -299,6 +300,9 @@ class WorkerConnection:
 
     def _try_send(self, packet: bytes) -> bool:
         try:
-            return self.channel.send(packet)
+            is_sent = self.channel.send(packet)
         except OSError:  # the worker is gone: its exit is told elsewhere, and its tickets with it
             return True
+        if is_sent:
+            self.rings.note_packet()
+        return is_sent

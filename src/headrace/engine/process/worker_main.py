@@ -125,9 +125,6 @@ def end_after_hangup(lifeline: int) -> None:
 
 # Results up to so many bytes travel inside their message: cheaper than a lease, and nobody can hoard a slot with them.
 MAX_INLINE_BYTES = 4 << 10
-# How often to look, between tickets, whether the trainer has sent something: a look costs 1 us.
-_LOOK_SECONDS = 0.0005
-
 
 # The user's functions live as long as the process: what they own (a pool of processes, say) is ended by its own exit
 # handlers, and not by being dropped while those run.
@@ -228,7 +225,8 @@ class _Loop:
         self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
         self._is_over = False  # the current run was cancelled, and its streams are still open
         self._slot: SlotWriter | None = None
-        self._looked_at = 0.0
+        self._num_packets = 0  # that were received
+        self._parent = os.getppid()  # another one: it was killed, and the trainer perhaps with it
         self._given_up_at = -1  # after so many credits the trainer said that no more will come
         self._gave_up = False  # in this ticket
 
@@ -266,7 +264,7 @@ class _Loop:
         while True:
             if not self._tickets:
                 self._receive(block=True)
-            elif time.perf_counter() - self._looked_at > _LOOK_SECONDS:
+            elif self._rings.num_packets > self._num_packets or os.getppid() != self._parent:
                 self._receive(block=False)
             if self._is_over or self._next_begin is not None:
                 self._change_run(worker)
@@ -361,8 +359,8 @@ class _Loop:
 
     def _receive(self, *, block: bool) -> None:
         """Take in what the trainer has sent."""
-        self._looked_at = time.perf_counter()
         while (received := self._channel.receive(block=block)) is not None:
+            self._num_packets += 1
             packet, _ = received
             if not packet:
                 raise _TrainerGone
