@@ -111,14 +111,6 @@ def test_as_many_credits_as_there_can_be_slots_fit_at_once() -> None:
         assert worker.take_credits() == list(range(CREDIT_WORDS))
 
 
-def test_a_busy_worker_sees_how_many_packets_wait_in_its_socket() -> None:
-    worker, trainer = make_pair()
-    assert worker.num_packets == 0
-    for number in range(1, 5):
-        trainer.note_packet()
-        assert worker.num_packets == number
-
-
 def test_who_sleeps_is_woken_once() -> None:
     worker, trainer = make_pair()
     assert worker.write(b"a")

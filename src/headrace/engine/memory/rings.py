@@ -32,7 +32,7 @@ _RECORDS_AT = _CREDITS_AT + 8 * CREDIT_WORDS
 _NUM_BYTES = _RECORDS_AT + RECORD_BYTES
 
 # Words of the first page, each in a cache line of its own.
-_RECORDS_WRITTEN, _RECORDS_READ, _READER_SLEEPS, _CREDITS_WRITTEN, _PACKETS_SENT = 0, 8, 16, 24, 32
+_RECORDS_WRITTEN, _RECORDS_READ, _READER_SLEEPS, _CREDITS_WRITTEN = 0, 8, 16, 24
 
 # The word of what was written: the number of bytes in the lower bits, the number of records in the others. Both begin
 # anew at 0 where they do not fit; the ring holds far less, so differences are true.
@@ -131,11 +131,6 @@ class WorkerRings(_Rings):
         self._words[_READER_SLEEPS] = 0
         return True
 
-    @property
-    def num_packets(self) -> int:
-        """How many packets the trainer has sent by the socket; the end of it counts as one."""
-        return self._words[_PACKETS_SENT]
-
     def take_credits(self) -> list[int]:
         """Return the slots that became free since the last call."""
         num_written = self._words[_CREDITS_WRITTEN]
@@ -161,7 +156,6 @@ class TrainerRings(_Rings):
     def __init__(self, fd: int) -> None:
         super().__init__(fd)
         self.num_credits = 0
-        self._num_packets = 0
         self._seen = 0  # the word of what was written, when it was looked at last
 
     def read(self) -> tuple[int, bytes]:
@@ -181,10 +175,6 @@ class TrainerRings(_Rings):
             self._fence()
         self._words[_RECORDS_READ] = written & _BYTES_MASK
         return (written >> _BYTES_BITS) - (seen >> _BYTES_BITS) & _COUNT_MASK, found
-
-    def note_packet(self) -> None:
-        """Tell a worker that is busy that there is something in the socket: its look there would take 10 us."""
-        self._num_packets = self._words[_PACKETS_SENT] = self._num_packets + 1
 
     def say_asleep(self) -> None:
         """Ask to be woken by the next record. Look for records once more after this, and then sleep."""

@@ -275,7 +275,6 @@ class WorkerConnection:
             self.is_open = False
             self.channel.shut_down()
             self.channel.close()
-            self.rings.note_packet()
 
     def close(self) -> None:
         """Close all descriptors. Results that were reported stay valid: each keeps the arena for itself."""
@@ -300,9 +299,6 @@ class WorkerConnection:
 
     def _try_send(self, packet: bytes) -> bool:
         try:
-            is_sent = self.channel.send(packet)
+            return self.channel.send(packet)
         except OSError:  # the worker is gone: its exit is told elsewhere, and its tickets with it
             return True
-        if is_sent:
-            self.rings.note_packet()
-        return is_sent

@@ -125,6 +125,9 @@ def end_after_hangup(lifeline: int) -> None:
 
 # Results up to so many bytes travel inside their message: cheaper than a lease, and nobody can hoard a slot with them.
 MAX_INLINE_BYTES = 4 << 10
+# How often to look, between tickets, whether the trainer has sent something, or is gone: 1 us, and 10 to receive.
+_LOOK_SECONDS = 0.0005
+
 
 # The user's functions live as long as the process: what they own (a pool of processes, say) is ended by its own exit
 # handlers, and not by being dropped while those run.
@@ -225,8 +228,9 @@ class _Loop:
         self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
         self._is_over = False  # the current run was cancelled, and its streams are still open
         self._slot: SlotWriter | None = None
-        self._num_packets = 0  # that were received
-        self._parent = os.getppid()  # another one: it was killed, and the trainer perhaps with it
+        self._poll = select.poll()
+        self._poll.register(self._channel, select.POLLIN)
+        self._looked_at = 0.0
         self._given_up_at = -1  # after so many credits the trainer said that no more will come
         self._gave_up = False  # in this ticket
 
@@ -264,8 +268,10 @@ class _Loop:
         while True:
             if not self._tickets:
                 self._receive(block=True)
-            elif self._rings.num_packets > self._num_packets or os.getppid() != self._parent:
-                self._receive(block=False)
+            elif time.perf_counter() - self._looked_at > _LOOK_SECONDS:
+                self._looked_at = time.perf_counter()
+                if self._poll.poll(0):
+                    self._receive(block=False)
             if self._is_over or self._next_begin is not None:
                 self._change_run(worker)
             if self._tickets:
@@ -360,7 +366,6 @@ class _Loop:
     def _receive(self, *, block: bool) -> None:
         """Take in what the trainer has sent."""
         while (received := self._channel.receive(block=block)) is not None:
-            self._num_packets += 1
             packet, _ = received
             if not packet:
                 raise _TrainerGone
