@@ -171,10 +171,12 @@ class Pool:
         asker.unseen = deque(one for one in asker.unseen if one not in gone)
 
     def replace_worker_of(self, wanted: Wanted) -> None:
-        """Have a process that works on a ticket replaced: it takes too long; to be called with the lock."""
-        work = wanted.work
-        if work is not None and work.worker_idx is not None and self._given[work.worker_idx][0] is work:
-            self._hung.add(work.worker_idx)
+        """Have the process that has a ticket replaced: it takes too long over this one, or over the one before it.
+
+        What it had for others is computed again. To be called with the lock.
+        """
+        if wanted.work is not None and wanted.work.worker_idx is not None:
+            self._hung.add(wanted.work.worker_idx)
             self._wake()
 
     def stack_of(self, wanted: Wanted | None) -> str | None:
