@@ -11,8 +11,8 @@ import typer
 
 from headrace.engine.remote.addresses import join_address, split_address
 from headrace.engine.remote.handshake import SECRET_VARIABLE, take_secret
+from headrace.engine.remote.service import Service
 from headrace.engine.remote.tls import Tls
-from headrace.engine.service import Service
 from headrace.files.cache.options import parse_bytes
 
 from .console import open_messages

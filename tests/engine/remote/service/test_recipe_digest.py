@@ -12,14 +12,14 @@ import pytest
 
 from headrace.engine import Job
 from headrace.engine.process.worker_config import Shipment
-from headrace.engine.service.recipe import digest_code, digest_recipe
+from headrace.engine.remote.service.recipe import digest_code, digest_recipe
 
 SCRIPT = """
 import sys
 import numpy as np
 from headrace.engine import Job
 from headrace.engine.process.worker_config import Shipment
-from headrace.engine.service.recipe import digest_recipe
+from headrace.engine.remote.service.recipe import digest_recipe
 import neighbour
 
 class Items:

@@ -17,16 +17,16 @@ import msgspec
 
 from headrace.errors import ConfigError
 
-from ..process.worker_config import Shipment
-from ..remote.addresses import split_address
-from ..remote.dial import Trainer, TrainerGone, connect_once, read, shake_hands, write
-from ..remote.executor import RemoteExecutor
-from ..remote.handshake import ANY_SEAT, SECRET_VARIABLE, choose_secret, introduce
-from ..remote.launcher import Invitation, Launched, Launcher
-from ..remote.seal import HEAD_BYTES
-from ..remote.tls import Tls
-from ..remote.wire import Refused, WireError
-from ..user.job import Job
+from ...process.worker_config import Shipment
+from ...user.job import Job
+from ..addresses import split_address
+from ..dial import Trainer, TrainerGone, connect_once, read, shake_hands, write
+from ..executor import RemoteExecutor
+from ..handshake import ANY_SEAT, SECRET_VARIABLE, choose_secret, introduce
+from ..launcher import Invitation, Launched, Launcher
+from ..seal import HEAD_BYTES
+from ..tls import Tls
+from ..wire import Refused, WireError
 from .recipe import digest_recipe
 from .wire import MAX_ASK_BYTES, Ask, decode_reply, secret_of_port
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from headrace.engine.process.proc_tree import descendants_of
-from headrace.engine.service import Service
+from headrace.engine.remote.service import Service
 
 SECRET = "of no use to anybody else"
 

@@ -25,11 +25,11 @@ import numpy as np
 
 from headrace.errors import HeadraceError
 
-from ..events import Beat, Done, Event, Exited, Failed, Ready, SetupFailed
-from ..process.executor import ProcessExecutor
-from ..process.messages import Begin
-from ..process.results import SlotResult
-from ..process.worker_config import Shipment
+from ...events import Beat, Done, Event, Exited, Failed, Ready, SetupFailed
+from ...process.executor import ProcessExecutor
+from ...process.messages import Begin
+from ...process.results import SlotResult
+from ...process.worker_config import Shipment
 from .cache import Kept, KeptValue, ResultCache
 from .tickets import Asker, Outcome, Wanted, Work
 

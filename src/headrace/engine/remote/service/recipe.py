@@ -17,7 +17,7 @@ import cloudpickle
 import msgspec
 import xxhash
 
-from ..process.worker_config import Shipment
+from ...process.worker_config import Shipment
 
 DIGEST_BYTES = 16
 """Bytes of a digest."""

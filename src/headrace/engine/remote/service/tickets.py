@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from ..events import Done, Exited, Failed, SetupFailed
+from ...events import Done, Exited, Failed, SetupFailed
 from .cache import Kept, num_bytes_of
 
 Outcome = Kept | Failed | SetupFailed | Exited

@@ -20,7 +20,7 @@ import pytest
 import headrace as hr
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, WorkerInfo, get_worker_info
 from headrace.engine.remote.handshake import introduce
-from headrace.engine.service import Service, SharedService
+from headrace.engine.remote.service import Service, SharedService
 from headrace.errors import ConfigError, WorkerDiedError
 
 SECRET = "of no use to anybody else"
@@ -382,7 +382,7 @@ def test_a_wrong_secret_and_a_wrong_version_are_refused(address: str, monkeypatc
     def introduce_old(*arguments: Any) -> Any:
         return msgspec.structs.replace(introduce(*arguments), headrace="0.0.1")
 
-    monkeypatch.setattr("headrace.engine.service.trainer.introduce", introduce_old)
+    monkeypatch.setattr("headrace.engine.remote.service.trainer.introduce", introduce_old)
     with pytest.raises(ConfigError, match=r"refuses: .*other versions.*Headrace 0\.0\.1"):
         begin(SECRET)
 

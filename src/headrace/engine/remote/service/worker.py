@@ -19,10 +19,10 @@ import msgspec
 
 from headrace.errors import ConfigError, HeadraceError
 
-from ..events import Beat, Done, Event, Exited, Failed, Ready, SetupFailed
-from ..process.messages import Begin
-from ..process.worker_config import Shipment
-from ..user.failure import Failure
+from ...events import Beat, Done, Event, Exited, Failed, Ready, SetupFailed
+from ...process.messages import Begin
+from ...process.worker_config import Shipment
+from ...user.failure import Failure
 from .cache import KeptValue
 from .pool import Pool
 from .recipe import digest_payload

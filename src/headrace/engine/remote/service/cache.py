@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from ..events import Done
-from ..process.results import InlineArray, InlineResult
+from ...events import Done
+from ...process.results import InlineArray, InlineResult
 
 # Of an answer besides its value: objects, keys, and the place in the table; measured, and rounded up.
 _OVERHEAD_BYTES = 1024

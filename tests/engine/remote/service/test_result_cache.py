@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from headrace.engine.events import Done
 from headrace.engine.process.results import InlineResult
-from headrace.engine.service.cache import Kept, KeptValue, ResultCache, num_bytes_of
+from headrace.engine.remote.service.cache import Kept, KeptValue, ResultCache, num_bytes_of
 
 
 def answer(num_bytes: int) -> Kept:

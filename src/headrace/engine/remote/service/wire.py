@@ -1,6 +1,6 @@
 """What a trainer and a service say to each other before the first worker, on a connection that ends then.
 
-The service listens as a trainer does (`../remote/listener.py`), and the trainer introduces itself as an agent does; so
+The service listens as a trainer does (`../listener.py`), and the trainer introduces itself as an agent does; so
 both know the secret, and have the same versions, before either says more. The workers then connect to the trainer, as
 all remote workers do.
 """
@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 import msgspec
 
-from ..process.messages import Message
-from ..remote.wire import Refused
+from ...process.messages import Message
+from ..wire import Refused
 
 MAX_ASK_BYTES = 64 << 10
 """Bytes of a request: one that says more is not one of ours."""

@@ -21,17 +21,17 @@ import msgspec
 
 from headrace.errors import ConfigError, HeadraceError, check_count
 
-from ..process.exits import end_with_process
-from ..process.worker_config import Shipment
-from ..remote.agent import be_agent
-from ..remote.dial import Socket, Trainer, TrainerGone, connect_once, read
-from ..remote.handshake import ANY_SEAT, check_secret
-from ..remote.launcher import Invitation, Launched, LocalLauncher
-from ..remote.listener import Connection, Listener
-from ..remote.notice import LeaveNotice
-from ..remote.seal import HEAD_BYTES
-from ..remote.tls import Tls
-from ..remote.wire import Refused, Welcome, WireError
+from ...process.exits import end_with_process
+from ...process.worker_config import Shipment
+from ..agent import be_agent
+from ..dial import Socket, Trainer, TrainerGone, connect_once, read
+from ..handshake import ANY_SEAT, check_secret
+from ..launcher import Invitation, Launched, LocalLauncher
+from ..listener import Connection, Listener
+from ..notice import LeaveNotice
+from ..seal import HEAD_BYTES
+from ..tls import Tls
+from ..wire import Refused, Welcome, WireError
 from .cache import ResultCache
 from .pool import Pool
 from .recipe import DIGEST_BYTES
