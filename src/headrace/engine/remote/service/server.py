@@ -150,9 +150,13 @@ class Service:
             self._wake_fd = -1
 
     def disown(self) -> None:
-        """In a process that was forked off this one: leave all alone."""
+        """In a process that was forked off this one: close our copies, and leave all else alone."""
         self._is_closing = True
         self._pools, self._launched = {}, []
+        if self._wake_fd >= 0:
+            self._listener.close()
+            os.close(self._wake_fd)
+            self._wake_fd = -1
 
     def report(self) -> ServiceReport:
         """Return what it has done."""
