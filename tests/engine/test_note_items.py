@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine import CurrentItem, NumberedTags, WorkerInfo, note_item, note_items
+from headrace.engine import CurrentItem, NumberedTags, WorkerInfo, note_item, note_items, note_number
 from headrace.engine.process.status_page import StatusPage, create_status_page
 from headrace.engine.user.worker_info import WorkerScope, worker_scope
 
@@ -27,7 +27,7 @@ def _two_sides() -> tuple[StatusPage, StatusPage]:
 
 def _published(page: StatusPage) -> WorkerScope:
     scope = WorkerScope(INFO, on_item=page.write_item)
-    scope.on_items = page.write_items
+    scope.on_items, scope.on_number = page.write_items, page.write_number
     return scope
 
 
@@ -178,3 +178,43 @@ def test_more_numbers_than_fit_are_told_place_by_place() -> None:
     with worker_scope(_published(worker)):
         note_items(tags, 1)(9_999)
         assert trainer.read_item() == CurrentItem("seq-9999", 1)
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("item"), TAGS, EPOCHS),
+    st.tuples(st.just("number"), st.sampled_from(["(item {})", "ü-{}"]), st.sampled_from([None, 1, 2])),
+    st.tuples(st.just("run"), st.just("{}"), EPOCHS),
+    st.tuples(st.just("ticket"), st.just(""), st.none()),
+)
+
+
+@pytest.mark.parametrize("make_scope", [_published, _one_by_one, lambda page: WorkerScope(INFO)])
+@given(steps=st.lists(STEPS, max_size=12), numbers=st.lists(st.integers(0, 2**62), min_size=12, max_size=12))
+def test_what_was_noted_last_is_known_however_it_was_noted(
+    make_scope: Callable[[StatusPage], WorkerScope], steps: list[tuple[str, str, int | None]], numbers: list[int]
+) -> None:
+    worker, trainer = _two_sides()
+    scope = make_scope(worker)
+    with worker_scope(scope):
+        for (kind, text, epoch), number in zip(steps, numbers, strict=False):
+            seen, counted = trainer.counter, scope.num_items
+            if kind == "ticket":
+                scope.begin_ticket()
+                worker.forget_item()
+                assert scope.item is None
+                assert trainer.read_item() is None
+                continue
+            if kind == "item":
+                note_item(text, epoch)
+                expected = CurrentItem(text, epoch)
+            elif kind == "number":
+                note_number(text, number, epoch)
+                expected = CurrentItem(text.format(number), epoch)
+            else:
+                note_items([str(number), "other"], epoch)(0)
+                expected = CurrentItem(str(number), epoch)
+            assert scope.item == expected
+            assert scope.num_items > counted
+            if scope.on_item is not None:
+                assert trainer.read_item() == _as_read(expected)
+                assert trainer.counter != seen

@@ -12,7 +12,7 @@ from headrace.exports import export_lazily
 if TYPE_CHECKING:
     from .engine import Engine
     from .events import Beat, Event, Exited, Ready, Result, SetupFailed
-    from .executor import Executor, make_executor, where_runs
+    from .executor import Executor, make_executor, may_be_elsewhere, where_runs
     from .memory.slot import empty, is_in_place
     from .options import EngineOptions, Raising, Restarting, Skipping
     from .report import EngineReport, WorkerReport
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         get_worker_info,
         note_item,
         note_items,
+        note_number,
         note_together,
         skip_item,
         worker_scope,
@@ -60,8 +61,10 @@ __all__ = [
     "get_worker_info",
     "is_in_place",
     "make_executor",
+    "may_be_elsewhere",
     "note_item",
     "note_items",
+    "note_number",
     "note_together",
     "skip_item",
     "where_runs",
@@ -73,7 +76,7 @@ __getattr__, __dir__ = export_lazily(
     {
         "engine": ("Engine",),
         "events": ("Beat", "Event", "Exited", "Ready", "Result", "SetupFailed"),
-        "executor": ("Executor", "make_executor", "where_runs"),
+        "executor": ("Executor", "make_executor", "may_be_elsewhere", "where_runs"),
         "user.failure": ("Failure",),
         "memory.slot": ("empty", "is_in_place"),
         "user.job": ("Job", "Mode"),
@@ -87,6 +90,7 @@ __getattr__, __dir__ = export_lazily(
             "get_worker_info",
             "note_item",
             "note_items",
+            "note_number",
             "note_together",
             "skip_item",
             "worker_scope",

@@ -36,7 +36,7 @@ from .memory.memfd import create_memfd
 from .user.job import Job, Mode
 from .user.worker_info import RunsIn
 
-__all__ = ["Executor", "make_executor", "where_runs"]
+__all__ = ["Executor", "make_executor", "may_be_elsewhere", "where_runs"]
 
 
 class Executor(ABC):
@@ -48,6 +48,7 @@ class Executor(ABC):
     Attributes:
         name: What `get_worker_info().executor` says.
         runs_in: Where its workers run: code that has to know what these share with the trainer asks this.
+        may_be_elsewhere: Whether its workers may be on other machines, which see nothing of this one but what is sent.
         is_resizable: Whether workers can be added and removed after `start`.
         max_look_ahead: An upper bound of `EngineOptions.look_ahead`; with 1, work begins when a ticket is wanted and
             not before. `None`: no bound.
@@ -59,6 +60,7 @@ class Executor(ABC):
 
     name: ClassVar[str]
     runs_in: ClassVar[RunsIn] = "thread"
+    may_be_elsewhere: ClassVar[bool] = False
     is_resizable: ClassVar[bool] = False
     max_look_ahead: ClassVar[int | None] = None
     max_ahead_bytes: ClassVar[int] = 1 << 20
@@ -214,6 +216,17 @@ def where_runs(executor: str | Executor) -> RunsIn:
     if isinstance(executor, Executor):
         return executor.runs_in
     return _RUNS_IN[_name_here(executor)]
+
+
+def may_be_elsewhere(executor: str | Executor) -> bool:
+    """Tell whether the workers of an executor may be on other machines; its module is not imported for that.
+
+    Raises:
+        ConfigError: There is none of this name.
+    """
+    if isinstance(executor, Executor):
+        return executor.may_be_elsewhere
+    return _CLASS_OF[_name_here(executor)][0].startswith("remote.")
 
 
 def check_executor_name(name: str) -> None:

@@ -11,8 +11,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+import msgspec
 import numpy as np
 
 from headrace.engine import Delivered
@@ -27,7 +28,7 @@ _logger = logging.getLogger("headrace.loading")
 _TEXTS = None, 0  # the layout of a data key that has no arrays
 
 
-class LoaderPosition(NamedTuple):
+class LoaderPosition(msgspec.Struct, frozen=True):
     """The position of a consumer.
 
     Attributes:

@@ -329,7 +329,7 @@ class DataLoader(Shown):
     def state_at(self, position: LoaderPosition) -> dict[str, Any]:
         """Return the state at a position, for code that prefetches batches itself and keeps `position` with each."""
         digests = self._runs.digests(position.epoch)
-        return LoaderState(FORMAT, *position, digests).to_dict()
+        return LoaderState(FORMAT, position.epoch, position.position, position.window, digests).to_dict()
 
     @property
     def position(self) -> LoaderPosition:

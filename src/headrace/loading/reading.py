@@ -22,7 +22,7 @@ from headrace.datasets.parts import open_reader
 from headrace.datasets.reading import reader as datasets
 from headrace.datasets.reading.chunks import Cutter, SeqChunks
 from headrace.datasets.reading.reader import Failed as Failed
-from headrace.engine import NumberedTags, WorkerInfo, note_item, note_items, note_together
+from headrace.engine import NumberedTags, WorkerInfo, note_items, note_number, note_together
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
@@ -55,7 +55,7 @@ class Reader(ABC):
     Attributes:
         is_all_ours: Whether no code of the user's reads, which might draw from the global generators.
         has_columns: Whether `columns` may be asked.
-        reads_alone: Whether `read_alone` may be asked.
+        reads_alone: Whether `read_alone` may be asked: tags follow from the corpus indices.
         reads_items: Whether `items` may be asked: tags follow from the corpus indices, see `ITEM_TAG`.
     """
 
@@ -68,8 +68,8 @@ class Reader(ABC):
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
         """Yield for each sequence that is wanted, in order, its tag and what was read; or a `Failed`."""
 
-    def read_alone(self, epoch: int, corpus_idx: int) -> tuple[str, Any]:
-        """Read one sequence as `read` does, in a third of the time; what is raised is its error."""
+    def read_alone(self, epoch: int, corpus_idx: int) -> Any:
+        """Return what was read of one sequence, without its tag, in a third of the time; raises its error."""
         raise NotImplementedError(f"{type(self).__name__} reads by requests, also sequence {corpus_idx} of {epoch}")
 
     def items(self, wanted: ReadRequest) -> Iterator[Any]:
@@ -246,17 +246,15 @@ def _are_plain(items: Any) -> bool:
 
 
 class _ItemsReader(Reader):
-    reads_alone = True
-
     def __init__(self, items: Any) -> None:
         self._items = items
         self._get_tag = getattr(items, "get_seq_tag", None)
         self.is_all_ours = _are_plain(items)
-        self.reads_items = self._get_tag is None
+        self.reads_items = self.reads_alone = self._get_tag is None
 
-    def read_alone(self, epoch: int, corpus_idx: int) -> tuple[str, Any]:
-        note_item(ITEM_NAME.format(corpus_idx), epoch)
-        return self._tagged(corpus_idx)
+    def read_alone(self, epoch: int, corpus_idx: int) -> Any:
+        note_number(ITEM_NAME, corpus_idx, epoch)
+        return self._items[corpus_idx]
 
     def items(self, wanted: ReadRequest) -> Iterator[Any]:
         return _each(wanted, partial(getitem, self._items))

@@ -6,6 +6,7 @@ depends on which worker it is, or on what it did before.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -41,7 +42,10 @@ Transform = Callable[..., Any]
 Collate = Callable[[list[Any]], Any]
 
 
+CarriedTask = tuple[Any, ...]  # a `Task` on its way to a worker
 _NOTHING = {type(None)}
+_NUM_CARRIED = 3  # values of a plain task: epoch, number, indices
+_INDEX_BYTES = 8
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -70,26 +74,23 @@ class Task(msgspec.Struct, frozen=True):
     seq_frames: NDArray[np.int64] | None = None
     seqs: list[tuple[str, Any]] | None = None
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle arrays as their bytes, which takes a third of the time."""
-        rest = self.occurrences, self.rows, self.chunk_starts, self.chunk_frames, self.seq_frames
-        if set(map(type, rest)) == _NOTHING:
-            return _plain_task_of, (self.epoch, self.number, self.indices.tobytes(), self.seqs)
-        arrays = (self.indices, *rest)
-        carried = [None if array is None else (array.dtype.char, array.tobytes()) for array in arrays]
-        return _task_of, (self.epoch, self.number, carried, self.seqs)
+    def carried(self) -> CarriedTask:
+        """Return it as plain values, whose pickle takes a third of the time that one of arrays takes."""
+        arrays = self.occurrences, self.rows, self.chunk_starts, self.chunk_frames, self.seq_frames
+        if set(map(type, arrays)) == _NOTHING and self.seqs is None:
+            return self.epoch, self.number, self.indices.tobytes()
+        rest = [None if array is None else (array.dtype.char, array.tobytes()) for array in arrays]
+        return self.epoch, self.number, self.indices.tobytes(), self.seqs, rest
 
-
-def _plain_task_of(epoch: int, number: int, indices: bytes, seqs: list[tuple[str, Any]] | None) -> Task:
-    return Task(epoch, number, np.frombuffer(indices, np.int64), seqs=seqs)
-
-
-def _task_of(
-    epoch: int, number: int, carried: list[tuple[str, bytes] | None], seqs: list[tuple[str, Any]] | None
-) -> Task:
-    arrays: list[Any] = [None if one is None else np.frombuffer(one[1], one[0]) for one in carried]
-    indices, occurrences, rows, chunk_starts, chunk_frames, seq_frames = arrays
-    return Task(epoch, number, indices, occurrences, rows, chunk_starts, chunk_frames, seq_frames, seqs)
+    @classmethod
+    def of(cls, carried: CarriedTask) -> Task:
+        """Return the task that is carried by these values; its arrays are read-only."""
+        epoch, number, indices = carried[0], carried[1], np.frombuffer(carried[2], np.int64)
+        if len(carried) == _NUM_CARRIED:
+            return cls(epoch, number, indices)
+        arrays: list[Any] = [None if one is None else np.frombuffer(one[1], one[0]) for one in carried[4]]
+        occurrences, rows, chunk_starts, chunk_frames, seq_frames = arrays
+        return cls(epoch, number, indices, occurrences, rows, chunk_starts, chunk_frames, seq_frames, carried[3])
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class WorkOptions:
 
 @dataclass(frozen=True)
 class BatchWork:
-    """Opens the data in a worker; returns the function task -> batch.
+    """Opens the data in a worker; returns the function carried task -> batch.
 
     Attributes:
         reading: How sequences are read.
@@ -129,7 +130,7 @@ class BatchWork:
     reading: Reading
     options: WorkOptions
 
-    def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
+    def __call__(self, info: WorkerInfo) -> Callable[[CarriedTask], Any]:
         """Get ready in a worker."""
         in_process = info.runs_in == "process"
         keeps_globals = self.options.seeds_globals and not in_process
@@ -182,35 +183,46 @@ class _BatchMaker:
         )
         self._layout = LayoutOptions(reading.specs, options.pad_values, options.pad_multiple)
 
-    def make_kept(self, task: Task) -> Any:
+    def make_kept(self, carried: CarriedTask) -> Any:
         """Do as `make_seeded`, and leave the global generators as they were."""
         with kept_globals():
-            return self.make_seeded(task)
+            return self.make_seeded(carried)
 
-    def make_seeded(self, task: Task) -> Any:
+    def make_seeded(self, carried: CarriedTask) -> Any:
         """Seed the global generators, from which user code may draw, and make the batch of a task."""
         options, lazily = self._options, self._seeds_lazily
-        seed_globals(options.seed, "global generators", epoch=task.epoch, number=task.number, lazily=lazily)
-        return self.make(task)
+        seed_globals(options.seed, "global generators", epoch=carried[0], number=carried[1], lazily=lazily)
+        return self.make(carried)
 
-    def make(self, task: Task) -> Any:
+    def make(self, carried: CarriedTask) -> Any:
         """Make the batch of a task: the result of `pack_made`, or of a collate function."""
+        if self._gives_alone and len(carried) == _NUM_CARRIED and len(carried[2]) == _INDEX_BYTES:
+            corpus_idx = int.from_bytes(carried[2], sys.byteorder)
+            item = self._reader.read_alone(carried[0], corpus_idx)
+            if not _is_plain(item):
+                return self._make_of(Task.of(carried), ((ITEM_TAG.format(corpus_idx), item),))
+            confirm_reads()
+            return item[np.newaxis]
+        task = Task.of(carried)
         if self._reads_at_once and task.chunk_starts is None:
             made = self._make_at_once(task)
             if made is not None:
                 return made
-        found: Iterable[tuple[str, Any]] | None = None
-        is_whole = task.chunk_starts is None and task.seq_frames is None
         if task.chunk_starts is not None:
-            found = self._read_chunks(task)
-        elif self._gives_alone and len(task.indices) == 1 and is_whole:
-            tag, item = self._reader.read_alone(task.epoch, task.indices.item())
-            if _is_plain(item):
-                confirm_reads()
-                return item[np.newaxis]
-            found = ((tag, item),)
-        elif not (self._reads_items and is_whole):
-            found = self._reader.read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
+            return self._make_of(task, self._read_chunks(task))
+        if self._reads_items and task.seq_frames is None:
+            return self._make_of(task, None)
+        return self._make_of(
+            task, self._reader.read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
+        )
+
+    def _make_of(self, task: Task, found: Iterable[tuple[str, Any]] | None) -> Any:
+        """Make the batch of a task.
+
+        Args:
+            task: It.
+            found: The tag of each member, and what was read, or a `Failed`; None: items, which are read here.
+        """
         stack = ItemStack(len(task.indices), _allocate) if self._stacks_items else None
         members = _Members() if stack is None else _Members(stack.items)
         if found is None:

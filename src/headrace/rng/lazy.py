@@ -24,43 +24,60 @@ from typing import Any
 import numpy as np
 from numpy.random import MT19937, RandomState
 
+from .keyed import derive_seed
+
 # A generator that was drawn from is seeded at once so many times, twice as many each time: code that always draws pays
 # no more for being asked again and again.
 _FIRST_PAUSE = 16
 
 
+SeedKey = tuple[int, str, int, int]  # seed, purpose, epoch and number, see `derive_seed`
+
+
+def key_seed(key: SeedKey) -> int:
+    """Return the seed of a key: 63 bits, of which NumPy's generator takes the lower 32."""
+    seed, purpose, epoch, number = key
+    return derive_seed(seed, purpose, epoch=epoch, corpus_idx=number, bits=63)
+
+
 class _LazySeed:
-    """The seed of one generator, and whether to note it."""
+    """The seed of one generator, and whether to note it.
+
+    Attributes:
+        is_armed: Whether it tells of the next draw.
+        pending: What it is seeded by then.
+    """
 
     def __init__(self) -> None:
-        self._pending: int | None = None
+        self.pending: SeedKey | None = None
         self._pause, self._num_left = _FIRST_PAUSE, 0
+        self.is_armed = False
 
-    def note(self, seed: int) -> bool:
+    def note(self, key: SeedKey) -> bool:
         """Have the generator seeded when it is drawn from; False if it has to be seeded at once."""
-        if self._num_left:
-            self._num_left -= 1
-            return False
-        if not self._is_armed() and not self._arm():
-            self._wait()
-            return False
-        self._pending = seed
+        if not self.is_armed:
+            if self._num_left:
+                self._num_left -= 1
+                return False
+            self.is_armed = self._arm()
+            if not self.is_armed:
+                self._wait()
+                return False
+        self.pending = key
         return True
 
     def take(self) -> int | None:
         """Let the generator draw for itself; return the seed that it has to get before, if there is one."""
-        if not self._is_armed():
+        if not self.is_armed:
             return None
         self._wait()
+        self.is_armed = False
         self._disarm()
-        seed, self._pending = self._pending, None
-        return seed
+        key, self.pending = self.pending, None
+        return None if key is None else key_seed(key)
 
     def _wait(self) -> None:
         self._num_left, self._pause = self._pause, 2 * self._pause
-
-    def _is_armed(self) -> bool:
-        raise NotImplementedError
 
     def _arm(self) -> bool:
         """Be told of the next draw; False if that cannot be."""
@@ -123,9 +140,6 @@ class _OfPython(_LazySeed):
         super().__init__()
         self._plain: dict[str, Any] = {}  # the functions of the module, while others are in their place
         self._lazy: dict[str, Any] = {}
-
-    def _is_armed(self) -> bool:
-        return bool(self._plain)
 
     def _arm(self) -> bool:
         if type(_SHARED) is not random.Random or not _are_unshared(random, _METHODS):
@@ -287,41 +301,35 @@ def _settling(draw: Callable[[int], Any]) -> Callable[[int], Any]:
 class _OfNumPy(_LazySeed):
     def __init__(self) -> None:
         super().__init__()
-        self._twister: _LazyTwister | None = None
-        self._has_armed = False
+        self.twister: _LazyTwister | None = None
 
-    def note(self, seed: int) -> bool:
+    def note(self, key: SeedKey) -> bool:
         """See the class above."""
-        if self._has_armed and np.random.get_bit_generator() is not self._twister:  # type: ignore[attr-defined, unused-ignore]
+        if self.is_armed and np.random.get_bit_generator() is not self.twister:  # type: ignore[attr-defined, unused-ignore]
             self.settle()  # the user has put another generator in its place
-        return super().note(seed)
+        return super().note(key)
 
     def settle(self) -> None:
         """Seed the generator if a seed is noted, and let it draw for itself."""
         seed = self.take()
         if seed is not None:
-            assert self._twister is not None
-            self._twister.seed_real(seed)
-
-    def _is_armed(self) -> bool:
-        return self._has_armed
+            assert self.twister is not None
+            self.twister.seed_real(seed % 2**32)
 
     def _arm(self) -> bool:
-        twister = self._twister
+        twister = self.twister
         if twister is not None and settled_bit_generator() is not twister.real:
-            twister = self._twister = None
+            twister = self.twister = None
         if type(settled_bit_generator()) is not MT19937 or not _is_unshared(0 if twister is None else 1):
             return False
         try:
-            self._twister = twister = twister or _LazyTwister(settled_bit_generator())
+            self.twister = twister = twister or _LazyTwister(settled_bit_generator())
         except (OSError, MemoryError):  # a system on which no function can be made
             return False
         twister.arm()
-        self._has_armed = True
         return True
 
     def _disarm(self) -> None:
-        self._has_armed = False
         _replace_twister()
 
 
@@ -338,6 +346,16 @@ def _is_unshared(num_ours: int) -> bool:
 
 of_python = _OfPython()
 of_numpy = _OfNumPy()
+
+
+def note_another(key: SeedKey) -> bool:
+    """Note a seed for both, if none of them was drawn from since the last one; in a third of the time of `note`."""
+    if not (of_python.is_armed and of_numpy.is_armed):
+        return False
+    if np.random.get_bit_generator() is not of_numpy.twister:  # type: ignore[attr-defined, unused-ignore]
+        return False
+    of_python.pending = of_numpy.pending = key
+    return True
 
 
 def _replace_twister() -> None:

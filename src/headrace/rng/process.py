@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.random import MT19937
 
-from .keyed import derive_seed
-from .lazy import MT19937_BYTES, of_numpy, of_python, settled_bit_generator
+from .lazy import MT19937_BYTES, key_seed, note_another, of_numpy, of_python, settled_bit_generator
 
 GlobalsState = tuple[Any, ...]
 
@@ -33,16 +32,23 @@ def seed_globals(seed: int, purpose: str, *, epoch: int = 0, number: int = 0, la
             what is drawn is the same. For processes of our own, in which nobody else draws.
     """
     signed = seed - 2**64 if seed >= 2**63 else seed
-    derived = derive_seed(signed, purpose, epoch=epoch, corpus_idx=number, bits=63)
-    if not (lazily and of_python.note(derived)):
+    key = signed, purpose, epoch, number
+    torch = sys.modules.get("torch")
+    if lazily and torch is None and note_another(key):
+        return
+    is_python_done, is_numpy_done = lazily and of_python.note(key), lazily and of_numpy.note(key)
+    if is_python_done and is_numpy_done and torch is None:
+        return
+    derived = key_seed(key)
+    if not is_python_done:
         random.seed(derived)
-    if lazily and of_numpy.note(derived % 2**32):
+    if is_numpy_done:
         pass
     elif type(settled_bit_generator()) is MT19937:
         np.random.seed(derived % 2**32)
     else:  # the user's own: NumPy seeds its own only
         np.random.set_bit_generator(MT19937(derived))  # type: ignore[attr-defined, unused-ignore]
-    if (torch := sys.modules.get("torch")) is not None:
+    if torch is not None:
         torch.default_generator.manual_seed(derived)
 
 

@@ -22,10 +22,11 @@ from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_
 from torch.utils.data.graph_settings import apply_random_seed
 
 from headrace.batching.stacking import stack_tensors
-from headrace.engine import WorkerInfo, empty, note_item
+from headrace.engine import WorkerInfo, empty, note_item, note_number
 from headrace.rng.process import kept_globals, seed_globals
 
 _PURPOSE = "torch batch"
+_MAX_NUMBER = 2**63  # of an item that is told by its number
 
 
 class Draws(NamedTuple):
@@ -39,9 +40,9 @@ class Draws(NamedTuple):
     seed: int
     epoch: int
 
-    def seed_for(self, number: int) -> None:
-        """Seed the generators of this process for a batch."""
-        seed_globals(self.seed, _PURPOSE, epoch=self.epoch, number=number)
+    def seed_for(self, number: int, *, lazily: bool) -> None:
+        """Seed the generators of this process for a batch; `lazily` as `seed_globals` has it."""
+        seed_globals(self.seed, _PURPOSE, epoch=self.epoch, number=number, lazily=lazily)
 
 
 class MapTask(NamedTuple):
@@ -114,9 +115,12 @@ class TorchWork:
         keep = nullcontext if in_process or not draws else kept_globals
         if not self.is_iterable:
             items_of = _items_of(dataset, is_batched=self.is_batched)
-            return partial(_fetch, items_of, collate_fn, keep) if draws else lambda task: collate_fn(items_of(task))
+            if not draws:
+                return lambda task: collate_fn(items_of(task))
+            return partial(_fetch, items_of, collate_fn, keep, in_process)
         size = self.batch_size if self.is_batched else None
-        return partial(_Stream, dataset, size, self.drop_last, collate_fn, keep, (info.worker_idx, info.num_workers))
+        who = info.worker_idx, info.num_workers
+        return partial(_Stream, dataset, size, self.drop_last, collate_fn, keep, in_process, who)
 
     def _seed_worker(self, worker_idx: int) -> None:
         seed = self.base_seed + worker_idx
@@ -150,16 +154,23 @@ def _items_of(dataset: Any, *, is_batched: bool) -> Callable[[MapTask], Any]:
 
 def _read_each(dataset: Any, index: Iterable[Any]) -> Iterator[Any]:
     for key in index:
-        note_item(f"(item {key})")
+        if type(key) is int and abs(key) < _MAX_NUMBER:
+            note_number("(item {})", key)
+        else:
+            note_item(f"(item {key})")
         yield dataset[key]
 
 
 def _fetch(
-    items_of: Callable[[MapTask], Any], collate_fn: Callable[[Any], Any], keep: Callable[[], Any], task: MapTask
+    items_of: Callable[[MapTask], Any],
+    collate_fn: Callable[[Any], Any],
+    keep: Callable[[], Any],
+    in_process: bool,
+    task: MapTask,
 ) -> Any:
     """Make a batch of a map-style dataset."""
     with keep():
-        task.draws.seed_for(task.number)
+        task.draws.seed_for(task.number, lazily=in_process)
         return collate_fn(items_of(task))
 
 
@@ -172,6 +183,7 @@ class _Stream(Iterator[Any]):
         drop_last: Whether a last batch that is not full is left out.
         collate_fn: Makes a batch of a list of items, or of one.
         keep: Returns what keeps the generators of the process, where they are not the worker's.
+        in_process: Whether they are the worker's.
         who: Which worker of how many this is.
         run: What is asked for.
     """
@@ -183,15 +195,16 @@ class _Stream(Iterator[Any]):
         drop_last: bool,
         collate_fn: Callable[[Any], Any],
         keep: Callable[[], Any],
+        in_process: bool,
         who: tuple[int, int],
         run: StreamPass,
     ) -> None:
         self._size, self._drop_last, self._collate_fn = batch_size, drop_last, collate_fn
-        self._keep, self._run = keep, run
+        self._keep, self._in_process, self._run = keep, in_process, run
         self._ticket, self._num_workers = who
         self._is_over = False
         with keep():
-            run.draws.seed_for(self._ticket)
+            run.draws.seed_for(self._ticket, lazily=in_process)
             if run.shared_seed is not None:
                 dataset = apply_random_seed(dataset, torch.Generator().manual_seed(run.shared_seed))
             self._items = iter(dataset)
@@ -201,7 +214,7 @@ class _Stream(Iterator[Any]):
             raise StopIteration
         ticket, self._ticket = self._ticket, self._ticket + self._num_workers
         with self._keep():
-            self._run.draws.seed_for(ticket)
+            self._run.draws.seed_for(ticket, lazily=self._in_process)
             if self._size is None:
                 item = next(self._items)
                 return None if ticket < self._run.start else self._collate_fn(item)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headrace.dataloader2.transport.item_bytes import estimate_bytes
-from headrace.engine import WorkerInfo, note_item, skip_item
+from headrace.engine import WorkerInfo, note_item, note_number, skip_item
 from headrace.engine.user.failure import Failure
 from headrace.engine.user.ship import unship
 from headrace.errors import takes_note
@@ -103,7 +103,7 @@ class _Work:
                 batch: Any = None
                 try:
                     batch = unship(content) if type(content) is bytes and not self._is_inline else content
-                    note_item(_batch_name(batch), ticket.epoch)
+                    _note(batch, ticket.epoch)
                     value = self._dataset[batch]
                     values.append(value if self._collate_fn is None else self._collate_fn(value))
                 except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
@@ -144,12 +144,14 @@ def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
         )
 
 
-def _batch_name(batch: Any) -> str:
-    """Return a short name of a batch, for the error if its worker dies."""
-    if type(batch) in (int, str):
-        return str(batch)
-    ids = ids_of(batch)
-    return ids[0] if len(ids) == 1 else f"{ids[0]} .. {ids[-1]} ({len(ids)})" if ids else "empty batch"
+def _note(batch: Any, epoch: int) -> None:
+    """Tell which batch is worked on, by a short name, for the error if the worker dies."""
+    if type(batch) is int and 0 <= batch < 2**63:
+        note_number("{}", batch, epoch)
+        return
+    ids = [batch] if type(batch) is str else [str(batch)] if type(batch) is int else ids_of(batch)
+    name = ids[0] if len(ids) == 1 else f"{ids[0]} .. {ids[-1]} ({len(ids)})" if ids else "empty batch"
+    note_item(name, epoch)
 
 
 def _list_text(ids: list[str]) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
-from headrace.engine import EngineOptions, EngineReport
+from headrace.engine import EngineOptions, EngineReport, Executor
 from headrace.errors import ConfigError
 from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
@@ -66,7 +66,8 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
             gives any sequence at once, see `Dataset.supports_jumps`.
         rank: This rank; default: detected.
         world_size: The number of ranks, likewise.
-        executor: "process", "thread" or "inline".
+        executor: "process", "thread", "inline" or "ray", or an `Executor`, which no other loader uses. Remote workers
+            fetch and open the files on their own machines.
         engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
             is said by `buffer_size`.
         file_cache: Options of `FileCache`, as a dict; default: those of the environment.
@@ -98,7 +99,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         num_workers: int = 1,
         rank: int | None = None,
         world_size: int | None = None,
-        executor: str = "process",
+        executor: str | Executor = "process",
         engine_options: EngineOptions | None = None,
         file_cache: Mapping[str, Any] | None = None,
         **kwargs: Any,

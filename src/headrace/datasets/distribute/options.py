@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from headrace.engine import EngineOptions, Skipping, make_executor, where_runs
+from headrace.engine import EngineOptions, Executor, Skipping, make_executor, where_runs
 from headrace.errors import ConfigError
 from headrace.ranks import find_ranks
 
@@ -72,7 +72,7 @@ class StreamOptions:
 
     Attributes:
         num_workers: 0: this process does the work.
-        executor: "process", "thread" or "inline".
+        executor: "process", "thread" or "inline", or an `Executor`.
         buffer_size: How many sequences a worker may be ahead; `None`: as many as make some tickets of a few MB.
         engine: What to do about errors, deaths and stalls.
         cache: Where cached files come from.
@@ -82,14 +82,15 @@ class StreamOptions:
     """
 
     num_workers: int
-    executor: str
+    executor: str | Executor
     buffer_size: int | None
     engine: EngineOptions
     cache: CacheOptions
 
     def __post_init__(self) -> None:
         """Check each option."""
-        make_executor(self.executor)
+        if isinstance(self.executor, str):
+            make_executor(self.executor)
         check_count("num_workers", self.num_workers)
         if self.buffer_size is not None:
             check_count("buffer_size", self.buffer_size, minimum=1)

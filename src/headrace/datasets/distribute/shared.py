@@ -3,7 +3,8 @@
 A ticket carries a reference. In this process (threads, inline) the reference is the object itself. For worker processes
 the object lies in an unnamed memory file of this process, which a worker opens through `/proc`; so a worker that is
 started again finds it too, and nothing is left behind by anybody who is killed. Invariant: the file lives as long as
-the `Shared` object, which must live as long as tickets that refer to it.
+the `Shared` object, which must live as long as tickets that refer to it. Workers on other machines get the object with
+each ticket, and read it once, too.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Shared:
         self._value = value
         self._what = what
         self._fd = -1
+        self._parcel: bytes | None = None  # what goes with each ticket
         self._pid = os.getpid()
         self._is_retired = False
 
@@ -57,7 +59,17 @@ class Shared:
         if self._fd < 0:
             self._fd = write_memfd("headrace-shared", ship(self._value, what=self._what))
 
+    def put_into_tickets(self) -> None:
+        """Do as `put_into_memory_file`, but have each ticket carry it: for workers on other machines.
+
+        Raises:
+            ConfigError: Something in it cannot be carried to a worker.
+        """
+        self._parcel = ship(self._value, what=self._what)
+
     def __reduce__(self) -> tuple[Any, ...]:
+        if self._parcel is not None:
+            return Carried, (self.number, self._parcel)
         self.put_into_memory_file()
         status = os.fstat(self._fd)
         return Reference, (self.number, f"/proc/{self._pid}/fd/{self._fd}", (status.st_dev, status.st_ino))
@@ -74,8 +86,27 @@ class Shared:
             os.close(fd)
 
 
+class Carried:
+    """The side of a worker on another machine, perhaps: the object came with the ticket.
+
+    Args:
+        number: See `Shared`.
+        parcel: The object.
+    """
+
+    is_current = True  # as far as can be seen
+
+    def __init__(self, number: int, parcel: bytes) -> None:
+        self.number = number
+        self._parcel = parcel
+
+    def load(self) -> Any:
+        """Read the object anew."""
+        return unship(self._parcel)
+
+
 class Reference:
-    """The worker's side.
+    """The side of a worker on the same machine.
 
     Args:
         number: See `Shared`.

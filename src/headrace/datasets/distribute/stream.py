@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run, where_runs
+from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run, may_be_elsewhere, where_runs
 
 from ..wrap.runs import seqs_in_run
 from .options import StreamOptions
@@ -80,7 +80,9 @@ class SubEpochStream:
         self._num_plans += 1
         what = f"the dataset of sub-epoch {plan.specs[0].epoch}"
         shared = Shared(self._num_plans, plan, what)
-        if not self._options.is_inline and where_runs(self._options.executor) == "process":
+        if not self._options.is_inline and may_be_elsewhere(self._options.executor):
+            shared.put_into_tickets()
+        elif not self._options.is_inline and where_runs(self._options.executor) == "process":
             shared.put_into_memory_file()
         self._shared = shared
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .shared import Reference, Shared
+from .shared import Carried, Reference, Shared
 from .sub_epoch import SubEpochSpec
 
-SharedPlan = Shared | Reference
+SharedPlan = Shared | Reference | Carried
 
 
 @dataclass(frozen=True, slots=True)

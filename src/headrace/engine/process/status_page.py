@@ -20,6 +20,7 @@ _COUNTER, _STARVED, _NUMBER = 0, 1, 2  # indices of 8-byte words
 _WORDS_AT, _TAGS_AT = 8 * _NUMBER, 48
 _NO_EPOCH = -(2**63)
 _NO_TAG = -1  # instead of the number of items; less than that: minus one, minus the number of `NumberedTags`
+_BY_NUMBER = -(2**63)  # instead of it: the tag is made of the number of the current item
 _NUMBER_BYTES = 8
 _SEPARATOR = "\0"
 _MAX_TAG_BYTES = _NUM_BYTES - _TAGS_AT
@@ -42,6 +43,7 @@ class StatusPage:
         self._words = self._bytes[: _WORDS_AT + 8].cast("q")
         self._cursor = self._words[_NUMBER : _NUMBER + 1]
         self._num_writes = 0
+        self._form: tuple[str, int | None] | None = None  # form and epoch, while items are published by their numbers
 
     def write_item(self, tag: str | None, epoch: int | None) -> None:
         """Publish an item; the worker's side only. About 1 us."""
@@ -67,6 +69,16 @@ class StatusPage:
         self._write(text, num_tags, epoch)
         return self._cursor  # type: ignore[return-value]  # a memory view is one as far as it goes
 
+    def write_number(self, form: str, number: int, epoch: int | None) -> None:
+        """Publish an item with the tag `form.format(number)`; the worker's side only. About 0.4 us in a row of them."""
+        if self._form != (form, epoch):
+            self._write(form.encode(), _BY_NUMBER, epoch)
+            self._form = form, epoch
+        self.forget_item()
+        self._words[_NUMBER] = number
+        self._num_writes += 1
+        self._words[_COUNTER] = self._num_writes
+
     def forget_item(self) -> None:
         """Publish that nobody knows the item now; the worker's side only. About 0.2 us."""
         if not self._num_writes % 2:  # what is written next is all that makes it even again
@@ -74,7 +86,7 @@ class StatusPage:
             self._words[_COUNTER] = self._num_writes
 
     def _write(self, tags: bytes, num_tags: int, epoch: int | None) -> None:
-        words, num_bytes, num_writes = self._words, len(tags), self._num_writes
+        words, num_bytes, num_writes, self._form = self._words, len(tags), self._num_writes, None
         if not num_writes % 2:
             num_writes += 1
             words[_COUNTER] = num_writes
@@ -106,6 +118,8 @@ class StatusPage:
         known_epoch = None if epoch == _NO_EPOCH else epoch
         if num_tags == _NO_TAG:
             return CurrentItem(None, known_epoch)
+        if num_tags == _BY_NUMBER:
+            return CurrentItem(data.decode().format(number), known_epoch)
         tags: Sequence[str]
         if num_tags < _NO_TAG:
             num_tags = _NO_TAG - num_tags

@@ -86,7 +86,9 @@ def be_warden(
     gc.freeze()  # what is here now is never collected, so workers do not copy its pages
     warden = _Warden(Channel.of_fd(control), trainer_end, own_end, own_life)
     start = warden.serve()
-    if start is not None:
+    if start is None:
+        warden.close()
+    else:
         _be_worker(*start, inherited_job)
 
 
@@ -276,12 +278,16 @@ class _Warden:
     def _become_child(self, own_end: int) -> None:
         """Leave behind what is the warden's, and what tells the trainer of our own end."""
         os.setsid()
-        signal.set_wakeup_fd(-1)
+        self.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        close_all([fd for fd in (self._own_life, own_end) if fd >= 0])
+
+    def close(self) -> None:
+        """Close the sockets of this process; others that have them keep theirs."""
+        signal.set_wakeup_fd(-1)
         self._wake.close()
         self._waker.close()
-        close_all([fd for fd in (self._own_life, own_end) if fd >= 0])
         for channel in (self._root, *self._channels.values()):
             channel.close()
 

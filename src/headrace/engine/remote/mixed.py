@@ -36,6 +36,7 @@ class MixedExecutor(Executor):
 
     name = "mixed"
     runs_in = "process"
+    may_be_elsewhere = True
     is_resizable = True
 
     def __init__(self, remote: RemoteExecutor, *, num_local: int, local: ProcessExecutor | None = None) -> None:

@@ -20,7 +20,7 @@ from ..epochs import Epochs, Recipe
 from ..iterate import CloseableRun, LoaderPosition
 from ..plan import NoLengthError, Progress
 from ..steps import Arrivals, EpochRun, PlannedArrivals, checked_steps
-from ..work import Task
+from ..work import CarriedTask
 from .exchange import Exchange, Load
 from .input import StreamSubject
 from .marks import WindowMarks
@@ -161,7 +161,9 @@ class ReadByTrainer:
         self.engines[0].close()
 
 
-def _with_progress(tasks: Iterator[Task], plan: StreamPlan, on_progress: Callable[[Progress], None]) -> Iterator[Task]:
+def _with_progress(
+    tasks: Iterator[CarriedTask], plan: StreamPlan, on_progress: Callable[[Progress], None]
+) -> Iterator[CarriedTask]:
     for task in tasks:
         on_progress(plan.progress)
         yield task

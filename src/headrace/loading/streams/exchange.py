@@ -28,7 +28,7 @@ from headrace.engine.process.channel import Channel, close_all
 from headrace.engine.user.ship import ship_payload, split_payload, unship
 from headrace.errors import CacheError, HeadraceError
 
-from ..work import Task
+from ..work import CarriedTask
 
 # Words that the trainer writes and the workers read: the number of the run, how many of its batches were handed over,
 # how often a reader was started, and whether the trainer waits for it.
@@ -218,7 +218,7 @@ class Sender:
             self._arena.release(self._sent.popleft()[1])
         self._run, self._number = int(self._words[_RUN]), 0
 
-    def __call__(self, task: Task) -> Parcel | bytes:
+    def __call__(self, task: CarriedTask) -> Parcel | bytes:
         """Return a parcel with the sequences of the next batch of the run, or as bytes what it is made of.
 
         Raises:
@@ -284,7 +284,7 @@ class Receiver:
         self._arenas: dict[int, int] = {}  # life of a reader -> descriptor
         self._run = 0
 
-    def unpack(self, parcel: Parcel) -> Task:
+    def unpack(self, parcel: Parcel) -> CarriedTask:
         """Return the task, whose arrays are the caller's.
 
         Raises:
@@ -306,7 +306,7 @@ class Receiver:
         stops = parcel.ends
         starts = [0, *(-(-stop // _ALIGNMENT) * _ALIGNMENT for stop in stops[:-1])]
         data, *buffers = (memory[start:stop].data for start, stop in zip(starts, stops, strict=True))
-        task: Task = unship(bytes(data), buffers)
+        task: CarriedTask = unship(bytes(data), buffers)
         return task
 
     def _arena_of(self, life: int) -> int:

@@ -24,7 +24,7 @@ from headrace.sources import confirm_reads
 
 from ..plan import PlanRecipe, Progress
 from ..steps import EpochRun, Step, checked_steps
-from ..work import BatchWork, Task
+from ..work import BatchWork, CarriedTask
 from .exchange import Parcel, Receiver, Sender
 from .input import StreamSubject
 from .plan import StreamPlan
@@ -138,7 +138,7 @@ class Carrying:
 
     max_bytes: int
 
-    def __call__(self, info: WorkerInfo) -> Callable[[Task], Any]:
+    def __call__(self, info: WorkerInfo) -> Callable[[CarriedTask], Any]:
         """Get ready in the worker."""
         if info.runs_in != "process":
             return _pass_on
@@ -160,7 +160,7 @@ class CarriedWork:
         make = self.work(info)
         receiver = Receiver(info.handed) if info.handed else None
 
-        def make_carried(parcel: Task | Parcel | bytes) -> Any:
+        def make_carried(parcel: CarriedTask | Parcel | bytes) -> Any:
             if isinstance(parcel, Parcel):
                 assert receiver is not None
                 return make(receiver.unpack(parcel))
@@ -172,7 +172,9 @@ class CarriedWork:
 class _Steps(Iterator[Any]):
     """Iterates over steps. Not a generator, so that it can go on after a batch that fails."""
 
-    def __init__(self, run: EpochRun, plan: StreamPlan, make: Callable[[Task], Any], *, is_process: bool) -> None:
+    def __init__(
+        self, run: EpochRun, plan: StreamPlan, make: Callable[[CarriedTask], Any], *, is_process: bool
+    ) -> None:
         self._plan, self._make, self._is_process = plan, make, is_process
         self._is_carried = isinstance(make, Sender) or make is ship_payload
         self._steps = checked_steps(run, plan)
@@ -195,7 +197,7 @@ class _Steps(Iterator[Any]):
         task, seq_idx = found
         try:
             confirm_reads()
-            value = self._make(task)  # may raise; the marks then go with the next step
+            value = self._make(task.carried())  # may raise; the marks then go with the next step
         except ConfigError as error:
             if self._is_carried:
                 takes_note(error, _WHY_CARRIED)
@@ -203,5 +205,5 @@ class _Steps(Iterator[Any]):
         return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress, plan.take_marks())
 
 
-def _pass_on(task: Task) -> Task:
+def _pass_on(task: CarriedTask) -> CarriedTask:
     return task

@@ -146,8 +146,11 @@ def confirm_reads() -> None:
     Raises:
         SourceError: A file is not what it was when it was indexed.
     """
+    open_files = _of_thread.open_files
+    if not open_files:
+        return
     thread = threading.get_ident()
-    for reference in _of_thread.open_files:
+    for reference in open_files:
         found = reference()
         if found is not None and found.thread == thread:
             found.confirm()
