@@ -100,7 +100,6 @@ class Service:
         if tls is not None:
             tls.context_of_worker()  # what is wrong is said now
         self._listener = Listener(host, port, secret_of_port(self._secret), tls)
-        self._host = host
         self._pools: dict[bytes, Pool] = {}
         self._launched: list[Launched] = []
         self._lock = threading.Lock()  # of both; processes are started while it is held, and nobody is waited for

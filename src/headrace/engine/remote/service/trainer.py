@@ -25,7 +25,6 @@ from ..executor import RemoteExecutor
 from ..handshake import ANY_SEAT, SECRET_VARIABLE, choose_secret, introduce
 from ..launcher import Invitation, Launched, Launcher
 from ..seal import HEAD_BYTES
-from ..tls import Tls
 from ..wire import Refused, WireError
 from .recipe import digest_recipe
 from .wire import MAX_ASK_BYTES, Ask, decode_reply, secret_of_port
@@ -87,9 +86,9 @@ class SharedService(RemoteExecutor):
             **options,
         }
         self._address = address
-        launcher = _Launcher(address, secret, options.get("tls"), wait_seconds)
-        launcher.ignores_arguments = ignore_arguments
-        launcher.others = data_version, options.get("max_bytes"), options.get("threads_per_worker")
+        others = data_version, options.get("max_bytes"), options.get("threads_per_worker")
+        service = Trainer([address], secret_of_port(secret), options.get("tls"))
+        launcher = _Launcher(service, wait_seconds, others, ignores_arguments=ignore_arguments)
         super().__init__(launcher, host=host, secret=secret, **options)
 
     def another(self) -> SharedService:
@@ -101,31 +100,27 @@ class _Launcher(Launcher):
     """Asks a service for workers.
 
     Args:
-        address: Of the service.
-        secret: Of both.
-        tls: Certificates.
+        service: Where it is, and what is proven there.
         wait_seconds: How long to try to reach it.
-
-    Attributes:
-        ignores_arguments: Whether workers see the command line, and the recipe depends on it.
-        others: What else the recipe depends on.
+        others: What the recipe depends on, besides what workers are given.
+        ignores_arguments: Whether workers do not see the command line, and the recipe does not depend on it.
     """
 
-    def __init__(self, address: str, secret: bytes, tls: Tls | None, wait_seconds: float) -> None:
-        self._service = Trainer([address], secret_of_port(secret), tls)
-        self._wait_seconds = wait_seconds
+    def __init__(
+        self, service: Trainer, wait_seconds: float, others: tuple[object, ...], *, ignores_arguments: bool
+    ) -> None:
+        self._service, self._wait_seconds = service, wait_seconds
+        self._others, self._ignores_arguments = others, ignores_arguments
         self._missed_at: float | None = None  # since when the service was not reached
         self._recipe = b""
-        self.ignores_arguments = False
-        self.others: tuple[object, ...] = ()
 
     def carry(self, job: Job, shipment: Shipment) -> Shipment:
         """See that the service is there, and find out what may be shared."""
         ask(self._service, Ask([], ANY_SEAT, 0, b""), 0.0)
         self._missed_at = None
-        if self.ignores_arguments:
+        if self._ignores_arguments:
             shipment = replace(shipment, argv=shipment.argv[:1])
-        self._recipe = digest_recipe(shipment, *self.others) if job.is_pure else b""
+        self._recipe = digest_recipe(shipment, *self._others) if job.is_pure else b""
         return shipment
 
     def launch(self, invitation: Invitation) -> Launched:
