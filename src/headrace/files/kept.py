@@ -120,7 +120,11 @@ def kept_path(name: str) -> Path:
     """
     root = user_cache_dir()
     with _as_cache_errors(str(root)):
-        if not root.is_dir():
+        try:
+            is_folder = stat.S_ISDIR(os.stat(root).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            is_folder = False
+        if not is_folder:
             return root / name
     for folder, trusted in _kept_folders(root, name):
         _check_private(folder, trusted, make=False)

@@ -363,8 +363,8 @@ class Ahead:
         """
         self._taken.put(None)
         thread = self._thread
-        if thread is None or thread is threading.current_thread():
-            return True
+        if thread is None or thread is threading.current_thread() or sys.is_finalizing():
+            return True  # at the end of the interpreter threads stand still: nobody may wait for one
         deadline = time.monotonic() + seconds
         while thread.is_alive() and time.monotonic() < deadline:
             thread.join(min(_MAX_WAIT_SECONDS, max(0.0, deadline - time.monotonic())))
