@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from .engine import get_worker_info as get_worker_info
     from .engine.remote import RayExecutor as RayExecutor
     from .engine.remote import RemoteExecutor as RemoteExecutor
+    from .engine.remote.service import SharedService as SharedService
     from .errors import CacheError as CacheError
     from .errors import ConfigError as ConfigError
     from .errors import HeadraceError as HeadraceError
@@ -168,6 +169,7 @@ _ROOM_OF = {
     ),
     "engine": ("EngineOptions", "get_worker_info"),
     "engine.remote": ("RayExecutor", "RemoteExecutor"),
+    "engine.remote.service": ("SharedService",),
     "errors": (
         "CacheError",
         "ConfigError",

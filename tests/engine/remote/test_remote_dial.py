@@ -99,7 +99,7 @@ def test_an_attempt_to_connect_that_fails_keeps_nothing_that_its_callers_have_at
 
     def attempt() -> weakref.ref[_Large]:
         large = _Large()
-        found = dial._connect_once(dial.Trainer([address], b"", None), 1.0)
+        found = dial.connect_once(dial.Trainer([address], b"", None), 1.0)
         assert isinstance(found, list)
         assert [one.is_refused for one in found] == [True]
         assert str(found[0]) == f"{address}: Connection refused"

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..codec.codec import decode
 from ..codec.format import dtype_of, plain_token
@@ -110,6 +111,12 @@ class SlotResult(msgspec.Struct, array_like=True, tag=1):
         buffer = owner.reader.view(lease, self.slot_idx, self.offset, self.num_bytes)
         del lease
         return decode(self.header, buffer)
+
+    def take_bytes(self) -> memoryview:
+        """Return the value as its worker has written it; the slot is free when the view is gone."""
+        lease, self.lease = self.lease, None
+        view: NDArray[np.uint8] = self.owner.reader.view(lease, self.slot_idx, self.offset, self.num_bytes)
+        return view.data
 
     def discard(self) -> None:
         """Free the slot."""

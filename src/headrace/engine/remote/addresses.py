@@ -20,15 +20,19 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def split_address(address: str) -> tuple[str, int]:
+def split_address(address: str, *, min_port: int = 1) -> tuple[str, int]:
     """Return the host and the port of "host:port" or "[host]:port".
+
+    Args:
+        address: The text.
+        min_port: 0 where that stands for any port that is free.
 
     Raises:
         ConfigError: It is neither.
     """
     host, colon, port = address.rpartition(":")
     is_bracketed = host.startswith("[") and host.endswith("]")
-    if not colon or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not colon or not port.isascii() or not port.isdigit() or not min_port <= int(port) < 1 << 16:
         raise ConfigError(f"{address!r} is no address", fix="give HOST:PORT, such as node7:7070 or [fd00::7]:7070")
     host = host[1:-1] if is_bracketed else host
     if not host or (":" in host and not is_bracketed):

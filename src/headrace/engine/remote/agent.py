@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, HeadraceError
 from .dial import RETRY_SECONDS, Connected, Socket, Trainer, TrainerGone, connect, shake_hands, wait_for_job
 from .handshake import ANY_SEAT, take_secret
 from .notice import LeaveNotice
-from .session import Session
+from .session import OpenWorker, Session, open_process
 from .tls import Tls, take_tls
 from .wire import WireError
 
@@ -45,7 +45,7 @@ def serve_seat(addresses: Sequence[str], seat: int, secret: bytes, tls: Tls | No
         WireError: It does not know the secret, or its certificate is refused.
     """
     trainer = Trainer(addresses, secret, tls)
-    _serve(trainer, connect(trainer, time.monotonic()), seat, notice)
+    be_agent(trainer, connect(trainer, time.monotonic()), seat, notice)
 
 
 def serve(
@@ -86,7 +86,7 @@ def serve(
             if num_sessions:
                 return num_sessions
             raise
-        is_known = _serve(trainer, sock, ANY_SEAT, notice)
+        is_known = be_agent(trainer, sock, ANY_SEAT, notice)
         num_sessions += is_known
         if notice.deadline is not None:
             return num_sessions
@@ -103,8 +103,22 @@ def serve(
         time.sleep(RETRY_SECONDS)
 
 
-def _serve(trainer: Trainer, sock: Socket, seat: int, notice: LeaveNotice) -> bool:
-    """Be a worker until the connection ends for good; return whether it was one to a trainer at all."""
+def be_agent(
+    trainer: Trainer, sock: Socket, seat: int, notice: LeaveNotice, open_worker: OpenWorker = open_process
+) -> bool:
+    """Be the agent of a worker until the connection ends for good; return whether it was one to a trainer at all.
+
+    Args:
+        trainer: Whose worker.
+        sock: A new connection to it, owned from now on.
+        seat: See `Invitation`.
+        notice: Whether to leave.
+        open_worker: Makes the worker.
+
+    Raises:
+        ConfigError: The trainer has no use for this worker, or this machine has no such workers.
+        WireError: It does not know the secret.
+    """
     is_known = False
     with sock:
         try:
@@ -112,7 +126,7 @@ def _serve(trainer: Trainer, sock: Socket, seat: int, notice: LeaveNotice) -> bo
             is_known = True
             welcome, buffers = wait_for_job(connected, seat)
             notice.on_notice = _leave_soon
-            session = Session(trainer, connected, welcome, buffers, notice)
+            session = Session(trainer, connected, welcome, buffers, notice, open_worker)
             del buffers
             try:
                 notice.on_notice = session.note_begun

@@ -74,7 +74,7 @@ def connect(trainer: Trainer, deadline: float) -> Socket:
         WireError: There is no TLS with it.
     """
     while True:
-        found = _connect_once(trainer, _CONNECT_SECONDS)
+        found = connect_once(trainer, _CONNECT_SECONDS)
         if not isinstance(found, list):
             return found
         if time.monotonic() >= deadline:
@@ -86,7 +86,7 @@ def connect(trainer: Trainer, deadline: float) -> Socket:
         time.sleep(RETRY_SECONDS)
 
 
-class _Unreached(NamedTuple):
+class Unreached(NamedTuple):
     """Why there is no connection to an address.
 
     Without the error itself: its traceback would keep all that our callers have at hand, such as results of a worker
@@ -101,12 +101,12 @@ class _Unreached(NamedTuple):
         return f"{self.address}: {self.why}"
 
 
-def _connect_once(trainer: Trainer, seconds: float) -> Socket | list[_Unreached]:
+def connect_once(trainer: Trainer, seconds: float) -> Socket | list[Unreached]:
     """Return a connection to the first address that takes one, or why none does."""
     targets = [split_address(address) for address in trainer.addresses]
     tls = trainer.tls
     context = None if tls is None else tls.context_of_worker()
-    errors: list[_Unreached] = []
+    errors: list[Unreached] = []
     for address, target in zip(trainer.addresses, targets, strict=True):
         try:
             sock = socket.create_connection(target, seconds)
@@ -115,7 +115,7 @@ def _connect_once(trainer: Trainer, seconds: float) -> Socket | list[_Unreached]
             return sock if tls is None or context is None else connect_tls(sock, context, tls.name or target[0])
         except OSError as error:
             is_refused = isinstance(error, ConnectionRefusedError)
-            errors.append(_Unreached(address, str(error.strerror or error), is_refused))
+            errors.append(Unreached(address, str(error.strerror or error), is_refused))
     return errors
 
 
@@ -149,7 +149,7 @@ def come_back(trainer: Trainer, dialogue: Dialogue, seconds: float) -> Connected
     deadline = time.monotonic() + seconds
     while (left := deadline - time.monotonic()) > 0:
         with contextlib.suppress(WireError):
-            found = _connect_once(trainer, left)
+            found = connect_once(trainer, left)
             if not isinstance(found, list):
                 return _go_on(found, trainer.secret, dialogue)
             if all(one.is_refused for one in found):

@@ -194,7 +194,7 @@ class RemoteExecutor(Executor):
                 f"remote workers need Linux, and this is {sys.platform!r}",
                 fix="use executor='thread' or executor='inline'",
             )
-        shipment = Shipment.of(job, self.name)
+        shipment = self._launcher.carry(job, Shipment.of(job, self.name))
         end_with_process(self)
         try:
             with interrupts_wait(), needs_descriptors(f"{len(worker_idxs)} remote workers are started"):

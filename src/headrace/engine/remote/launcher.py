@@ -17,6 +17,8 @@ import msgspec
 from ..process.exit_cause import describe_exit
 from ..process.proc_tree import kill_tree
 from ..process.start import environment_of_warden, python_command
+from ..process.worker_config import Shipment
+from ..user.job import Job
 from .handshake import SECRET_VARIABLE
 from .tls import TLS_VARIABLE, Tls
 
@@ -87,6 +89,15 @@ class Launcher(ABC):
     def public_host(self) -> str:
         """Return the name or address of this machine for what it starts, where the trainer listens on all of them."""
         return socket.gethostname()
+
+    def carry(self, job: Job, shipment: Shipment) -> Shipment:
+        """Take note of what its workers are to do, before the first is launched, and return what they are given.
+
+        Raises:
+            ConfigError: There cannot be such workers.
+        """
+        del job
+        return shipment
 
     @abstractmethod
     def launch(self, invitation: Invitation) -> Launched:

@@ -21,18 +21,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pickle import PickleBuffer
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import CacheError, ConfigError
 
 from ..events import Beat, Done, Event, Exited, Failed
 from ..process.executor import ProcessExecutor
 from ..process.messages import Begin, Cancel, Submit
-from ..process.results import SlotResult
+from ..process.results import InlineArray, InlineResult
 from ..process.worker_config import Shipment
 from ..user.failure import Failure
 from ..user.ship import Parcel
@@ -67,15 +65,60 @@ _MAX_BUFFERS = 128
 _SLOT_BYTES = 1 << 20
 # The trainer has so long to take note of an agent that leaves; one that is away for longer sends nothing meanwhile.
 _HANG_UP_SECONDS = 2.0
+_IN_MESSAGE = (InlineArray, InlineResult)
 # How often to look whether the notice has come.
 _NOTICE_SECONDS = 0.5
 
 
-def _bytes_in_slot(result: SlotResult) -> memoryview:
-    """Take a result as the bytes that its worker has written; the slot is free when the view is gone."""
-    lease, result.lease = result.lease, None
-    view: NDArray[np.uint8] = result.owner.reader.view(lease, result.slot_idx, result.offset, result.num_bytes)
-    return view.data
+class AgentWorker(Protocol):
+    """The worker of an agent: a process of its own, see `ProcessExecutor`, or what answers in its place.
+
+    Of the results in its events, those that are neither in the message nor absent have a `header`, `num_bytes` and
+    `take_bytes`, as a `SlotResult` has.
+    """
+
+    def start_shipped(self, shipment: Shipment, worker_idxs: range, num_workers: int) -> None:
+        """Start it."""
+
+    def wake_for(self, fd: int) -> None:
+        """Have `wait` return when there is something to read from this descriptor, too."""
+
+    def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
+        """Wait until something has happened, and return all that has."""
+
+    def begin_shipped(self, begin: Begin) -> None:
+        """Tell it of a run."""
+
+    def submit_burst(
+        self, worker_idx: int, run_id: int, tickets: Sequence[int], payloads: Sequence[bytes | None]
+    ) -> None:
+        """Give it tickets."""
+
+    def cancel(self, run_id: int) -> None:
+        """Tell it that a run is over."""
+
+    def restart(self, worker_idx: int, first_item: int) -> None:
+        """Replace it by a new one."""
+
+    def stack_of(self, worker_idx: int) -> str | None:
+        """Return its stack."""
+
+    def close(self) -> None:
+        """End it."""
+
+
+OpenWorker = Callable[[Welcome], AgentWorker]
+"""What an agent was told -> its worker, not started yet."""
+
+
+def open_process(welcome: Welcome) -> ProcessExecutor:
+    """Return a worker process of this machine, not started yet, which looks for modules where its trainer does, too."""
+    sys.path += [entry for entry in welcome.sys_path if entry not in sys.path and os.path.exists(entry)]
+    return ProcessExecutor(
+        max_bytes=welcome.max_bytes,
+        slot_bytes=min(_SLOT_BYTES, welcome.max_bytes),
+        threads_per_worker=welcome.num_threads,
+    )
 
 
 class Session:
@@ -87,6 +130,7 @@ class Session:
         welcome: What to do.
         buffers: The large arrays of that.
         notice: Whether to leave.
+        open_worker: Makes its worker.
 
     Raises:
         ConfigError: This machine has no such workers.
@@ -99,6 +143,7 @@ class Session:
         welcome: Welcome,
         buffers: Sequence[memoryview],
         notice: LeaveNotice,
+        open_worker: OpenWorker = open_process,
     ) -> None:
         self._trainer, self._dialogue, self._return_seconds = (
             trainer,
@@ -118,12 +163,7 @@ class Session:
         self._said_waiting_at = -1  # after so many freed bytes the trainer was told that more are waited for
         self._held: deque[Event] = deque()  # not sent yet
         self._sent_at = 0.0
-        sys.path += [entry for entry in welcome.sys_path if entry not in sys.path and os.path.exists(entry)]
-        self._executor = ProcessExecutor(
-            max_bytes=welcome.max_bytes,
-            slot_bytes=min(_SLOT_BYTES, welcome.max_bytes),
-            threads_per_worker=welcome.num_threads,
-        )
+        self._executor = open_worker(welcome)
         parcel = Parcel(welcome.job, [PickleBuffer(buffer) for buffer in buffers], set(welcome.modules))
         shipment = Shipment(
             parcel, welcome.formats, welcome.argv, welcome.cwd, tuple(welcome.preload), welcome.executor
@@ -243,7 +283,7 @@ class Session:
             while self._held and num_values < _MAX_VALUES:
                 value: memoryview | None = None
                 event = self._held[0]
-                if type(event) is Done and type(event.result) is SlotResult:
+                if type(event) is Done and event.result is not None and type(event.result) not in _IN_MESSAGE:
                     cost = charge(event.result.num_bytes)
                     if self._sent_bytes + cost > self._credit_bytes + self._freed_bytes:
                         is_short = True
@@ -251,7 +291,7 @@ class Session:
                     self._sent_bytes += cost
                     result = event.result
                     event = msgspec.structs.replace(event, result=RemoteResult(result.header, result.num_bytes))
-                    value = _bytes_in_slot(result)
+                    value = result.take_bytes()
                     num_values += 1
                 elif type(event) is Exited:
                     is_orderly = self._notice.deadline is not None  # whoever told this process told the worker, too
