@@ -112,7 +112,8 @@ def test_a_state_after_the_last_batch_of_an_epoch_begins_with_the_next(make):
         marked = [(is_last, loader.position) for _, is_last in loader.run_epoch()]
         assert [is_last for is_last, _ in marked] == [False] * (len(marked) - 1) + [True]
         assert [position.position for _, position in marked[:-1]] == list(range(1, len(marked)))
-        assert marked[-1][1][:2] == (2, 0)
+        last = marked[-1][1]
+        assert (last.epoch, last.position) == (2, 0)
 
 
 class iter_seqs:

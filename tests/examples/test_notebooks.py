@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -33,3 +34,30 @@ def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:
     assert not [output for output in shown if output.output_type == "error"]
     if path.stem == "first-batches":  # a loader and a batch show themselves
         assert sum("text/html" in output.get("data", {}) for output in shown) >= 2
+    if path.stem == "speech":  # so does a plan, without `%matplotlib inline`
+        assert any("image/png" in output.get("data", {}) for output in shown)
+
+
+def test_a_page_shows_what_the_cells_of_a_notebook_have_shown() -> None:
+    spec = importlib.util.spec_from_file_location("notebooks", ROOT / "docs" / "hooks" / "notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    hook = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hook)
+    outputs = [
+        {"output_type": "stream", "name": "stderr", "text": "a warning\n"},
+        {"output_type": "stream", "name": "stdout", "text": "one\n"},
+        {"output_type": "stream", "name": "stdout", "text": "two\n"},
+        {"output_type": "execute_result", "data": {"text/plain": "<Batch>", "text/html": "<b>Batch</b>"}},
+        {"output_type": "display_data", "data": {"text/plain": "<Figure>", "image/png": "aGk=\n"}},
+        {"output_type": "execute_result", "data": {"text/plain": "3"}},
+    ]
+    cell = {"cell_type": "code", "source": ["1 + 2"], "outputs": outputs}
+    hook._join_streams(cell)
+    page = hook.page_of(Path("a.ipynb"), [{"cell_type": "markdown", "source": ["# A"]}, cell])
+    code, printed, shown, picture, value = page.strip().split("\n\n")[2:]
+    assert code == "```python\n1 + 2\n```"
+    assert printed == "```output\none\ntwo\n```"
+    assert shown == '<div class="cell-output"><b>Batch</b></div>'
+    assert picture.endswith('src="data:image/png;base64,aGk=">')
+    assert value == "```output\n3\n```"

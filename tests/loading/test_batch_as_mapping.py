@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from headrace import StaticDataset
+from headrace.errors import SourceError
 from headrace.loading import Batch, DataLoader
 
 
@@ -46,3 +47,14 @@ def test_a_batch_is_moved_to_a_device_with_all_that_it_knows(batch):
     assert (moved.tags, moved.epoch, moved.position) == (batch.tags, batch.epoch, batch.position)
     assert moved.pin_memory("cuda")["data"].where == "pinned"
     assert batch.to("cuda")["data"] is batch["data"]
+
+
+def test_keys_are_set_and_taken_out_as_of_a_dict(batch):
+    batch["data"] = batch["data"] + 1
+    batch["mask"] = batch["data"] > 1
+    assert batch.pop("mask").dtype == bool
+    assert batch.pop("mask", None) is None
+    assert list(batch) == ["data"]
+    assert batch["data"].max() == 2
+    with pytest.raises(SourceError, match="no data key 'dat'"):
+        del batch["dat"]

@@ -271,7 +271,7 @@ def test_ranks_of_one_row_of_a_mesh_get_the_same_batches_and_without_it_a_warnin
         (level, text), (_, dropped) = unsaid[2]
         assert level == "WARNING"
         assert "mesh" in text
-        assert "8 in batches too few for all ranks" in dropped
+        assert "8 in batches too few for all ranks, see remainder=" in dropped
         assert unsaid[0] == list(range(rank, 8, 4))
 
 

@@ -32,7 +32,8 @@ def open_loader(seqs, **options):
 
 
 def print_of(batch):
-    arrays = {key: (str(value.dtype).split(".")[-1], np.asarray(value).tobytes()) for key, value in batch.items()}
+    arrays = {"data": np.asarray(batch["data"]), "classes": np.asarray(batch["classes"]).astype(np.int64)}
+    arrays = {key: (value.dtype, value.tobytes()) for key, value in arrays.items()}
     lengths = {key: value.tolist() for key, value in batch.lengths.items()}
     return arrays, lengths, batch.tags, batch.position, batch.epoch, batch.num_frames, batch.padding_share
 
@@ -65,6 +66,40 @@ def test_packing_and_lengths_become_tensors(seqs):
         batch = next(iter(TorchLoader(loader)))
     assert all(isinstance(value, torch.Tensor) for value in (batch.segment_ids, batch.positions))
     assert batch.lengths["data"].dtype == torch.int32
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint16", "uint32"])
+def test_classes_are_tensors_that_a_loss_and_an_embedding_take(dtype):
+    seqs = [{"data": np.ones((3, 5), np.float32), "label": np.array(number % 5, dtype)} for number in range(8)]
+    with DataLoader(StaticDataset(seqs), batching=FixedCount(4)) as loader:
+        found = [*TorchLoader(loader), *to_device(loader, "cpu")]
+        shown = next(iter(loader))
+    for batch in found:
+        assert batch["label"].dtype == torch.int64
+        torch.nn.functional.cross_entropy(batch["data"].mean(1), batch["label"]).item()
+        torch.nn.Embedding(5, 2)(batch["label"])
+        torch.nn.functional.one_hot(batch["label"], 5)
+    assert shown["label"].dtype == dtype
+
+
+def test_other_integers_keep_their_dtype_and_memory():
+    seqs = [{key: np.full((3, 5), number, key) for key in ("uint8", "int8", "int16", "int64")} for number in range(4)]
+    with DataLoader(StaticDataset(seqs), batching=FixedCount(4)) as loader:
+        batch = next(iter(loader))
+    for key, tensor in as_tensors(batch).items():
+        assert str(tensor.dtype) == f"torch.{key}"
+        assert tensor.data_ptr() == batch[key].ctypes.data
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_what_attention_takes_is_made_of_tensors_as_of_arrays(seqs, causal):
+    with open_loader(seqs, batching=Pack(30, 2)) as loader:
+        for batch in loader:
+            tensors = as_tensors(batch)
+            mask, bounds = tensors.attention_mask(causal=causal), tensors.cu_seqlens
+            assert (mask.dtype, bounds.dtype) == (torch.bool, torch.int32)
+            assert np.array_equal(mask.numpy(), batch.attention_mask(causal=causal))
+            assert np.array_equal(bounds.numpy(), batch.cu_seqlens)
 
 
 def test_results_of_any_collate_are_looked_through():

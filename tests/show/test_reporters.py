@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import sys
+import types
 
 import pytest
 from rich.console import Console
@@ -26,6 +28,58 @@ def test_a_terminal_gets_a_bar_that_goes_away(monkeypatch: pytest.MonkeyPatch) -
     assert "4/4" in drawn
     assert drawn.endswith("\x1b[2K")  # the line is cleared at the end
     assert drawn.count("\x1b[?25l") == drawn.count("\x1b[?25h") == 1
+
+
+def test_bars_of_one_terminal_are_lines_of_one_drawing() -> None:
+    """Each has a console of its own, as a loader's bar and that of a copy which it waits for."""
+    file = io.StringIO()
+    first, second = (
+        bars.open_bar(Console(file=file, force_terminal=True, width=80), stays=stays, log_seconds=0.0)
+        for stays in (True, False)
+    )
+    first.draw("steps", 1, 4)
+    second.draw("copying", 2, 4)
+    both = file.getvalue()
+    assert both.count("\x1b[?25l") == 1  # the cursor is hidden once
+    last = both.rsplit("\x1b[2K", 1)[1]
+    assert "steps" in last
+    assert "copying" in last
+    first.close()
+    first.close()
+    assert both.count("\x1b[?25h") == 0
+    second.draw("copying", 3, 4)
+    above, last = file.getvalue().rsplit("\x1b[2K", 1)
+    assert "copying" in last
+    assert "steps" not in last
+    assert "steps" in above[len(both) :]  # its line stays, above
+    second.close()
+    assert file.getvalue().count("\x1b[?25h") == 1
+    assert not bars._screens
+
+
+def test_a_notebook_needs_no_widgets(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = []
+
+    class Handle:
+        def update(self, output, raw):
+            shown.append((output["text/plain"], raw))
+
+    def display(output, raw, display_id):
+        shown.append((output["text/plain"], raw and display_id))
+        return Handle()
+
+    module = types.ModuleType("IPython.display")
+    module.display = display
+    monkeypatch.setitem(sys.modules, "IPython.display", module)
+    monkeypatch.setitem(sys.modules, "IPython", types.ModuleType("IPython"))
+    console = Console(file=io.StringIO(), force_jupyter=True)
+    for stays in (True, False):
+        bar = bars.open_bar(console, stays=stays, log_seconds=0.0)
+        bar.draw("steps", 1, 4)
+        bar.draw("steps", 4, 4)
+        bar.close()
+    lines = [f"{'━' * 4}{'─' * 12} steps", f"{'━' * 16} steps"]
+    assert shown == [(line, True) for line in (*lines, *lines, "")]
 
 
 def test_a_log_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,21 @@ def manifest(folder):
     )
 
 
+# --- first mistakes ---
+
+
+def test_a_folder_in_place_of_a_manifest_is_answered_with_the_source_for_folders(folder):
+    with pytest.raises(SourceError, match=r"this is a folder\n(.|\n)*AudioFolderSource"):
+        AudioSource(folder)
+
+
+def test_a_manifest_with_another_name_for_the_path_is_answered_with_the_option(folder):
+    path = _write(folder, {"tag": "a", "audio_filepath": "wav/a.wav"})
+    with pytest.raises(SourceError, match=r"no field 'audio'(.|\n)*audio_field="):
+        AudioSource(path)
+    assert len(AudioSource(path, audio_field="audio_filepath")) == 1
+
+
 # --- what comes out ---
 
 

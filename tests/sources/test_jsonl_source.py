@@ -317,3 +317,10 @@ def test_a_dtype_that_changes_whole_numbers_is_refused(tmp_path):
     source = JsonlSource(path, fields={"x": {"field": "x", "dtype": "float64"}}, index=None)
     assert source.read(0, "x").tolist() == [1700000099, 0.5]
     source.close()
+
+
+def test_a_field_that_is_not_there_is_answered_with_those_that_are(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a", "id": 3}\n')
+    with pytest.raises(SourceError, match=r"'content' is missing(.|\n)*this line has text, id"):
+        JsonlSource(path, fields={"data": {"field": "content", "vocab": "bytes"}})

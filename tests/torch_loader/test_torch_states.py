@@ -76,7 +76,7 @@ def test_a_run_resumed_at_any_batch_goes_on_as_the_whole_and_leaves_the_generato
         whole += batch
         torch.rand(2)  # what a training does
         states.append(json.loads(json.dumps(loader.state_dict())))
-    for number, state in enumerate(states, start=1):
+    for number, state in enumerate(states[:-1], start=1):  # the last one means the next epoch
         torch.manual_seed(number)
         random.seed(number)
         before = torch.get_rng_state()
@@ -183,7 +183,7 @@ def test_a_stream_is_resumed_at_any_batch_also_behind_the_end_of_a_worker(num_wo
         whole += batch
         states.append(loader.state_dict())
     assert len(whole) == (7 if num_workers else 2)
-    for number, state in enumerate(states, start=1):
+    for number, state in enumerate(states[:-1], start=1):  # the last one means the next epoch
         loader.load_state_dict(state)
         assert take(iter(loader)) == whole[number:]
 
@@ -264,19 +264,30 @@ def test_it_shows_itself_in_one_line_and_as_html():
     assert "2 workers" in loader._repr_html_()
 
 
-def test_nothing_is_left_of_an_epoch_whose_last_batch_was_given_and_a_log_line_says_so(caplog):
-    def make():
-        return DataLoader(DATASET, 5, shuffle=True, generator=torch.Generator().manual_seed(2))
+@pytest.mark.parametrize("num_workers", [0, 1])
+@pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
+def test_a_state_after_the_last_batch_means_the_next_epoch_from_its_start(num_workers, options):
+    """Lightning saves there, and then asks for the next epoch: it must not get an empty one for it."""
 
-    loader = make()
-    batches = iter(loader)
-    for _ in range(len(loader)):
-        next(batches)
-    state = loader.state_dict()
-    assert next(batches, None) is None
-    again = make()
-    again.load_state_dict(state)
-    assert list(again) == []
-    assert "after the last batch of its epoch" in caplog.text
-    following, expected = ([numbers.tolist() for numbers, *_ in one] for one in (again, loader))
-    assert following == expected
+    def make():
+        given = options if num_workers else {}
+        generator = torch.Generator().manual_seed(2)
+        return DataLoader(DATASET, 5, shuffle=True, generator=generator, num_workers=num_workers, **given)
+
+    def epoch_of(batches):
+        return [numbers.tolist() for numbers, *_ in batches]
+
+    with make() as loader, make() as again, make() as used:
+        batches = iter(loader)
+        for _ in range(len(loader)):
+            next(batches)
+        state = loader.state_dict()
+        assert next(batches, None) is None
+        expected = [epoch_of(loader) for _ in range(2)]
+        assert expected[0] != expected[1]
+        again.load_state_dict(state)
+        assert again.state_dict() == state
+        assert [epoch_of(again) for _ in range(2)] == expected
+        list(used)
+        used.load_state_dict(state)  # by workers that stay
+        assert [epoch_of(used) for _ in range(2)] == expected

@@ -272,7 +272,8 @@ def _gather_column(
         raise SourceError(
             f"the data key {key!r} has another {what} in two sequences of a batch: {ours} and {theirs}",
             where=name_seqs(tags, 0, row),
-            fix="only the first axis, time, may differ in length; convert it, or drop the key, in a transform",
+            fix="only the first axis, time, may differ in length; make them equal in a transform (images of a file: "
+            "size=[height, width] of the source or field), or give collate=",
         )
     return ArrayColumn(key, arrays, has_time=has_time)
 

@@ -150,11 +150,13 @@ def attention_mask(segment_ids: NDArray[np.int32], *, causal: bool = False) -> N
     Tokens of the padding attend to nothing, and nothing to them.
 
     Args:
-        segment_ids: `int32[R, T]`.
+        segment_ids: `int32[R, T]`, an array or a tensor, as is what is returned.
         causal: Whether a token attends to none behind it.
     """
-    mask = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids[:, :, None] > 0)
-    return np.tril(mask) if causal else mask
+    mask: NDArray[np.bool_] = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids[:, :, None] > 0)
+    if causal:
+        mask = mask.tril() if hasattr(mask, "tril") else np.tril(mask)
+    return mask
 
 
 def _packed_columns(columns: Mapping[str, Column | TextColumn], layout: RowLayout) -> list[Column]:

@@ -69,7 +69,7 @@ class PlanCounts:
         parts = [f"{self.seqs:,} sequences in batches with {self.padding_share:.1%} padding"]
         if self.left_out:
             reasons = {"too long": self.too_long, "too short": self.too_short, "in a last batch": self.last}
-            reasons["in batches too few for all ranks"] = self.remainder
+            reasons["in batches too few for all ranks, see remainder="] = self.remainder
             named = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items() if count)
             parts.append(f"left out: {named}")
         if self.left_out_frames:

@@ -177,7 +177,7 @@ class AccidentPolicy:
         if advice is None:
             return Warn(f"{error.what}; it is restarted")
         number = self._deaths_at[item]
-        again = f"{number} workers died at {item}" if item and number > 1 else ""
+        again = f"{number} workers died at {item}: num_workers=0 shows why" if item and number > 1 else ""
         error.fix = "; ".join(filter(None, (event.advice, advice, again)))
         return Raise(error)
 

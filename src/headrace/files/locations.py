@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import glob
 import os
 import re
 import stat
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import IO
 
 from headrace.errors import CacheError, SourceError
+
+_MAX_NAMED = 5  # files of a folder that an error names
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*(?:://|::)")
 _LOCAL = re.compile(r"(?:file|local)://", re.IGNORECASE)
@@ -99,6 +102,20 @@ def boot_id() -> str:
     with contextlib.suppress(OSError):
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return ""
+
+
+def what_is_near(path: str) -> str:
+    """Say which folder above a local path or pattern exists, and what is in it."""
+    folder = os.path.dirname(os.path.abspath(path))
+    while glob.has_magic(folder) or not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        return f"check the path: the nearest folder that exists is {folder}, which cannot be read ({error.strerror})"
+    more = f", and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    inside = f"has {', '.join(names[:_MAX_NAMED])}{more}" if names else "is empty"
+    return f"check the path: the nearest folder that exists, {folder}, {inside}"
 
 
 # Errors of the system when no more files can be opened: by this process, or by all.

@@ -14,7 +14,7 @@ import xxhash
 
 from headrace.errors import SourceError
 
-from .locations import open_regular
+from .locations import open_regular, what_is_near
 
 _NUM_BLOCKS = 16
 _BLOCK_BYTES = 4096
@@ -50,7 +50,7 @@ class FileStamp:
                 status = os.fstat(file.fileno())
                 digest = _sampled_digest(file.fileno(), status.st_size)
         except FileNotFoundError as error:
-            raise SourceError("the file does not exist", where=absolute, fix="check the path") from error
+            raise SourceError("the file does not exist", where=absolute, fix=what_is_near(absolute)) from error
         except OSError as error:
             raise SourceError(f"cannot read the file: {error.strerror}", where=absolute) from error
         return cls(absolute, status.st_size, status.st_mtime_ns, digest)

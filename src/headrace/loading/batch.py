@@ -6,7 +6,7 @@ position); only `step` and `is_repeat` depend on the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -40,12 +40,13 @@ def _no_idx() -> NDArray[np.int64]:
 
 
 @dataclass(repr=False, eq=False, slots=True, weakref_slot=True)
-class Batch(Shown, Mapping[str, Any]):
+class Batch(Shown, MutableMapping[str, Any]):
     """Arrays of B sequences, by data key: `batch["data"]`.
 
     The arrays are views of shared memory where workers are processes; they stay as they are for as long as anything
-    refers to them. Pickling copies them. A trainer may make one of a mapping alone, `type(batch)({...})`: it has these
-    arrays, no lengths and tags, and -1 for each number.
+    refers to them. Pickling copies them. A data key may be set, added or removed as in a dict; `lengths` stay those
+    that were delivered. A trainer may make one of a mapping alone, `type(batch)({...})`: it has these arrays, no
+    lengths and tags, and -1 for each number.
 
     Attributes:
         arrays: Data key -> `any[B, T, ...]`, padded; `any[B, ...]` for keys without a time axis; a list of B texts;
@@ -108,6 +109,14 @@ class Batch(Shown, Mapping[str, Any]):
         except KeyError:
             raise _NoKeyError(f"no data key {key!r}", fix=did_you_mean(str(key), self.arrays)) from None
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.arrays[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        if key not in self.arrays:
+            raise _NoKeyError(f"no data key {key!r}", fix=did_you_mean(str(key), self.arrays))
+        del self.arrays[key]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.arrays)
 
@@ -154,12 +163,22 @@ class Batch(Shown, Mapping[str, Any]):
     def cu_seqlens(self) -> NDArray[np.int32] | None:
         """Where segments begin in the R * T tokens of the rows, and their end, `int32[S + 1]`; None without packing.
 
-        For attention by `cu_seqlens`; padding counts as segments, see `segment_bounds`.
+        For attention by `cu_seqlens`; padding counts as segments, see `segment_bounds`. Of a batch of tensors it is a
+        tensor on their device, for which the device is waited for.
         """
-        return None if self.packing is None else segment_bounds(self.packing.segment_ids)
+        if self.packing is None:
+            return None
+        segment_ids: Any = self.packing.segment_ids
+        if not hasattr(segment_ids, "new_tensor"):  # not torch's
+            return segment_bounds(np.asarray(segment_ids))
+        found: NDArray[np.int32] = segment_ids.new_tensor(segment_bounds(segment_ids.cpu().numpy()))
+        return found
 
     def attention_mask(self, *, causal: bool = False) -> NDArray[np.bool_] | None:
-        """Return which token may attend to which, `bool[R, T, T]`: those of its own sequence; None without packing."""
+        """Return which token may attend to which, `bool[R, T, T]`: those of its own sequence; None without packing.
+
+        Of a batch of tensors it is a tensor on their device.
+        """
         return None if self.packing is None else attention_mask(self.packing.segment_ids, causal=causal)
 
     @property

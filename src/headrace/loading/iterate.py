@@ -166,7 +166,11 @@ class BatchIterator(Iterator[Any]):
         """
         if self._superseded is not None:
             where = None if self.begun is None else f"epoch {self.begun.position.epoch}"
-            raise HeadraceError(f"this iterator has ended, because {self._superseded}", where=where)
+            raise HeadraceError(
+                f"this iterator has ended, because {self._superseded}",
+                where=where,
+                fix="finish the first loop before the next one begins, or make a loader for each",
+            )
         if self.is_over:
             raise StopIteration
         self.begun = self._active = self._start(self)

@@ -138,7 +138,7 @@ class _Watch:
         if self.total is not None and self.total > self.position:
             parts.append(f"{format_seconds((self.total - self.position) * seconds / self.num_done)} left")
         else:
-            parts.append(f"{format_seconds(seconds)}")
+            parts.append(f"{format_seconds(seconds)} in all")
         return "  ".join(parts)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,19 @@ def plot(loader: Any, epoch: int | None = None, world_size: int | None = None) -
         raise ConfigError("plot needs matplotlib", fix="pip install 'headrace[report]'")
     from matplotlib.figure import Figure
 
+    class PlanFigure(Figure):  # type: ignore[misc, unused-ignore]
+        """Shows itself in a notebook where pyplot was not imported, too."""
+
+        def _repr_png_(self) -> bytes:
+            file = io.BytesIO()
+            self.savefig(file, format="png")
+            return file.getvalue()
+
     shapes = loader.batch_shapes(epoch)
     if not len(shapes.num_seqs):
         raise ConfigError(f"epoch {shapes.epoch} has no batch to plot", fix="see loader.explain()")
     num_ranks = world_size or (loader.ranks.world_size if loader.ranks.world_size > 1 else 4)
-    figure = Figure(figsize=(10, 6), layout="constrained")
+    figure = PlanFigure(figsize=(10, 6), layout="constrained")
     axes = figure.subplots(2, 2)
     for ax in axes.flat:
         ax.spines[["top", "right"]].set_visible(False)

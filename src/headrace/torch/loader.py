@@ -81,6 +81,12 @@ class DataLoader(Shown, TorchDataLoader[_Item_co]):  # type: ignore[misc, unused
             self._prepare()
             self.check_worker_number_rationality()
         iterator = _TorchIterator(self)
+        if not iterator.has_begun:  # nothing is left of the epoch of a state: this is the next one
+            if self.persistent_workers:
+                iterator._reset(self)  # as torch begins it, without another seed for the workers
+            else:
+                iterator.close()
+                iterator = _TorchIterator(self)
         if self._iterators is None:
             self._iterators = weakref.WeakSet()
         self._iterators.add(iterator)
@@ -111,6 +117,8 @@ class DataLoader(Shown, TorchDataLoader[_Item_co]):  # type: ignore[misc, unused
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where a state was saved: the next iteration gives the rest of its epoch.
 
+        Where nothing is left of it, because the state was saved after the last batch, the next iteration is the next
+        epoch, from its start (but of an `IterableDataset`, whose end is not known before it is read: it is empty).
         The sampler, if it counts epochs, is told which one it was by `set_epoch`, as ever. `num_workers` may be
         another one, but for an `IterableDataset`. What follows the epoch is as without the interruption where the
         loader has a `generator`, whose state is restored, or the script restores torch's.
@@ -209,8 +217,8 @@ class _Progress:
         """Be where a state was saved."""
         self.resumed, self.batches, self.tickets = resumed, resumed.batches or 0, resumed.tickets
 
-    def pass_over(self, indices: Iterator[Any], resumed: TorchState) -> Iterator[Any]:
-        """Return the indices behind those of the batches that were delivered.
+    def pass_over(self, indices: Iterator[Any], resumed: TorchState) -> Iterator[Any] | None:
+        """Return the indices behind those of the batches that were delivered; None if there are none.
 
         Raises:
             ResumeError: They are not the same.
@@ -226,13 +234,18 @@ class _Progress:
         first = next(indices, self)  # a sampler that draws its order does so now, as it did then
         if first is not self:
             return chain((first,), indices)
-        _logger.warning("the state was saved after the last batch of its epoch: nothing is left of it to iterate over")
-        return iter(())
+        _logger.info("the state was saved after the last batch of its epoch: this iteration is the next epoch")
+        return None
 
 
 class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
-    """Iterates over a loader: torch's base class draws the seed and asks the sampler, the engine makes the batches."""
+    """Iterates over a loader: torch's base class draws the seed and asks the sampler, the engine makes the batches.
 
+    Attributes:
+        has_begun: False where a state was loaded, and nothing was left of its epoch.
+    """
+
+    has_begun: bool
     _sampler_iter: Iterator[Any]
     _base_seed: int
     _shared_seed: int | None
@@ -248,7 +261,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         if resumed is not None:
             self._base_seed = resumed.seed  # before the workers are made, who have it in their get_worker_info()
         self._engine = self._open_engine(loader)
-        self._begin(loader, generators, saved, resumed)
+        self.has_begun = self._begin(loader, generators, saved, resumed)
 
     def _reset(self, loader: DataLoader[Any], first_iter: bool = False) -> None:
         resumed, generators = loader._resumed, Generators(loader)
@@ -260,10 +273,16 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
             self._engine.close()
             self._base_seed = resumed.seed
             self._engine = self._open_engine(loader)
-        self._begin(loader, generators, saved, resumed)
+        self.has_begun = self._begin(loader, generators, saved, resumed)
+        if not self.has_begun:
+            self._reset(loader, first_iter)
 
-    def _begin(self, loader: DataLoader[Any], generators: Generators, saved: Any, resumed: TorchState | None) -> None:
-        """Have the engine begin, where the iteration that a state was saved in stood, if there is one."""
+    def _begin(self, loader: DataLoader[Any], generators: Generators, saved: Any, resumed: TorchState | None) -> bool:
+        """Have the engine begin, where the iteration that a state was saved in stood, if there is one.
+
+        Returns:
+            Whether anything was left of that.
+        """
         is_iterable = isinstance(loader.dataset, IterableDataset)
         if resumed is not None:
             self._base_seed, self._epoch, self._shared_seed = resumed.seed, resumed.epoch, resumed.shared_seed
@@ -276,7 +295,11 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
                 self._redraw(loader.generator)
                 progress.resume(resumed)
                 if not is_iterable:
-                    self._sampler_iter = progress.pass_over(self._sampler_iter, resumed)
+                    indices = progress.pass_over(self._sampler_iter, resumed)
+                    if indices is None:
+                        loader._resumed = None
+                        return False
+                    self._sampler_iter = indices
         self._progress, self._start = progress, progress.tickets if is_iterable else 0
         self._ended_by: str | None = None
         if is_iterable:
@@ -284,6 +307,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         else:
             self._run = self._run_tasks()
         loader._progress, loader._resumed = progress, None  # a state that was refused stays, and is refused again
+        return True
 
     def _redraw(self, generator: Any) -> None:
         """Draw what torch's base class draws when an iteration begins, and ask the sampler, in the same order."""

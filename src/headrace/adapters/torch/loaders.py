@@ -1,8 +1,8 @@
 """Batches as torch tensors, a loader where torch expects one, and copies to a GPU ahead of the training.
 
-Tensors on the CPU share the memory of the arrays of the batch, which is not reused while any of them lives. Invariants:
-memory that a copy reads from is held until the event after the copy has happened (`ahead.py`), and memory that a copy
-wrote to is recorded for the stream that reads it.
+Tensors on the CPU share the memory of the arrays of the batch, which is not reused while any of them lives; only
+classes and tokens are copied, to int64. Invariants: memory that a copy reads from is held until the event after the
+copy has happened (`ahead.py`), and memory that a copy wrote to is recorded for the stream that reads it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,33 @@ except ImportError as error:
     raise ConfigError("headrace.adapters.torch needs PyTorch", fix="pip install 'headrace[torch]'") from error
 
 
+_CLASS_DTYPES = {
+    getattr(torch, name) for name in ("int32", "uint16", "uint32") if hasattr(torch, name)
+}  # in which sources keep classes and tokens
+
+
 def as_tensors(value: Any) -> Any:
-    """Return a batch with tensors instead of arrays, sharing their memory; nothing is copied.
+    """Return a batch with tensors instead of arrays, sharing their memory.
 
     The arrays, the lengths and the packing of a `Batch` become tensors; so do arrays in dicts, lists and tuples, as a
-    custom `collate` returns. Arrays of a dtype that torch does not have are left as they are.
+    custom `collate` returns. Arrays of a `Batch` that are int32, uint16 or uint32, as classes and tokens are, become
+    int64, which torch's losses, embeddings and indices take; these are copied. Lengths and packing stay int32. Arrays
+    of a dtype that torch does not have are left as they are.
     """
+    return _with_int64(_with_tensors(value))
+
+
+def _with_tensors(value: Any) -> Any:
     return map_leaves(value, _as_tensor)
+
+
+def _with_int64(value: Any) -> Any:
+    """Return a batch whose classes and tokens are int64; anything but a `Batch` as it is."""
+    if isinstance(value, Batch):
+        for key, tensor in value.arrays.items():
+            if isinstance(tensor, torch.Tensor) and tensor.dtype in _CLASS_DTYPES:
+                value.arrays[key] = tensor.long()
+    return value
 
 
 def _as_tensor(leaf: Any) -> Any:
@@ -84,13 +104,17 @@ class TorchLoader(LoaderOver, IterableDataset):  # type: ignore[misc, type-arg, 
             HeadraceError: In a worker of torch's `DataLoader`, each of which would read all batches.
             ConfigError: accelerate divides the batches among the ranks once more.
         """
+        return map(_with_int64, self._shared())
+
+    def _shared(self) -> Iterator[Any]:
+        """Return the batches of the next epoch as tensors over the same memory, of the same dtypes."""
         _refuse_accelerate(self)
         if get_worker_info() is not None:
             raise HeadraceError(
                 "a loader is read in a worker of torch's DataLoader: each of its workers would read all batches",
                 fix="give torch's DataLoader num_workers=0, and set num_workers of headrace.DataLoader instead",
             )
-        return map(as_tensors, iter(self.loader))
+        return map(_with_tensors, iter(self.loader))
 
 
 def _refuse_accelerate(loader: TorchLoader) -> None:
@@ -252,7 +276,8 @@ class DeviceLoader(TorchLoader):
         if self._copier is None:
             return super().__iter__()
         self.loader.watch_memory(self._copier.memory)
-        return self._ahead.run(super().__iter__, _CopySender(self._copier))
+        # int32 crosses to the device, from the memory that is page-locked, and becomes int64 there
+        return map(_with_int64, self._ahead.run(self._shared, _CopySender(self._copier)))
 
 
 def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) -> DeviceLoader:

@@ -12,10 +12,9 @@ from typing import Any
 from headrace.errors import ConfigError, SourceError
 
 from ..fetch.options import FetchOptions
-from ..locations import is_url, shown_url
+from ..locations import is_url, shown_url, what_is_near
 from .braces import has_braces, list_braces
 
-_MAX_NAMED = 5  # files of a folder that an error names
 _OPTIONS = FetchOptions(timeout_seconds=600.0)  # to list a million objects takes a thousand requests
 
 
@@ -60,25 +59,10 @@ def list_matches(pattern: str, root: str = "", where: str | None = None, *, fold
             matches = [full_name]
         if not matches:
             what = f"no file matches the pattern {shown_url(full_name)!r}"
-            raise SourceError(what, where=where, fix=_nearest(full_name))
+            by_store = "check the URL; a folder of it can be listed by the tools of the store"
+            raise SourceError(what, where=where, fix=by_store if is_url(full_name) else what_is_near(full_name))
         found += matches
     return found
-
-
-def _nearest(pattern: str) -> str:
-    """Say which folder above a pattern exists, and what is in it."""
-    if is_url(pattern):
-        return "check the URL; a folder of it can be listed by the tools of the store"
-    folder = os.path.dirname(os.path.abspath(pattern))
-    while glob.has_magic(folder) or not os.path.isdir(folder):
-        folder = os.path.dirname(folder)
-    try:
-        names = sorted(os.listdir(folder))
-    except OSError as error:
-        return f"check the path: the nearest folder that exists is {folder}, which cannot be read ({error.strerror})"
-    more = f", and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    inside = f"has {', '.join(names[:_MAX_NAMED])}{more}" if names else "is empty"
-    return f"check the path: the nearest folder that exists, {folder}, {inside}"
 
 
 def glob_local(pattern: str) -> list[str]:

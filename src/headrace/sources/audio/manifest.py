@@ -67,7 +67,12 @@ def field_of(record: Mapping[str, Any], name: str, kind: type | tuple[type, ...]
         SourceError: It is not there, or of another type.
     """
     if name not in record:
-        raise SourceError(f"there is no field {name!r}, only {sorted(record)}", where=where)
+        raise SourceError(
+            f"there is no field {name!r}, only {sorted(record)}",
+            where=where,
+            fix="say the name that it has: AudioSource(audio_field=, tag_field=, length_field=), of an AudioDataset in "
+            "source_options={...}; targets={data key: field}",
+        )
     value = record[name]
     if not isinstance(value, kind):
         raise SourceError(f"the field {name!r} has {value!r}, which has the wrong type", where=where)

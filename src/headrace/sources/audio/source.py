@@ -160,6 +160,12 @@ class AudioSource(RecordingSource):
         index: IndexOption = "auto",
     ) -> None:
         manifest = os.path.abspath(path_text(manifest, "AudioSource(manifest)"))
+        if os.path.isdir(manifest):
+            raise SourceError(
+                "a manifest is a file, and this is a folder",
+                where=manifest,
+                fix="a folder of recordings needs no manifest: SourceDataset(AudioFolderSource(folder, ...), ...)",
+            )
         root = os.path.abspath(path_text(root, "AudioSource(root=)")) if root is not None else os.path.dirname(manifest)
         layout = Layout(manifest, root, audio_field, tag_field, length_field)
         options = AudioOptions.parse(layout, features, targets, sample_rate, channel)

@@ -183,7 +183,7 @@ class HDFWriter(FileWriter):
             raise SourceError(
                 f"a frame of {data_key!r} has the shape {array.shape[1:]}, and before it was {column.frame_shape}",
                 where=where,
-                fix="convert it: a file holds one frame shape for a key",
+                fix="convert it: a file holds one frame shape for a key (images: size=[height, width])",
             )
         if spec.sparse and spec.dim is None and array.dtype.itemsize == 8 and int(array.max(initial=0)) > _MAX_CLASS:
             raise SourceError(

@@ -106,10 +106,11 @@ class RowDecoder:
             raise not_an_object(f"the line is not a JSON object: {error}", where) from error
         for name, value in zip(self.fields, values, strict=True):
             if value is None or value is msgspec.UNSET:
+                there = ", ".join(msgspec.json.decode(line))
                 raise SourceError(
                     f"the field {name!r} is {'null' if value is None else 'missing'}",
                     where=where,
-                    fix="fill it in, or leave the field out: fields=",
+                    fix=f"fill it in, or leave the field out: fields=; this line has {there or 'no fields'}",
                 )
         return values
 

@@ -131,7 +131,9 @@ class SpecLearner:
             ConfigError: There was no array.
         """
         if self.known is None:
-            raise ConfigError(f"there are no {self._what}, and so no dtype and shape", fix="leave out the data key")
+            raise ConfigError(
+                f"there are no {self._what}, and so no dtype and shape", fix="check the path, or leave out the data key"
+            )
         return self.known
 
     def settle(self, spec: DataSpec) -> None:

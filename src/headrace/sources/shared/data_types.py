@@ -18,6 +18,7 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec, takes_for_classes
 
 _OPTIONS = ("shape", "dtype", "dim", "sparse", "sparse_dim", "feature_dim")
+_MISMATCH_FIX = "correct the array, or the specs; only the first axis, time, may differ from sequence to sequence"
 _NUMBER_KINDS = "biufc"
 _FEW = 32  # numbers, of which Python finds the least and the largest in half of NumPy's time
 
@@ -150,7 +151,7 @@ def checked_seq(
         arrays[key] = array = value if is_array else as_array(value, spec, f"{where}, data key {key!r}")
         mismatch = find_mismatch(array, spec)
         if mismatch:
-            raise SourceError(mismatch, where=f"{where}, data key {key!r}", fix="correct the array, or the specs")
+            raise SourceError(mismatch, where=f"{where}, data key {key!r}", fix=_MISMATCH_FIX)
     return arrays
 
 
