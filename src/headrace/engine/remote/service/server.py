@@ -101,8 +101,9 @@ class Service:
             tls.context_of_worker()  # what is wrong is said now
         self._listener = Listener(host, port, secret_of_port(self._secret), tls)
         self._pools: dict[bytes, Pool] = {}
+        self._ending: set[Pool] = set()  # which nobody asks any more
         self._launched: list[Launched] = []
-        self._lock = threading.Lock()  # of both; processes are started while it is held, and nobody is waited for
+        self._lock = threading.Lock()  # of these; processes are started while it is held, and nobody is waited for
         self._is_closing = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         end_with_process(self)
@@ -136,7 +137,7 @@ class Service:
         """End all workers within a few seconds; their trainers take them for dead. Harmless when closed."""
         self._is_closing = True
         with self._lock:
-            pools, self._pools = list(self._pools.values()), {}
+            pools, self._pools = [*self._pools.values(), *self._ending], {}
             launched, self._launched = self._launched, []
         for pool in pools:
             pool.close()
@@ -243,8 +244,12 @@ class Service:
             is_last = pool.leave(asker) == 0
             if is_last and self._pools.get(recipe) is pool:
                 del self._pools[recipe]
+            if is_last:
+                self._ending.add(pool)
         if is_last:
             pool.close()
+            with self._lock:
+                self._ending.discard(pool)
 
 
 def _read_ask(connection: Connection) -> Ask:

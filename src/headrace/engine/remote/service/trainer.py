@@ -139,7 +139,7 @@ class _Launcher(Launcher):
 class _Asked(Launched):
     """A worker that a service was asked for."""
 
-    where = "the shared service was asked for it"
+    where = "asked of the shared service"
 
     def __init__(self, launcher: _Launcher, request: Ask) -> None:
         self._ending: str | None = None
@@ -150,7 +150,7 @@ class _Asked(Launched):
         try:
             launcher.ask(request, self._is_over)
         except ConfigError as error:
-            self._ending = f"could not be had: {error}"
+            self._ending = f"could not be had: {error.what}" + (f" ({error.fix})" if error.fix else "")
 
     def ending(self) -> str | None:
         return self._ending
