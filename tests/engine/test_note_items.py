@@ -189,7 +189,7 @@ STEPS = st.one_of(
 
 
 @pytest.mark.parametrize("make_scope", [_published, _one_by_one, lambda page: WorkerScope(INFO)])
-@given(steps=st.lists(STEPS, max_size=12), numbers=st.lists(st.integers(0, 2**62), min_size=12, max_size=12))
+@given(steps=st.lists(STEPS, max_size=12), numbers=st.lists(st.integers(-(2**64), 2**64), min_size=12, max_size=12))
 def test_what_was_noted_last_is_known_however_it_was_noted(
     make_scope: Callable[[StatusPage], WorkerScope], steps: list[tuple[str, str, int | None]], numbers: list[int]
 ) -> None:

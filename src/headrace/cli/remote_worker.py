@@ -52,13 +52,12 @@ def worker(
     The trainer has a RemoteExecutor(ConnectedWorkers(), port=...), which needs as many of these as it has workers. Both
     sides have to know the same secret.
     """
-    uses_tls = any(option is not None for option in (tls_ca, tls_cert, tls_key, tls_name))
     num_sessions = serve(
         connect,
         take_secret(secret_file),
         wait_seconds=wait,
         return_seconds=return_wait,
         grace_seconds=grace,
-        tls=Tls(ca=tls_ca, cert=tls_cert, key=tls_key, name=tls_name) if uses_tls else None,
+        tls=Tls.if_given(ca=tls_ca, cert=tls_cert, key=tls_key, name=tls_name),
     )
     open_messages().print(f"the trainer is not there any more, after {num_sessions} connections")

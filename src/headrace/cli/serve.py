@@ -52,14 +52,13 @@ def serve(
     if sys.argv[0].endswith("__main__.py") and sys.path[0] == os.getcwd():
         del sys.path[0]  # of `python -m`: modules of this folder are not those that trainings mean
     host, port = split_address(bind, min_port=0)
-    uses_tls = any(option is not None for option in (tls_ca, tls_cert, tls_key, tls_name))
     service = Service(
         host,
         port,
         take_secret(secret_file),
         num_workers=workers,
         max_bytes=parse_bytes(re.sub(r"^([\d.]+)\s*([A-Za-z])", r"\1 \2", max_bytes.strip()), "--max-bytes"),
-        tls=Tls(ca=tls_ca, cert=tls_cert, key=tls_key, name=tls_name) if uses_tls else None,
+        tls=Tls.if_given(ca=tls_ca, cert=tls_cert, key=tls_key, name=tls_name),
     )
     messages = open_messages()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -26,7 +26,6 @@ from headrace.engine import WorkerInfo, empty, note_item, note_number
 from headrace.rng.process import kept_globals, seed_globals
 
 _PURPOSE = "torch batch"
-_MAX_NUMBER = 2**63  # of an item that is told by its number
 
 
 class Draws(NamedTuple):
@@ -154,7 +153,7 @@ def _items_of(dataset: Any, *, is_batched: bool) -> Callable[[MapTask], Any]:
 
 def _read_each(dataset: Any, index: Iterable[Any]) -> Iterator[Any]:
     for key in index:
-        if type(key) is int and abs(key) < _MAX_NUMBER:
+        if type(key) is int:
             note_number("(item {})", key)
         else:
             note_item(f"(item {key})")

@@ -146,12 +146,11 @@ def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
 
 def _note(batch: Any, epoch: int) -> None:
     """Tell which batch is worked on, by a short name, for the error if the worker dies."""
-    if type(batch) is int and 0 <= batch < 2**63:
+    if type(batch) is int:
         note_number("{}", batch, epoch)
         return
-    ids = [batch] if type(batch) is str else [str(batch)] if type(batch) is int else ids_of(batch)
-    name = ids[0] if len(ids) == 1 else f"{ids[0]} .. {ids[-1]} ({len(ids)})" if ids else "empty batch"
-    note_item(name, epoch)
+    ids = [batch] if type(batch) is str else ids_of(batch)
+    note_item(ids[0] if len(ids) == 1 else f"{ids[0]} .. {ids[-1]} ({len(ids)})" if ids else "empty batch", epoch)
 
 
 def _list_text(ids: list[str]) -> str:

@@ -80,10 +80,11 @@ class SubEpochStream:
         self._num_plans += 1
         what = f"the dataset of sub-epoch {plan.specs[0].epoch}"
         shared = Shared(self._num_plans, plan, what)
-        if not self._options.is_inline and may_be_elsewhere(self._options.executor):
-            shared.put_into_tickets()
-        elif not self._options.is_inline and where_runs(self._options.executor) == "process":
-            shared.put_into_memory_file()
+        if not self._options.is_inline:
+            if may_be_elsewhere(self._options.executor):
+                shared.put_into_tickets()
+            elif where_runs(self._options.executor) == "process":
+                shared.put_into_memory_file()
         self._shared = shared
 
     def forget_plan(self) -> None:

@@ -48,6 +48,11 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     name: str | None = None
 
+    @classmethod
+    def if_given(cls, **files: str | None) -> Tls | None:
+        """Return what options of a command say, or None if none of them is given."""
+        return cls(**files) if any(file is not None for file in files.values()) else None
+
     def context_of_trainer(self) -> ssl.SSLContext:
         """Return what a trainer wraps connections with.
 

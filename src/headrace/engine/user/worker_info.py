@@ -40,6 +40,9 @@ class WorkerInfo:
     handed: tuple[int, ...] = ()
 
 
+_MIN_NUMBER, _MAX_NUMBER = -(2**63), 2**63 - 1  # that fit into the word by which they are published
+
+
 @dataclass(frozen=True, slots=True)
 class CurrentItem:
     """Where in the data a worker is: named in errors, in the quarantine file, and when a worker dies.
@@ -164,7 +167,7 @@ class WorkerScope:
 
     def note_number(self, form: str, number: int, epoch: int | None) -> None:
         """Note one item, whose tag is made of a number when it is looked at."""
-        if self.on_number is None:
+        if self.on_number is None or not _MIN_NUMBER <= number <= _MAX_NUMBER:
             self.note(form.format(number), epoch)
             return
         if type(self.noted) is ItemRun:
