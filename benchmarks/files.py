@@ -5,7 +5,10 @@ with one sub-epoch preloaded. Each turn is a process of its own: first a full ep
 with what was written, then one that is read as fast as possible, then one whose reader rests before each change of the
 sub-epoch, as a training does, so that the next one is there. Memory is what all processes of the turn have for
 themselves and their share of the rest (PSS) when the next sub-epoch is there; processes are counted as they are seen at
-each change. RETURNN is left out, with a line that says so, if it is not installed (`pip install headrace[bench]`).
+each change. A last line
+compares it with `MultiProcDataset` on the same files as one epoch: the rate once it is under way, and with the opening
+of each sub-epoch. RETURNN is left out, with a line that says so, if it is not installed (`pip install
+headrace[bench]`).
 """
 
 from __future__ import annotations
@@ -161,6 +164,51 @@ def run_turn(contender: str, buffer_size: int, options: argparse.Namespace) -> d
     return {"contender": contender, "buffer_size": buffer_size, **json.loads(done.stdout.splitlines()[-1])}
 
 
+def compare_with_multi_proc(files: list[str], num_seqs: int, num_epochs: int) -> str:
+    """Return one line: the rate of `DistributeFilesDataset` in parts of that of `MultiProcDataset`, in turns."""
+    from headrace.datasets import DistributeFilesDataset, MultiProcDataset
+
+    options: dict[str, Any] = {"num_workers": 2, "buffer_size": 4096}
+    datasets = (
+        DistributeFilesDataset(
+            files=files, get_sub_epoch_dataset=sub_epoch_dataset, partition_epoch=1, seq_ordering="random", **options
+        ),
+        MultiProcDataset(dataset=sub_epoch_dataset(files), **options),
+    )
+    steady, whole = [], []
+    try:
+        for dataset in datasets:
+            dataset.initialize()
+            read_sub_epoch(dataset, 1, None)
+        for epoch in range(2, num_epochs + 2):
+            ours, theirs = (seconds_of_epoch(dataset, epoch, num_seqs // 2) for dataset in datasets)
+            steady.append(theirs[0] / ours[0])
+            whole.append(theirs[1] / ours[1])
+    finally:
+        for dataset in datasets:
+            dataset.close()
+    return (
+        f"DistributeFilesDataset has {statistics.median(steady):.2f} of the speed of MultiProcDataset under way, and "
+        f"{statistics.median(whole):.2f} with the opening of sub-epochs of {num_seqs:,} sequences"
+    )
+
+
+def seconds_of_epoch(dataset: Any, epoch: int, start: int) -> tuple[float, float]:
+    """Return the seconds from a sequence to the end of an epoch, and those of the whole epoch."""
+    begun = under_way = time.perf_counter()
+    dataset.init_seq_order(epoch=epoch)
+    seq_idx = 0
+    while dataset.is_less_than_num_seqs(seq_idx):
+        if seq_idx == start:
+            under_way = time.perf_counter()
+        dataset.load_seqs(seq_idx, seq_idx + 1)
+        dataset.get_data(seq_idx, "data")
+        dataset.get_data(seq_idx, "classes")
+        seq_idx += 1
+    end = time.perf_counter()
+    return end - under_way, end - begun
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
     head = [
@@ -219,6 +267,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         options.list = str(Path(folder, "files.json"))
         Path(options.list).write_text(json.dumps(write_corpus(Path(folder), options.num_files, options.num_seqs)))
+        files = json.loads(Path(options.list).read_text())
+        against = compare_with_multi_proc(files, options.num_files * options.num_seqs, 3 if options.quick else 9)
         for buffer_size in [options.buffer_size] if options.buffer_size else buffer_sizes:
             for contender in contenders:
                 row = run_turn(contender, buffer_size, options)
@@ -229,6 +279,7 @@ def main() -> None:
         line = compare(rows, buffer_size)
         if line:
             print(f"\n{line}")
+    print(f"\n{against}")
     if options.json:
         options.json.write_text(json.dumps(rows, indent=1))
 

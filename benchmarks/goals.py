@@ -1,4 +1,7 @@
-"""Every goal of this project that is a number, and where it stands: runs the other benchmarks and prints one table.
+"""Every goal of this project that is a number, and where it stands: runs the other benchmarks and prints two tables.
+
+The second one compares how far we are ahead with what docs/reference/benchmarks.md says, and names what has become
+slower by more than a tenth.
 
 Run `python benchmarks/goals.py` on a quiet machine (an hour and more; the peers are installed by
 `pip install headrace[bench]`), `--quick` for the short forms (which say little), `--only house transport` for some of
@@ -20,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from measuring.ahead import PUBLISHED, compared
 from measuring.turn import LIMIT
 from transport import best_of
 
@@ -82,6 +86,16 @@ def transport(kind: str, least: float) -> Goal:
     return Goal("transport", f"items of {kind} a second / best peer that sends single ones", find, least=least)
 
 
+def single_rate(figures: Figures) -> float:
+    """Return our items of 1 KiB a second, one a message."""
+    return rate_of(figures["1KiB"], ours=True, with_groups=False)
+
+
+def group_rate(figures: Figures) -> float:
+    """Return our items of 1 KiB a second, several in a message."""
+    return rate_of(figures["1KiB"], ours=True)
+
+
 def share_written(figures: Figures) -> float:
     """Return our items of 16 MiB a second over those that two processes could write."""
     rows = figures["16MiB"]
@@ -136,6 +150,36 @@ def pipes(case: str, least: float) -> Goal:
     return Goal("pipes", f"DataLoader2, {case} items / torchdata", find, least=least)
 
 
+def remote(kind: str) -> Goal:
+    """Return a goal of bytes a second of remote workers, against plain connections."""
+
+    def find(figures: Figures) -> float:
+        row = figures[kind]
+        return float(row["remote_items_per_second"] / row["plain_items_per_second"])
+
+    return Goal("remote", f"remote workers, items of {kind} / plain TCP", find, least=0.8)
+
+
+def on_ray(kind: str) -> Goal:
+    """Return a goal of items a second of workers on Ray, against the best that goes through Ray's object store."""
+
+    def find(figures: Figures) -> float:
+        rates = {name: rate for name, (rate, _) in figures[kind].items()}
+        return float(rates.pop("RayExecutor") / max(rates.values()))
+
+    return Goal("ray_workers", f"workers on Ray, items of {kind} / Ray's object store", find, least=15)
+
+
+def of_ray_data(corpus: str) -> Goal:
+    """Return a goal of padded batches a second, against Ray Data with batches padded in its workers."""
+
+    def find(figures: Figures) -> float:
+        rates = {name: rate for name, (rate, _) in figures[corpus].items()}
+        return float(rates["Headrace, worker processes"] / rates["Ray Data, map_batches"])
+
+    return Goal("ray_data", f"padded batches of {corpus} / Ray Data, map_batches", find, least=5)
+
+
 GOALS = [
     in_house("source files", most=330),
     in_house("code lines", most=44_000),
@@ -150,6 +194,8 @@ GOALS = [
     in_house("ticket of 64 KiB", what="calls", most=12),
     in_house("ticket of 64 KiB", what="files", most=6),
     in_house("ticket of 1 KiB", what="calls of each", most=2),
+    Goal("transport", "items of 1KiB a second, one a message", single_rate, least=100_000),
+    Goal("transport", "items of 1KiB a second, in groups", group_rate, least=2_000_000),
     transport("1KiB", 60),
     transport("64KiB", 30),
     transport("1MiB", 12),
@@ -180,6 +226,25 @@ GOALS = [
     Goal("order", "permute, us an index", lambda figures: max(figures["permute_us"].values()), most=0.2),
     lhotse("1 KiB, numpy", 40),
     lhotse("64 KiB, numpy", 20),
+    remote("1MiB"),
+    remote("16MiB"),
+    Goal(
+        "remote",
+        "items of 1KiB: processor time of the trainer, us",
+        lambda figures: 1e6 * figures["1KiB"]["remote_trainer_seconds"],
+        most=20,
+    ),
+    on_ray("1KiB"),
+    on_ray("64KiB"),
+    of_ray_data("speech"),
+    of_ray_data("words"),
+    Goal("ray_workers", "first item on a cluster that runs, s", lambda figures: figures["first item"], most=2),
+    Goal(
+        "ray_workers",
+        "longest wait after a node was killed, s",
+        lambda figures: figures["wait after a node was killed"],
+        most=2,
+    ),
     pipes("1 KiB", 100),
     pipes("1 MiB", 10),
     Goal(
@@ -240,7 +305,7 @@ def report(goals: Iterable[Goal], found: dict[str, Figures]) -> str:
 
 def main() -> None:
     """Measure, and print the table."""
-    names = list(dict.fromkeys(goal.benchmark for goal in GOALS))
+    names = list(dict.fromkeys([*(goal.benchmark for goal in GOALS), *PUBLISHED]))
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="+", choices=names, default=names, help="these benchmarks")
     parser.add_argument("--quick", action="store_true", help="the short forms of all benchmarks")
@@ -251,6 +316,10 @@ def main() -> None:
         figures.mkdir(parents=True, exist_ok=True)
         found = measured(options.only, figures, quick=options.quick)
     print(report([goal for goal in GOALS if goal.benchmark in options.only], found))
+    print("\n| benchmark | ours / best peer | published | now | change | |\n|---|---|---|---|---|---|")
+    for name in PUBLISHED:
+        if name in options.only:
+            print(*compared(name, found.get(name)), sep="\n")
     print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
 
 

@@ -5,7 +5,7 @@ Run `python benchmarks/ray_workers.py` (`--quick` for a short look, `--json PATH
 itself there are actors that return an array a call, with as many calls under way as our workers have tickets, taken
 in order; and a streaming generator for each actor. Turns are interleaved, and the median is shown. "processor us" is
 what the trainer's process used for an item. Also shown: how long the first item takes, on a cluster that runs, and
-how long the consumer waits when an actor is killed.
+how long the consumer waits when an actor is killed, or a node of another cluster, of three nodes with a worker each.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Filler:
             number += 1
 
 
-def of_ours(num_bytes: int, seconds: float) -> tuple[float, float]:
+def of_ours(num_bytes: int, seconds: float) -> tuple[float, float, float]:
     tickets = max(2, min(1000, AHEAD_BYTES // num_bytes))
     options = EngineOptions(tickets_per_worker=None if num_bytes <= 1 << 16 else tickets)
     executor = hr.RayExecutor(num_cpus=0.1)
@@ -61,7 +61,7 @@ def of_ours(num_bytes: int, seconds: float) -> tuple[float, float]:
         return measure(next_item, seconds)
 
 
-def of_calls(num_bytes: int, seconds: float) -> tuple[float, float]:
+def of_calls(num_bytes: int, seconds: float) -> tuple[float, float, float]:
     actors = [Filler.remote() for _ in range(NUM_WORKERS)]
     numbers = iter(range(1 << 60))
     ahead = max(2, min(_AHEAD_CALLS, AHEAD_BYTES // num_bytes))
@@ -79,7 +79,7 @@ def of_calls(num_bytes: int, seconds: float) -> tuple[float, float]:
     return result
 
 
-def of_generators(num_bytes: int, seconds: float) -> tuple[float, float]:
+def of_generators(num_bytes: int, seconds: float) -> tuple[float, float, float]:
     actors = [Filler.remote() for _ in range(NUM_WORKERS)]
     ahead = max(2, min(_AHEAD_CALLS, AHEAD_BYTES // num_bytes))
     options = {"num_returns": "streaming", "_generator_backpressure_num_objects": ahead}
@@ -115,11 +115,39 @@ def stall_after_kill() -> float:
         run = engine.run(iter(int, 1))
         _, agent = next(run).value
         os.kill(agent, signal.SIGKILL)
-        worst, until = 0.0, time.perf_counter() + 6
-        while (start := time.perf_counter()) < until:
-            next(run)
-            worst = max(worst, time.perf_counter() - start)
-        return worst
+        return _longest_wait(run, 6.0)
+
+
+def stall_after_node_kill(rounds: int) -> list[float]:
+    """Return the longest wait for an item after a node was killed, of three that have a worker each, for each round."""
+    from ray.cluster_utils import Cluster
+
+    options = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args={**options, "num_cpus": 0})
+    nodes = [cluster.add_node(**options) for _ in range(NUM_WORKERS + 1)]
+    ray.init(address=cluster.address, log_to_driver=False)
+    stalls = []
+    for _ in range(rounds):
+        executor = hr.RayExecutor(num_cpus=0.3, scheduling_strategy="SPREAD")
+        with Engine(Job(_pids), num_workers=NUM_WORKERS + 1, executor=executor) as engine:
+            run = engine.run(iter(int, 1))
+            seen: set[int] = set()
+            while len(seen) <= NUM_WORKERS:
+                seen.add(next(run).value[1])
+            nodes.pop().kill_raylet()
+            stalls.append(_longest_wait(run, 10.0))
+        nodes.append(cluster.add_node(**options))
+    ray.shutdown()
+    cluster.shutdown()
+    return stalls
+
+
+def _longest_wait(run: Iterator[Any], seconds: float) -> float:
+    worst, until = 0.0, time.perf_counter() + seconds
+    while (start := time.perf_counter()) < until:
+        next(run)
+        worst = max(worst, time.perf_counter() - start)
+    return worst
 
 
 WAYS = {"RayExecutor": of_ours, "calls of actors": of_calls, "streaming generators": of_generators}
@@ -148,11 +176,13 @@ def main() -> None:
         print(f"{size:8}" + "".join(f"{rate:>22,.0f}/s{1e6 * cpu:>14.1f}" for rate, cpu in medians.values()))
     figures["first item"] = statistics.median(first_item() for _ in range(rounds))
     figures["wait after a kill"] = statistics.median(stall_after_kill() for _ in range(rounds))
+    ray.shutdown()
+    figures["wait after a node was killed"] = statistics.median(stall_after_node_kill(rounds))
     print(
         f"first item {figures['first item']:.1f} s, longest wait after an actor was killed "
-        f"{figures['wait after a kill']:.1f} s"
+        f"{figures['wait after a kill']:.1f} s, after a node was killed "
+        f"{figures['wait after a node was killed']:.1f} s"
     )
-    ray.shutdown()
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures))
 

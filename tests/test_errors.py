@@ -1,9 +1,11 @@
 """What all rooms share: errors, and checks of what users give."""
 
+import pickle
+
 import numpy as np
 import pytest
 
-from headrace.errors import ConfigError, check_count
+from headrace.errors import ConfigError, StalledError, WorkerDiedError, check_count
 
 
 @pytest.mark.parametrize("value", [3, np.int8(3), np.uint64(3)])
@@ -33,3 +35,11 @@ def test_an_integer_out_of_bounds_is_refused(value, bounds, text):
         check_count("n", value, **bounds)
     for legal in (bounds.get("minimum", 0), bounds.get("maximum", 2**70)):
         assert check_count("n", legal, **bounds) == legal
+
+
+@pytest.mark.parametrize("kind", [StalledError, WorkerDiedError])
+def test_what_torch_raises_as_a_runtime_error_is_one(kind):
+    with pytest.raises(RuntimeError) as caught:
+        raise pickle.loads(pickle.dumps(kind("worker 3 has ended", where="ticket 1", fix="see its log")))
+    assert type(caught.value) is kind
+    assert str(caught.value) == "worker 3 has ended\n  where: ticket 1\n  fix: see its log"

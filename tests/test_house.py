@@ -10,7 +10,7 @@ from structure import SourceTree
 ROOT = Path(__file__).parents[1]
 TREE = SourceTree(ROOT / "src" / "headrace")
 ROOMS = ["", *sorted(path.parent.name for path in TREE.root.glob("*/__init__.py"))]
-PAGE = (ROOT / "ARCHITECTURE.md").read_text()
+PAGES = [ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs" / "inside").glob("*.md"))]
 
 
 def show(offenders):
@@ -28,7 +28,10 @@ def test_no_files_import_each_other_in_a_circle_not_even_for_types():
 
 
 def test_a_dataset_is_asked_and_its_class_is_not():
-    checks = TREE.class_checks(("headrace.loading", "headrace.cli", "headrace.adapters"), "Dataset")
+    rooms = ("headrace.loading", "headrace.cli", "headrace.adapters", "headrace.datasets")
+    checks = TREE.class_checks(rooms, "Dataset")
+    known = ("headrace.datasets.distribute.worker", "headrace.datasets.files.mapped", "headrace.datasets.wrap.runs")
+    checks = [check for check in checks if not check.startswith(tuple(f"{name}:" for name in known))]
     assert not checks, show(checks)
 
 
@@ -48,9 +51,10 @@ def test_docstrings_name_files_that_exist(room):
     assert not missing, show(missing)
 
 
-def test_the_page_about_the_architecture_names_files_that_exist():
-    names = re.findall(r"`((?:\w+/)+(?:\w+\.pyi?)?|\w+\.py)`", PAGE)
-    assert len(names) > 30
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_pages_about_the_inside_name_files_that_exist(page):
+    names = re.findall(r"`((?:\w+/)+(?:\w+\.pyi?)?|\w+\.py)`", page.read_text())
+    assert names or page.name == "decisions.md"
     missing = [name for name in names if not ((TREE.root / name).exists() or (ROOT / name).exists())]
     assert not missing, show(missing)
 

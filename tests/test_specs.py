@@ -1,4 +1,4 @@
-"""`DataSpec`: what may be said of a data key, also by a file that was damaged."""
+"""`DataSpec`: what may be said of a data key, also by a file that was damaged; and which tensors are plain numbers."""
 
 import json
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
-from headrace.specs import DataSpec
+from headrace.specs import DataSpec, is_plain_tensor
 
 _SIZES = st.none() | st.integers(0, 2**62)
 _SPECS = st.builds(
@@ -53,3 +53,21 @@ def test_what_is_no_spec_at_all_is_refused(value):
 def test_dtypes_that_bytes_of_a_file_cannot_be_are_refused(dtype):
     with pytest.raises(ConfigError):
         DataSpec.from_json({**DataSpec("float32").to_json(), "dtype": dtype})
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_plain_tensor_is_of_exactly_the_class_and_nothing_else_than_numbers_in_memory():
+    torch = pytest.importorskip("torch")
+    numbers = torch.arange(6.0)
+    assert is_plain_tensor(numbers)
+    assert is_plain_tensor(numbers.reshape(2, 3).T)
+    assert is_plain_tensor(numbers.to(torch.bfloat16))
+    others = [
+        numbers.numpy(),
+        torch.nn.Parameter(numbers, requires_grad=False),
+        numbers.clone().requires_grad_(),
+        numbers.to_sparse(),
+        numbers.to("meta"),
+        torch.nested.nested_tensor([numbers, numbers[:2]]),
+    ]
+    assert not any(map(is_plain_tensor, others))

@@ -45,25 +45,30 @@ class Case:
     ahead: int = 8
 
 
-CASES = {
-    f"{name} x {batch_size}": Case("array", batch_size, num_bytes, ahead)
-    for name, num_bytes, batch_size, ahead in (
-        ("1KiB", KIB, 1, 32),
-        ("1KiB", KIB, 32, 16),
-        ("1KiB", KIB, 1024, 8),
-        ("64KiB", 64 * KIB, 1, 32),
-        ("64KiB", 64 * KIB, 32, 8),
-        ("64KiB", 64 * KIB, 1024, 2),
-        ("1MiB", MIB, 1, 16),
-        ("1MiB", MIB, 32, 2),
-        ("16MiB", 16 * MIB, 1, 2),
-    )
-} | {
-    "image, label x 64": Case("tuple", 64),
-    "dict x 64": Case("dict", 64),
-    "text x 64": Case("text", 64),
-    "expensive x 1": Case("expensive", 1, 24),
-}
+CASES = (
+    {
+        f"{name} x {batch_size}": Case("array", batch_size, num_bytes, ahead)
+        for name, num_bytes, batch_size, ahead in (
+            ("1KiB", KIB, 1, 32),
+            ("1KiB", KIB, 32, 16),
+            ("1KiB", KIB, 1024, 8),
+            ("64KiB", 64 * KIB, 1, 32),
+            ("64KiB", 64 * KIB, 32, 8),
+            ("64KiB", 64 * KIB, 1024, 2),
+            ("1MiB", MIB, 1, 16),
+            ("1MiB", MIB, 32, 2),
+            ("16MiB", 16 * MIB, 1, 2),
+        )
+    }
+    | {
+        f"{name} x {batch_size}": Case(kind, batch_size, ahead=ahead)
+        for name, kind in (("image, label", "tuple"), ("dict", "dict"), ("text", "text"))
+        for batch_size, ahead in ((1, 32), (32, 16), (64, 8), (1024, 2))
+    }
+    | {
+        "expensive x 1": Case("expensive", 1, 24),
+    }
+)
 EXPENSIVE = "expensive x 1"
 
 

@@ -1,19 +1,24 @@
 """Pages of the reference, one for each room or part of it, made from the `__all__` of the sources: a hook of MkDocs.
 
 Names are found by reading the sources, not by importing them, so that no optional package is needed. A name comes once,
-below the room that exports it, with links to the pages that explain it. The build fails if a page is too large, or if
-a name has no entry.
+below the room that exports it, with an example, of its docstring or of a page, and links to the pages that explain it
+(`page_examples.py`). What only other rooms use is left out (`internal_names.py`). The build fails if a page is too
+large, or if a name has no entry.
 """
 
 from __future__ import annotations
 
 import ast
 import re
+import textwrap
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from internal_names import INTERNAL_NAMES
+from page_examples import find_examples, find_methods, read_notebook
 
 _ROOT = Path(__file__).parents[2]
 _FOLDER = "reference/api"
@@ -28,16 +33,24 @@ _DIVIDED: dict[str, dict[str, tuple[str, ...] | None]] = {
     },
     "datasets": {
         "Dataset": ("base",),
-        "Datasets of files": ("files",),
+        "Datasets of files": (
+            "files.audio",
+            "files.hdf",
+            "files.hugging_face",
+            "files.lm",
+            "files.ogg_zip",
+            "files.source",
+        ),
+        "Datasets in memory": ("files",),
         "Datasets made of others": ("join", "distribute"),
         "Datasets that change others": ("wrap",),
+        "Batches of the epoch API": ("returnn",),
         "Epoch API and configs": None,
     },
     "engine": {
         "Engine": ("engine", "options", "report", "run", "user"),
         "Executors and events": None,
     },
-    "files": {"Lists and plans of files": ("lists", "plan"), "headrace.files": None},
     "pipes.iter": {
         "Pipes for files": ("ops.files", "ops.sources", "core"),
         "Pipes that map and batch": (
@@ -48,12 +61,16 @@ _DIVIDED: dict[str, dict[str, tuple[str, ...] | None]] = {
             "ops.map_batches",
             "ops.collate",
         ),
-        "Pipes that branch and order": None,
+        "Pipes that branch and join": ("ops.branches",),
+        "Pipes that order, count and cache": None,
     },
     "sources": {
-        "Sources": ("base", "registry", "mapped", "memory", "formats", "shared"),
-        "Sources of arrays and audio": ("arrays", "audio", "hdf", "ogg_zip", "cuts", "..features"),
-        "Sources of text and tables": None,
+        "Sources": ("base", "registry", "mapped", "memory"),
+        "Formats of your own": ("formats", "shared"),
+        "Sources of arrays": ("arrays", "hdf", "tar"),
+        "Sources of recordings": ("audio", "cuts", "ogg_zip"),
+        "Sources of tables": ("tables",),
+        "Sources of text and images": None,
     },
 }
 _FIRST = ("loading", "batching", "datasets", "sources", "torch")  # what most readers look for
@@ -65,6 +82,34 @@ _TITLES = {
     "torch": "headrace.torch",
     "pipes.map": "Map-style pipes",
 }
+# The page that explains the names of a room, for those that no page uses: the first that fits.
+_GUIDES = (
+    ("adapters.lhotse", "reference/lhotse.md"),
+    ("adapters.ray_data", "how-to/tables.md"),
+    ("adapters", "reference/trainers.md"),
+    ("batching", "reference/batching.md"),
+    ("cli", "reference/cli.md"),
+    ("dataloader2", "reference/pipes.md"),
+    ("datasets", "reference/datasets.md"),
+    ("engine.remote.service", "how-to/shared-service.md"),
+    ("engine.remote", "how-to/remote-workers.md"),
+    ("engine", "reference/workers.md"),
+    ("errors", "how-to/symptoms.md"),
+    ("features", "how-to/folders.md"),
+    ("files", "how-to/files.md"),
+    ("index", "how-to/see-what-is-there.md"),
+    ("loading", "reference/loader.md"),
+    ("order", "reference/orderings.md"),
+    ("pipes", "reference/pipes.md"),
+    ("ranks", "concepts/plan.md"),
+    ("rng", "concepts/randomness.md"),
+    ("show", "how-to/see-what-is-there.md"),
+    ("sources", "how-to/choosing.md"),
+    ("specs", "how-to/adding-a-format.md"),
+    ("testing", "how-to/adding-a-format.md"),
+    ("torch", "how-to/torch.md"),
+    ("vocabularies", "how-to/text.md"),
+)
 
 
 @dataclass(frozen=True)
@@ -88,8 +133,9 @@ def plan_pages(package: Path = _ROOT / "src/headrace") -> list[Page]:
     seen: set[tuple[str, str]] = set()
     for module, file in _list_public_modules(package):
         exported = _exported_names(file)
-        new = {name: home for name, home in exported.items() if (name, _final_home(module, home)) not in seen}
-        seen |= {(name, _final_home(module, home)) for name, home in exported.items()}
+        shown = {name: home for name, home in exported.items() if name not in INTERNAL_NAMES.get(module, ())}
+        new = {name: home for name, home in shown.items() if (name, _final_home(module, home)) not in seen}
+        seen |= {(name, _final_home(module, home)) for name, home in shown.items()}
         for title, names in _divide(module, new):
             path = f"{_FOLDER}/{re.sub(r'[^a-z0-9]+', '-', (title or module).lower()).strip('-')}.md"
             pages.append(Page(path, title, tuple(f"headrace.{module}.{name}" for name in names)))
@@ -174,17 +220,86 @@ def _is_below(home: str, room: str, modules: tuple[str, ...]) -> bool:
     return any(f"{home}.".startswith(f"{room}.{module}.") for module in modules)
 
 
+# --- examples and links ---
+
+
+def add_to_entries(written: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+    """Return what the entry of each name gets, in the form of a docstring: an example, and links to pages.
+
+    Args:
+        written: Path -> Markdown, of the pages that are written by hand.
+        names: In full.
+    """
+    names = list(names)
+    titles = {path: _title_of(path, text) for path, text in written.items()}
+    examples = find_examples(names, written)
+    methods = find_methods()
+    added = {}
+    for name in names:
+        short = name.rpartition(".")[2]
+        parts = []
+        if name.startswith("headrace.pipes.") and short in methods:
+            parts.append(f"Of any pipe it is a method: `pipe.{methods[short]}(...)`.")
+        if name in examples:
+            found = examples[name]
+            code = textwrap.indent(f"```python\n{found.code}\n```", "    ")
+            parts.append(f"Example: Example, from [{titles[found.path]}]({_url_of(found.path)})\n{code}")
+        guides = _find_guides(short, written.items()) or [_guide_of(name)]
+        links = ", ".join(f"[{titles[path]}]({_url_of(path)})" for path in guides)
+        added[name] = "\n\n".join([*parts, f"*Read more:* {links}"])
+    return added
+
+
+def read_pages(folder: Path = _ROOT / "docs") -> dict[str, str]:
+    """Return path -> Markdown of all pages that are written by hand; of notebooks the code."""
+    pages = {file.relative_to(folder).as_posix(): file.read_text() for file in sorted(folder.rglob("*.md"))}
+    for file in sorted(folder.glob("notebooks/*.ipynb")):
+        pages[f"notebooks/{file.stem}.md"] = read_notebook(file)
+    return pages
+
+
+def _title_of(path: str, text: str) -> str:
+    title = re.search(r"^# (.+)$", text, re.MULTILINE)
+    return f"the notebook {Path(path).stem}" if path.startswith("notebooks/") or not title else title.group(1)
+
+
+def _url_of(path: str) -> str:
+    """Return the address of a page, as seen from an entry."""
+    return f"../../../{path.removesuffix('.md').removesuffix('index')}/".replace("//", "/")
+
+
+def _guide_of(name: str) -> str:
+    room = name.removeprefix("headrace.")
+    return next(path for start, path in _GUIDES if f"{room}.".startswith(f"{start}."))
+
+
+def _find_guides(name: str, written: Iterable[tuple[str, str]]) -> list[str]:
+    """Return the pages that speak of a name most often."""
+    found = []
+    for path, text in written:
+        count = len(re.findall(rf"\b{re.escape(name)}\(|`(?:hr\.)?{re.escape(name)}[`(]", text))
+        if count and path != "index.md" and not path.startswith((_FOLDER, "notebooks/")):
+            found.append((-count, path))
+    return [path for _, path in sorted(found)[:_MAX_GUIDES]]
+
+
 # --- what MkDocs calls ---
 
 
 def on_config(config: Any) -> Any:
-    """Put the pages below "Reference" of the navigation."""
+    """Put the pages below "Reference" of the navigation, and examples and links into the entries."""
     for part in config.nav:
         if "Reference" in part:
             part["Reference"].append(
                 {"All names": [f"{_FOLDER}.md", *({page.title: page.path} for page in plan_pages())]}
             )
+    added = add_to_entries(read_pages(), (name for page in plan_pages() for name in page.names))
+    options = config.plugins["mkdocstrings"].config.handlers["python"]["options"]
+    options["extensions"] = [{"docs/hooks/add_examples.py": {"texts": added}}]
     return config
+
+
+on_config.mkdocs_priority = 50  # before mkdocstrings reads its options; as `mkdocs.plugins.event_priority` sets it
 
 
 def on_post_page(output: str, **_: Any) -> str:
@@ -197,9 +312,8 @@ def on_files(files: Any, config: Any) -> Any:
     """Add the pages, which are nowhere on disk."""
     from mkdocs.structure.files import File
 
-    written = {file.src_uri: file.content_string for file in files.documentation_pages() if file.src_uri != "index.md"}
     for page in plan_pages():
-        files.append(File.generated(config, page.path, content=_text_of(page, written)))
+        files.append(File.generated(config, page.path, content=_text_of(page)))
     return files
 
 
@@ -231,25 +345,10 @@ def on_post_build(config: Any) -> None:
         raise PluginError(f"names without an entry: {missing}; pages above {_MAX_PAGE_BYTES:,} bytes: {large}")
 
 
-def _text_of(page: Page, written: dict[str, str]) -> str:
+def _text_of(page: Page) -> str:
     """Return the Markdown of a page."""
     blocks = [f"# {page.title}\n"]
     for name in page.names:
         inherited = "\n    options:\n      inherited_members: true" if name == "headrace.datasets.Dataset" else ""
-        guides = _find_guides(name.rpartition(".")[2], written.items())
-        links = ", ".join(f"[{title}](../../{path})" for path, title in guides)
         blocks.append(f"::: {name}{inherited}\n")
-        if links:
-            blocks.append(f"*Used in:* {links}\n")
     return "\n".join(blocks)
-
-
-def _find_guides(name: str, written: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return path and title of the pages that speak of a name most often."""
-    found = []
-    for path, text in written:
-        count = len(re.findall(rf"\b{re.escape(name)}\(|`(?:hr\.)?{re.escape(name)}[`(]", text))
-        if count and not path.startswith(_FOLDER):
-            title = re.search(r"^# (.+)$", text, re.MULTILINE)
-            found.append((-count, path, title.group(1) if title else path))
-    return [(path, title) for _, path, title in sorted(found)[:_MAX_GUIDES]]

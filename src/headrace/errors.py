@@ -20,6 +20,14 @@ class HeadraceError(Exception):
         what: What happened, as a sentence without a final full stop.
         where: Where it happened: a file, a tag, an epoch, a worker.
         fix: What the user can do about it.
+
+    Examples:
+        >>> import headrace as hr
+        >>> try:
+        ...     hr.FixedCount(0)
+        ... except hr.HeadraceError as error:
+        ...     print(error.what)
+        FixedCount: num_seqs must be in 1..2147483647, got 0
     """
 
     def __init__(self, what: str, *, where: str | None = None, fix: str | None = None) -> None:
@@ -55,35 +63,129 @@ class SourceError(HeadraceError):
 
 
 class TransformError(HeadraceError):
-    """A user function returned something that cannot be used."""
+    """A user function returned something that cannot be used.
+
+    Examples:
+        >>> import headrace as hr
+        >>> seqs = [{"data": [1.0, 2.0]}]
+        >>> with hr.DataLoader(seqs, batch_size=1, transform=lambda seq: "text") as loader:
+        ...     try:
+        ...         next(iter(loader))
+        ...     except hr.TransformError as error:
+        ...         print(error.what)
+        a transform returns a mapping data key -> array, got str
+    """
 
 
 class CacheError(HeadraceError):
-    """A cache on disk or in memory cannot do what was asked."""
+    """A cache on disk or in memory cannot do what was asked.
+
+    Examples:
+        >>> import headrace as hr
+        >>> try:
+        ...     hr.FileCache(cache_directory="/dev/null/cache")
+        ... except hr.CacheError as error:
+        ...     print(error.what)
+        the cache folder cannot be made: Not a directory
+    """
 
 
 class ResumeError(HeadraceError):
-    """A saved state does not belong to this loader, or comes too late."""
+    """A saved state does not belong to this loader, or comes too late.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader(range(4), batch_size=2, seed=1) as loader:
+        ...     state = loader.state_dict()
+        >>> with hr.DataLoader(range(4), batch_size=2, seed=2) as loader:
+        ...     try:
+        ...         loader.load_state_dict(state)
+        ...     except hr.ResumeError as error:
+        ...         print(error.what.partition(":")[0])
+        the state was saved with another seed
+    """
 
 
-class WorkerDiedError(HeadraceError):
-    """A worker ended before its work was done, and may not be restarted."""
+class WorkerDiedError(HeadraceError, RuntimeError):  # as torch's DataLoader raises
+    """A worker ended before its work was done, and may not be restarted.
+
+    Attributes:
+        ticket: What it was at, where that is known; not pickled.
+        item_number: Which item of the ticket, where that is known; not pickled.
+
+    Examples:
+        >>> import os
+        >>> import headrace as hr
+        >>> from headrace.engine import Raising
+        >>> def die(seq):
+        ...     os._exit(7)
+        >>> options = hr.EngineOptions(on_death=Raising())
+        >>> seqs = [{"data": [1.0, 2.0]}]
+        >>> with hr.DataLoader(seqs, batch_size=1, transform=die, num_workers=1, engine_options=options) as loader:
+        ...     try:
+        ...         next(iter(loader))
+        ...     except hr.WorkerDiedError as error:
+        ...         print(error.what)
+        worker 0 ended with exit code 7
+    """
+
+    ticket: int | None = None
+    item_number: int | None = None
 
 
-class StalledError(HeadraceError):
-    """A worker has shown no sign of life for too long."""
+class StalledError(HeadraceError, RuntimeError):  # as torch's DataLoader raises
+    """A worker has shown no sign of life for too long.
+
+    Attributes:
+        seconds: For how long the consumer waited for it, where that is known; not pickled.
+
+    Examples:
+        >>> import headrace as hr
+        >>> from headrace.engine import Raising
+        >>> options = hr.EngineOptions(stall_seconds=600, on_stall=Raising())  # raises it, in place of a new worker
+    """
+
+    seconds: float | None = None
 
 
 class InternalError(HeadraceError):
-    """An invariant of Headrace itself is broken: please report it."""
+    """An invariant of Headrace itself is broken: please report it.
+
+    Examples:
+        >>> import headrace as hr
+        >>> print(hr.InternalError("batch 7 came twice", where="epoch 1", fix="please report it"))
+        batch 7 came twice
+          where: epoch 1
+          fix: please report it
+    """
 
 
 class NotCarriedOverError(HeadraceError, ImportError):
-    """A class of another library that has no counterpart here; the fix names what to use instead."""
+    """A class of another library that has no counterpart here; the fix names what to use instead.
+
+    Examples:
+        >>> from headrace.errors import NotCarriedOverError
+        >>> from headrace.pipes import iter as pipes
+        >>> try:
+        ...     pipes.TFRecordLoader
+        ... except NotCarriedOverError as error:
+        ...     print(error.what)
+        torchdata's TFRecordLoader is not part of headrace.pipes.iter
+    """
 
 
 class OptionalNotImplementedError(HeadraceError, NotImplementedError):
-    """This dataset does not offer this optional method."""
+    """This dataset does not offer this optional method.
+
+    Examples:
+        >>> import headrace as hr
+        >>> dataset = hr.AnythingDataset(data_keys={"data": {"shape": (None, 2)}})  # has every tag
+        >>> try:
+        ...     dataset.get_all_tags()
+        ... except hr.OptionalNotImplementedError as error:
+        ...     print(error.what)
+        AnythingDataset does not offer get_all_tags
+    """
 
 
 def takes_note(error: BaseException, note: str) -> bool:

@@ -41,6 +41,11 @@ class Ranks:
 
     Raises:
         ConfigError: `rank` is not in 0..world_size - 1.
+
+    Examples:
+        >>> import headrace as hr
+        >>> hr.Ranks(rank=1, world_size=4, source="arguments").world_size
+        4
     """
 
     rank: int
@@ -84,6 +89,11 @@ def find_ranks(rank: int | None = None, world_size: int | None = None) -> Ranks:
 
     Raises:
         ConfigError: Only one of the two numbers is given or set, or they do not fit together; both are named.
+
+    Examples:
+        >>> import headrace as hr
+        >>> hr.find_ranks(rank=1, world_size=4)
+        Ranks(rank=1, world_size=4, source='arguments')
     """
     if rank is not None or world_size is not None:
         if rank is None or world_size is None:
@@ -155,6 +165,13 @@ def ranks_of_mesh(mesh: Any) -> Ranks:
 
     Raises:
         ConfigError: It is no such mesh, this process is not in it, or it does not say which dimensions divide the data.
+
+    Examples:
+        >>> import headrace as hr
+        >>> from headrace.ranks import ranks_of_mesh
+        >>> def open_loader(corpus, mesh):  # a DeviceMesh of torch
+        ...     ranks = ranks_of_mesh(mesh)
+        ...     return hr.DataLoader(corpus, batch_size=32, rank=ranks.rank, world_size=ranks.world_size)
     """
     try:
         names = None if mesh.mesh_dim_names is None else tuple(mesh.mesh_dim_names)

@@ -1,12 +1,13 @@
-"""What one data key holds: dtype, shape of a frame, sparse or dense.
+"""What one data key holds: dtype, shape of a frame, sparse or dense; and which torch tensors hold plain numbers.
 
-This module knows no dataset and no file. Start with `DataSpec`.
+This module knows no dataset and no file, and imports no torch. Start with `DataSpec`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,8 @@ class DataSpec:
         sparse: Whether values are class indices.
         dim: Number of classes if sparse, else the size of the last axis (1 for scalars per frame).
         has_time: Whether the first axis of an array of this key is time.
+        is_text: Whether the arrays are the bytes of texts for which no encoding was asked, such as ids: their lengths
+            count for a budget only where nothing else has a length. Layouts that differ in it alone are equal.
     """
 
     dtype: str
@@ -37,6 +40,7 @@ class DataSpec:
     sparse: bool = False
     dim: int | None = None
     has_time: bool = True
+    is_text: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse a dtype that NumPy does not know."""
@@ -64,6 +68,7 @@ class DataSpec:
             "sparse": self.sparse,
             "dim": self.dim,
             "has_time": self.has_time,
+            **({"is_text": True} if self.is_text else {}),
         }
 
     @classmethod
@@ -76,14 +81,14 @@ class DataSpec:
         """
         try:
             dtype, shape, dim = data["dtype"], data["shape"], data["dim"]
-            sparse, has_time = data["sparse"], data["has_time"]
-        except (KeyError, TypeError, IndexError) as error:
+            sparse, has_time, is_text = data["sparse"], data["has_time"], data.get("is_text", False)
+        except (KeyError, TypeError, IndexError, AttributeError) as error:
             raise ConfigError(f"this is not the layout of a data key: {_short(data)}", fix=_WRITE_AGAIN) from error
-        is_spec = isinstance(dtype, str) and isinstance(sparse, bool) and isinstance(has_time, bool)
+        is_spec = isinstance(dtype, str) and all(isinstance(flag, bool) for flag in (sparse, has_time, is_text))
         is_spec = is_spec and (dim is None or _is_size(dim)) and isinstance(shape, list | tuple)
         if not is_spec or len(shape) >= _MAX_AXES or not all(size is None or _is_size(size) for size in shape):
             raise ConfigError(f"this is not the layout of a data key: {_short(data)}", fix=_WRITE_AGAIN)
-        spec = cls(dtype, tuple(shape), sparse, dim, has_time)
+        spec = cls(dtype, tuple(shape), sparse, dim, has_time, is_text)
         stored = np.dtype(dtype)
         if stored.kind not in _NUMBER_KINDS or not stored.isnative:
             raise ConfigError(f"the dtype {dtype!r} is not numeric in native byte order", fix=_WRITE_AGAIN)
@@ -125,3 +130,18 @@ def _is_size(value: object) -> bool:
 def _short(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def is_plain_tensor(value: Any) -> bool:
+    """Tell whether a value is exactly a `torch.Tensor` of numbers in this process's memory, and no part of a gradient.
+
+    It may still be a lazy conjugate or negative, or carry attributes.
+    """
+    torch: Any = sys.modules.get("torch")
+    return bool(
+        torch is not None
+        and type(value) is torch.Tensor
+        and value.layout is torch.strided
+        and value.device.type == "cpu"
+        and not (value.is_nested or value.is_quantized or value.requires_grad)
+    )

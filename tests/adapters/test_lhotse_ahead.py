@@ -3,11 +3,14 @@
 import itertools
 import os
 import threading
+import weakref
 
+import numpy as np
 import pytest
 
 from headrace import LhotseDataLoader
-from headrace.adapters.lhotse.draws import MAX_AHEAD_BYTES, Ahead, Drawing
+from headrace.adapters.lhotse.ahead import MAX_AHEAD_BYTES, Ahead
+from headrace.adapters.lhotse.draws import Drawing
 from headrace.adapters.lhotse.sampler import SamplerSide
 from servers.leaks import nothing_left
 
@@ -31,6 +34,11 @@ class Heavy:
             self.drawn += 1
             self.threads.add(threading.current_thread().name)
             yield [number, self.content]
+
+
+class Arrays:
+    def __getitem__(self, batch):
+        return np.full(4, batch)
 
 
 class Lengths:
@@ -72,3 +80,51 @@ def test_the_thread_hears_in_time_what_was_taken(sizes):
             break
     assert found == list(range(num))
     assert ahead.close(seconds=60.0)
+
+
+def test_a_batch_is_there_as_soon_as_it_is_drawn():
+    may_go_on = threading.Semaphore(0)
+
+    def hesitant():
+        for number in range(50):
+            yield number
+            assert may_go_on.acquire(timeout=60.0)  # the next one is not drawn before this one was taken
+
+    drawing = Drawing(SamplerSide(range(50)), hesitant(), packs=True)
+    ahead = Ahead(drawing, drawing.draw(), 100, 60.0, "hesitant")
+    for number in range(50):
+        assert [one.content for one in ahead.take(64)] == [number]
+        may_go_on.release()
+    assert ahead.take(64)[0].is_end
+    assert ahead.close(seconds=60.0)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_batch_that_was_given_is_held_no_longer(num_workers):
+    with LhotseDataLoader(Arrays(), range(3000), num_workers=num_workers) as loader:
+        num = 0
+        for array in loader:
+            assert array[0] == num
+            num += 1
+            given = weakref.ref(array)
+            del array
+            assert given() is None
+        assert num == 3000
+
+
+class Refilled:
+    """A dataset whose values are all in one array."""
+
+    def __init__(self):
+        self.buffer = np.zeros(4, np.int64)
+
+    def __getitem__(self, batch):
+        self.buffer[:] = batch
+        return {"data": self.buffer, "batch": batch}
+
+
+@pytest.mark.parametrize("num_workers", [0, 1, 2])
+def test_values_that_are_all_in_one_array_come_as_they_were_given(num_workers):
+    with LhotseDataLoader(Refilled(), list(range(700)), num_workers=num_workers) as loader:
+        found = [(value["batch"], value["data"].tolist()) for value in loader]
+    assert found == [(batch, [batch] * 4) for batch in range(700)]

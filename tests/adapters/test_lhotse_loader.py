@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import headrace
 from headrace import LhotseDataLoader
-from headrace.adapters.lhotse.draws import Ahead, Drawing
+from headrace.adapters.lhotse.ahead import Ahead
+from headrace.adapters.lhotse.draws import Drawing
 from headrace.adapters.lhotse.sampler import SamplerSide, Start
 from headrace.engine import EngineOptions, Restarting, Skipping, get_worker_info
 from headrace.errors import ConfigError, HeadraceError, StalledError, TransformError, WorkerDiedError

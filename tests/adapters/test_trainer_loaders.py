@@ -229,3 +229,12 @@ def test_what_torch_maps_over_a_batch_reaches_all_tensors():
     found = tree_map(lambda leaf: leaf.double(), {"x": batch})["x"]
     assert found["data"].dtype == found.lengths["data"].dtype == torch.float64
     assert (found.tags, found.position) == (batch.tags, batch.position)
+
+
+def test_who_asks_a_torch_loader_for_its_dataset_is_told_how_to_resume():
+    with open_loader() as inner:
+        loader = TorchLoader(inner)
+        with pytest.raises(AttributeError, match="HeadraceTrainerMixin"):
+            _ = loader.dataset
+        assert getattr(loader, "dataset", None) is None
+        assert not hasattr(loader, "dataset")

@@ -1,5 +1,7 @@
 """Items are stacked to what NumPy makes of all of them together, whether large arrays were copied when they came."""
 
+import gc
+import weakref
 from typing import NamedTuple
 
 import numpy as np
@@ -123,6 +125,27 @@ def test_the_memory_of_a_large_array_is_free_once_the_next_one_is_asked_for():
     array = np.zeros(10_000)
     stack.add(array)
     assert not any(np.shares_memory(item, array) for item in stack.items)
+
+
+def test_without_memory_items_are_collected_as_they_are():
+    items = [np.full(10_000, i) for i in range(3)]
+    stack = ItemStack(3, None)
+    for item in items:
+        stack.add(item)
+    assert list(map(id, stack.items)) == list(map(id, items))
+
+
+@pytest.mark.parametrize("size", [3, 10_000])
+def test_a_stack_that_is_dropped_gives_its_memory_back_at_once(size):
+    stack, array = ItemStack(2, Memory()), np.zeros(size)
+    stack.add(array)
+    end = weakref.ref(stack)
+    gc.disable()
+    try:
+        del stack
+        assert end() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("size", [3, 10_000])

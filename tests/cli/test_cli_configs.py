@@ -153,6 +153,9 @@ def test_a_wrong_config_is_refused_with_its_name(tmp_path: Path, name: str, text
 def test_binary_files_are_refused(tmp_path: Path, hdf: Path) -> None:
     with pytest.raises(ConfigError, match="HDF5 file, not a config"):
         load_job(hdf)
+    (tmp_path / "c.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    with pytest.raises(ConfigError, match=r"file of data \(JSON lines\), not a config"):
+        load_job(tmp_path / "c.jsonl")
     (tmp_path / "c.json").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="not JSON"):
         load_job(tmp_path / "c.json")
@@ -219,3 +222,12 @@ def test_a_setting_without_a_place_is_refused(setting: str) -> None:
 def test_a_byte_order_mark_is_no_part_of_a_config(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text, encoding="utf-8-sig")
     assert load_job(tmp_path / name).dataset == {"class": "X"}
+
+
+def test_the_path_of_a_tokenizer_is_relative_to_the_config_and_words_stay(tmp_path):
+    config = tmp_path / "c.json"
+    options = {"class": "LmDataset", "corpus_file": "a.txt", "orth_vocab": "tokenizer.json"}
+    config.write_text(json.dumps({**options, "fields": {"a": {"vocab": "spm.model"}, "b": {"vocab": "bytes"}}}))
+    job = load_job(config)
+    assert job.dataset["orth_vocab"] == str(tmp_path / "tokenizer.json")
+    assert job.dataset["fields"] == {"a": {"vocab": str(tmp_path / "spm.model")}, "b": {"vocab": "bytes"}}

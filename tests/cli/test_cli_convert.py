@@ -438,7 +438,7 @@ def test_a_foreign_folder_is_not_replaced(invoke: Invoke, tmp_path: Path, hdf: P
         (["a.hdf", "x.hdf", "--set-out", "compresion=gzip"], "did you mean 'compression'"),
         (["a.hdf", "x.hdf", "--label", "a=b"], "options of recordings"),
         (["a.hdf", "x.hdf", "--shard-seqs", "2", "--shard-bytes", "1GB"], "give one of them"),
-        (["a.hdf", "x.hdf", "--shard-bytes", "many"], "number of bytes"),
+        (["a.hdf", "x.hdf", "--shard-bytes", "many"], "number of bytes\n  fix: for example 500GB"),
         (["a.hdf", "x.hdf", "--shard-bytes", "0"], "holds nothing"),
         (["a.hdf", "x.hdf", "--num-workers", "2"], "--shard-seqs or --shard-bytes"),
         (["a.hdf", "a.hdf", "--overwrite"], "one of the files to convert"),
@@ -560,3 +560,15 @@ def test_a_missing_option_of_the_writer_says_how_to_give_it(invoke: Invoke, hdf:
     result = invoke("convert", hdf, tmp_path / "out.zip")
     assert result.exit_code == 2
     assert "--set-out sample_rate=..." in " ".join(result.stderr.split())
+
+
+def test_a_missing_argument_is_the_first_one_that_nothing_was_written_for(invoke: Invoke, hdf: Path) -> None:
+    result = invoke("convert", hdf)
+    assert result.exit_code == 2
+    lines = result.stderr.splitlines()
+    assert lines[0].startswith("error: OUT is missing: there is only ")
+    assert f"headrace convert {hdf} OUT" in "".join(lines).replace("  ", "")
+    for command, missing in (("convert", "IN"), ("inspect", "FILES"), ("run", "CONFIG")):
+        result = invoke(command)
+        assert result.exit_code == 2
+        assert f"error: {missing} is missing" in result.stderr

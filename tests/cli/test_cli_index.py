@@ -140,7 +140,7 @@ def test_people_read_where_it_is(invoke: Invoke, hdf: Path, tmp_path: Path, writ
 
 def test_a_manifest_is_refused_with_the_way_to_index_it(invoke: Invoke, hdf: Path, tmp_path: Path) -> None:
     manifest = tmp_path / "a.jsonl"
-    manifest.touch()
+    manifest.write_text('{"audio": "a.wav"}\n')
     result = invoke("index", manifest)
     assert result.exit_code == 2
     assert "AudioSource" in result.stderr

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 import headrace as hr
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import RayDataSource
-from headrace.sources.tables.ray_data import _Blocks, _Carried
+from headrace.sources.tables.ray_blocks import Blocks, Carried
 
 ray = pytest.importorskip("ray", reason="needs headrace[ray]")
 pytest.importorskip("pandas", reason="Ray Data needs it")
@@ -139,7 +139,7 @@ def test_a_block_that_ray_cannot_give_is_an_error_that_names_it(cluster: Any) ->
         os._exit(1)
 
     with pytest.raises(SourceError, match="Ray cannot give this block") as caught:
-        _Blocks(_Carried([dies.remote()]))[0]
+        Blocks(Carried([dies.remote()]))[0]
     assert "piece 0" in str(caught.value)
 
 
@@ -160,28 +160,81 @@ def test_a_null_tensor_is_refused_and_pickled_objects_are_no_data_key(cluster: A
 
 
 def test_what_a_loader_delivers_is_a_dataset_in_the_order_of_the_stream(dataset: Any) -> None:
-    from headrace.adapters.ray_data import to_ray_dataset
-
     options: dict[str, Any] = {"shuffle": True, "seed": 3}
     with hr.DataLoader(dataset, batch_size=None, **options) as loader:
-        expected = [int(seq["number"]) for seq in loader]
+        expected = [[int(seq["number"]) for seq in loader] for _ in range(2)]
     with hr.DataLoader(dataset, batch_size=None, **options) as loader:
-        made = to_ray_dataset(loader, block_bytes=2000)
-    assert [int(row["number"]) for row in made.iter_rows()] == expected
-    assert made.num_blocks() > 1
-    with hr.DataLoader(dataset, batch_size=7, **options) as loader:
-        rows = list(to_ray_dataset(loader).iter_rows())
-        loader.set_epoch(1)
-        for row, batch in zip(rows, loader, strict=True):
+        made = [loader.to_ray_dataset(override_num_blocks=4, block_bytes=2000) for _ in range(2)]
+    for _ in range(2):  # each time anew, and the loader need not be there any more
+        assert [[int(row["number"]) for row in one.iter_rows()] for one in made] == expected
+    assert made[0].count() == len(expected[0])
+    assert made[0].materialize().num_blocks() == 4
+
+
+def noisy(seq: dict[str, Any], rng: Any) -> dict[str, Any]:
+    return {"x": seq["x"] + rng.random(seq["x"].shape, np.float32)}
+
+
+def test_tasks_of_ray_make_the_batches_of_each_rank_from_a_saved_position_on(dataset: Any) -> None:
+    options: dict[str, Any] = {"batch_size": 7, "shuffle": True, "seed": 3, "transform": noisy, "world_size": 2}
+    for rank in range(2):
+        with hr.DataLoader(dataset, rank=rank, **options) as loader:
+            iterator = iter(loader)
+            next(iterator)
+            state = loader.state_dict()
+            rest = list(iterator)
+            second = next(iter(loader)).tags
+        with hr.DataLoader(dataset, rank=rank, **options) as loader:
+            loader.load_state_dict(state)
+            rows = list(loader.to_ray_dataset(override_num_blocks=2).iter_rows())
+            assert next(iter(loader)).tags == second
+        for row, batch in zip(rows, rest, strict=True):
             np.testing.assert_array_equal(row["x"], batch["x"])
             np.testing.assert_array_equal(row["x_lengths"], batch.lengths["x"])
             assert list(row["tags"]) == batch.tags
+
+
+def test_a_dataset_that_is_read_in_part_is_made_in_part(cluster: Any, tmp_path: Path) -> None:
+    def leave_a_mark(item: dict[str, Any]) -> dict[str, Any]:
+        (tmp_path / str(item["number"])).touch()
+        return {"x": np.zeros(1 << 20, np.uint8)}
+
+    items = [{"number": number} for number in range(200)]
+    with hr.DataLoader(items, batch_size=1, transform=leave_a_mark) as loader:
+        made = loader.to_ray_dataset(override_num_blocks=100, concurrency=1, block_bytes=1)
+        assert len(made.take(3)) == 3
+    assert 3 <= len(list(tmp_path.iterdir())) < 150
+
+
+def test_a_stream_is_a_dataset_that_was_read_at_once(dataset: Any) -> None:
+    from headrace.adapters.ray_data import to_ray_dataset
+
+    class Counting:
+        def __iter__(self) -> Iterator[dict[str, Any]]:
+            yield from ({"number": np.int64(number)} for number in range(9))
+
+    with hr.DataLoader(Counting(), batch_size=None) as loader:
+        made = to_ray_dataset(loader, block_bytes=20)
+        assert [int(row["number"]) for row in made.iter_rows()] == list(range(9))
+        assert made.num_blocks() > 1
+        with pytest.raises(ConfigError, match="concurrency: this epoch is read by the loader"):
+            loader.to_ray_dataset(concurrency=1)
     with pytest.raises(ConfigError, match="nothing in it"):
         to_ray_dataset([])
+    with hr.DataLoader(dataset, batch_size=7) as loader:
+        with pytest.raises(ConfigError, match="block_bytes"):
+            loader.to_ray_dataset(block_bytes=0)
+        with pytest.raises(ConfigError, match=r"no option 'concurent'\s+fix: did you mean 'concurrency'"):
+            loader.to_ray_dataset(concurent=3)
+        with pytest.raises(ConfigError, match="Ray Data refuses these options"):
+            loader.to_ray_dataset(concurrency="three")
 
 
 def test_what_a_loader_does_is_told_to_the_metrics_of_ray_once(
-    cluster: Any, dataset: Any, monkeypatch: pytest.MonkeyPatch
+    cluster: Any,
+    dataset: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    wait_until: Callable[[Callable[[], bool], str], None],
 ) -> None:
     from headrace.adapters.ray_metrics import RayMetrics
 
@@ -201,8 +254,7 @@ def test_what_a_loader_does_is_told_to_the_metrics_of_ray_once(
         RayMetrics(loader, name="dev", interval_seconds=1) as metrics,
     ):
         num_batches = len(list(loader))
-        while "headrace_batches" not in told:  # by its own thread
-            time.sleep(0.01)
+        wait_until(lambda: "headrace_batches" in told, "its own thread tells nothing")
         metrics.close()
         metrics.close()
     assert sum(value for value, _ in told["headrace_batches"]) == num_batches

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import runpy
 import sys
 import tempfile
 from pathlib import Path
@@ -88,6 +90,19 @@ def test_a_group_of_workers_that_is_started_again_goes_on_with_the_next_batch(cl
         )
         assert [tags for tags, _ in before[:SAVE_STEPS] + after] == expected
         assert before[SAVE_STEPS:] == after[: DIE_AT - SAVE_STEPS]  # the same losses
+
+
+def test_the_script_of_the_page_trains_and_leaves_a_checkpoint(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "ray-train.md"
+    (code,) = re.findall(r"```py\n(# train_ray.*?)```", page.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    small = code.replace("ScalingConfig(num_workers=2)", "ScalingConfig(num_workers=1)")
+    assert small != code  # one process, because it takes long to start each
+    Path("train_ray.py").write_text(small)
+    runpy.run_path("train_ray.py", run_name="__main__")
+    assert list(Path("out", "run").glob("checkpoint_*/state.pt"))
 
 
 def test_outside_of_a_worker_it_is_refused() -> None:

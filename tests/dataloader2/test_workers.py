@@ -13,6 +13,7 @@ import pytest
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService, WorkerInfo
 from headrace.errors import ConfigError
 from headrace.pipes.iter import IterableWrapper
+from headrace.pipes.sharding import SHARDING_PRIORITIES
 
 
 def workers(num_workers: int, **options: Any) -> MultiProcessingReadingService:
@@ -296,3 +297,23 @@ def test_what_is_no_exception_is_told_with_its_traceback_too() -> None:
         assert [next(iterator) for _ in range(3)] == [0, 1, 2]
         with pytest.raises(RuntimeError, match="Caught _Stop in worker process 1"):
             next(iterator)
+
+
+@pytest.mark.parametrize("is_dispatched", [False, True])
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_items_that_are_all_in_one_array_come_as_they_were_given(is_dispatched: bool, num_workers: int) -> None:
+    buffer = np.zeros(3, np.int64)
+
+    def fill(number: int) -> Any:
+        buffer[:] = number
+        return {"data": buffer, "number": number}
+
+    pipe = IterableWrapper(range(700))
+    pipe = (
+        pipe.map(fill).sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
+        if is_dispatched
+        else pipe.sharding_filter().map(fill)
+    )
+    found = items_of(pipe, num_workers)
+    assert [item["number"] for item in found] == list(range(700))
+    assert [item["data"].tolist() for item in found] == [[number] * 3 for number in range(700)]

@@ -691,7 +691,7 @@ def test_what_a_stream_cannot_do_is_refused_when_it_is_built():
     with pytest.raises(ConfigError, match="seq_list and seq_order need random access"):
         dataset.init_seq_order(1, seq_list=["a0"])
     config = streams([2, 2], seq_ordering="interleave", part_options={"tells_progress": False})
-    with pytest.raises(ConfigError, match="does not tell how far it is"):
+    with pytest.raises(ConfigError, match="does not tell its progress"):
         tags(init_dataset(config), 1)
 
 

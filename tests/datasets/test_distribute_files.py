@@ -23,7 +23,7 @@ from headrace.engine import EngineOptions, Skipping
 from headrace.errors import ConfigError, HeadraceError, OptionalNotImplementedError, SourceError
 from headrace.files.cache.entry import CachedFile
 from headrace.files.lists.sizes import FileTable
-from headrace.sources import HDFWriter
+from headrace.sources import HDFWriter, TokenWriter
 from servers import FileServer
 
 
@@ -1107,3 +1107,61 @@ def test_sub_epochs_that_are_over_are_closed(open_dataset, files):
     assert max(most) <= 4  # the current one, two coming ones, and one that is being closed
     outer.close()
     assert not open_now
+
+
+def test_a_folder_is_the_files_in_it(open_dataset, files, tmp_path):
+    folder = Path(files[0]).parent
+    (folder / "notes.md").write_text("none of them")
+    try:
+        expected = [open_dataset(files).get_files(epoch) for epoch in (1, 2)]
+        for given in (str(folder), folder, [str(folder)], [f"{folder}/"]):
+            dataset = open_dataset(given)
+            assert dataset.files == files
+            assert [dataset.get_files(epoch) for epoch in (1, 2)] == expected
+    finally:
+        (folder / "notes.md").unlink()
+    (tmp_path / "list.txt").write_text(f"{folder}/\n{files[0]}\n")
+    assert open_dataset(str(tmp_path / "list.txt")).files == [*files, files[0]]
+    dotted = tmp_path / "corpus.v1"
+    dotted.symlink_to(folder)
+    assert [os.path.basename(name) for name in open_dataset(str(dotted)).files] == list(map(os.path.basename, files))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SourceError, match="the folder is empty"):
+        open_dataset(str(tmp_path / "empty"))
+    (tmp_path / "speech").mkdir()
+    (tmp_path / "speech" / "a.flac").touch()
+    with pytest.raises(ConfigError, match=r"(?s)the folder is one corpus \(audio folder\).*speech/\*\*/\*\.wav"):
+        open_dataset(str(tmp_path / "speech"))
+
+
+def test_a_folder_of_a_store_is_what_its_url_lists(monkeypatch):
+    listed = []
+
+    def list_matches(pattern, root="", where=None):
+        listed.append(root + pattern)
+        return ["s3://bucket/train/a.hdf", "s3://bucket/train/b.hdf"]
+
+    monkeypatch.setattr("headrace.files.lists.file_list.list_matches", list_matches)
+    for given in ("s3://bucket/train/", ["s3://bucket/train/"]):
+        dataset = DistributeFilesDataset(files=given, get_sub_epoch_dataset=hdf, partition_epoch=2)
+        assert dataset.files == ["s3://bucket/train/a.hdf", "s3://bucket/train/b.hdf"]
+    assert listed == ["s3://bucket/train/*"] * 2
+
+
+def test_a_file_and_what_belongs_to_it_are_not_two_shares_of_the_data(open_dataset, tmp_path):
+    for name in "abc":
+        with TokenWriter(tmp_path / f"{name}.bin") as writer:
+            for number in range(3):
+                writer.append(f"{name}-{number}", {"data": np.arange(number + 1, dtype=np.int32)})
+    names = sorted(str(path) for path in tmp_path.iterdir())
+    assert sum(name.endswith(".idx") for name in names) == 3
+    halves = [name for name in names if name.endswith((".bin", ".idx"))]
+    expected = sorted(f"{name}-{number}" for name in "abc" for number in range(3))
+
+    def documents(files):
+        return {"class": "SourceDataset", "source": {"class": "TokenSource", "by": "document"}, "files": files}
+
+    for given in (str(tmp_path), str(tmp_path / "*.{bin,idx}"), halves, list(map(Path, halves)), names):
+        dataset = open_dataset(given, documents, partition_epoch=3)
+        assert len(dataset.files) == 3
+        assert sorted(tag for epoch in (1, 2, 3) for tag in tags(dataset, epoch)) == expected

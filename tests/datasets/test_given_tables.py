@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from headrace import ConfigError, DataLoader, FrameBudget
+from headrace import ConfigError, DataLoader, FrameBudget, HuggingFaceSource
 
 ROWS = {"x": [[1, 2], [3], [4, 5, 6]], "y": [0.5, 1.0, 2.0]}
 TEXTS = {**ROWS, "t": ["a", "b", "c"]}
@@ -51,6 +51,13 @@ def test_splits_are_named_where_one_is_to_be_chosen(hub):
     splits = hub.DatasetDict({name: hub.Dataset.from_dict(ROWS) for name in ("train", "test")})
     with pytest.raises(ConfigError, match=r"'train', 'test'[\s\S]*dataset\['train'\]"):
         DataLoader(splits, batch_size=2)
+
+
+def test_the_only_split_is_taken(hub):
+    splits = hub.DatasetDict({"train": hub.Dataset.from_dict({"n": [3, 4]})})
+    with DataLoader(splits, batch_size=2) as loader:
+        assert next(iter(loader))["n"].tolist() == [3, 4]
+    assert HuggingFaceSource(splits).read(1, "n") == 4
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])

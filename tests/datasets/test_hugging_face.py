@@ -179,7 +179,7 @@ def test_files_come_from_the_cache_of_this_machine(folder, tmp_path, monkeypatch
         names = [entry["filename"] for entry in dataset.source.dataset.cache_files]
         assert all(name.startswith(str(tmp_path / "cache")) for name in names)
         assert _tags(dataset) == [f"id{i}" for i in range(NUM)]
-        with pytest.raises(SourceError, match="no folder that save_to_disk made"):
+        with pytest.raises(SourceError, match="not a folder that save_to_disk made"):
             HuggingFaceDataset(str(tmp_path), use_file_cache=True, data_format=FORMAT)
         dataset.close()
 
@@ -308,3 +308,8 @@ def test_a_text_as_such_is_read_by_its_key_and_is_no_part_of_batches(folder):
             assert [str(one.get_data(i, "text")) for i in (0, 1)] == [rows[4]["text"], rows[1]["text"]]
         with DataLoader(dataset, batching=FixedCount(4)) as loader:
             assert all(list(batch.arrays) == ["x"] for batch in loader)
+
+
+def test_an_unknown_option_of_the_source_is_named():
+    with pytest.raises(ConfigError, match="source_options has 'null', which HuggingFaceSource does not take"):
+        HuggingFaceDataset(_rows(), data_format=FORMAT, source_options={"null": "zero"})

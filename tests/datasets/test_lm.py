@@ -221,7 +221,7 @@ def test_missing_and_wrong_files_are_named(folder):
         LmDataset("corpus.txt", orth_symbols_map_file="map.txt")
     assert caught.value.where.endswith("map.txt, line 2")
     (folder / "map.json").write_text('{"b": ["a"]}')
-    with pytest.raises(SourceError, match="no dict symbol -> text"):
+    with pytest.raises(SourceError, match="not a dict symbol -> text"):
         _words(orth_replace_map_file="map.json")
 
 

@@ -736,3 +736,10 @@ def test_an_inner_instance_takes_no_options_from_outside():
         MultiProcDataset(StaticDataset([]), 2, 4, partition_epoch=2)
     with pytest.raises(ConfigError, match="a dataset, or described by a dict, got list"):
         MultiProcDataset([], 2, 4)
+
+
+def test_how_far_a_worker_may_be_ahead_has_a_default():
+    config = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 4}
+    with MultiProcDataset(config, num_workers=1) as dataset:
+        assert dataset.buffer_size == 100
+        assert len(list(dataset.epoch(1))) == 4

@@ -234,11 +234,152 @@ def test_a_class_that_names_its_data_keys_itself_is_asked():
 # --- in datasets of ours ---
 
 
-def test_a_class_that_mixtures_cannot_take_is_told_what_it_lacks():
-    with pytest.raises(ConfigError) as caught:
-        hr.MixDataset({"x": Sines(20), "y": Sines(10)}, weights={"x": 2, "y": 1})
-    assert "sub-dataset 'x' (Sines) does not know its corpus" in str(caught.value)
-    assert "MapDataset of an object with __len__" in str(caught.value)
+class WithoutTags(Sines):
+    """Knows its order, and not which tags there are."""
+
+    def get_all_tags(self):
+        raise NotImplementedError
+
+
+PLANNED = hr.Buckets(FrameBudget(150), num_buckets=3)
+JOINS = {
+    "ConcatDataset": [{"seq_ordering": "random"}, {"seq_ordering": "laplace:.10", "partition_epoch": 2}, {}],
+    "CombinedDataset": [
+        {"seq_ordering": "sorted"},
+        {"seq_ordering": "interleave"},
+        {"sampling_sizes": {"a": 7, "b": 30}},
+    ],
+    "MixDataset": [{"weights": {"a": 2, "b": 1}}, {"weights": {"a": 1, "b": 1}, "per": "frame"}],
+    "MetaDataset": [{"seq_ordering": "laplace:.10"}, {"seq_order_control_dataset": "b"}],
+    "MultiEpochDataset": [{"multi_epoch": 1}, {"multi_epoch": 2}],
+}
+
+
+def joined(kind, options, parts):
+    """Return a config of two datasets in one, or of one in another."""
+    if kind == "MultiEpochDataset":
+        return {"class": kind, "dataset": parts[0], **options}
+    if kind == "ConcatDataset":
+        return {"class": kind, "datasets": parts, **options}
+    data_map = {("a", "data"): "data", ("b", "data"): "data"}
+    if kind == "MetaDataset":
+        data_map = {"data": ("a", "data"), "other": ("b", "data")}
+    return {"class": kind, "datasets": dict(zip("ab", parts, strict=True)), "data_map": data_map, **options}
+
+
+def own_parts(own, shift=0):
+    return [{"class": own, "shift": shift, "seq_ordering": "random"}, {"class": own}]
+
+
+def our_parts():
+    """Return datasets of ours that have the sequences of `own_parts`, and tell as much of them."""
+    with hr.init_dataset({"class": Sines, "num_seqs": 40}) as own:
+        own.init_seq_order(seq_order=range(40))
+        data = [own.get_data(i, "data") for i in range(40)]
+    config = {"class": "MapDataset", "map_dataset": Stored(data), "data_types": {"data": {"shape": (None, 1)}}}
+    return [{**config, "seq_ordering": "random"}, config]
+
+
+class Stored:
+    """What `MapDataset` reads."""
+
+    def __init__(self, arrays):
+        self.arrays = arrays
+
+    def __len__(self):
+        return len(self.arrays)
+
+    def __getitem__(self, i):
+        return {"data": self.arrays[i]}
+
+    def get_seq_tag(self, i):
+        return f"sine-{i}"
+
+    def get_seq_len(self, i):
+        return len(self.arrays[i])
+
+
+def batches_of(config, batching=PLANNED, **options):
+    with DataLoader(config, batching=batching, **options) as loader:
+        return [(batch.tags, batch["data"].tolist()) for batch in loader]
+
+
+@pytest.mark.parametrize(("kind", "options"), [(kind, each) for kind, several in JOINS.items() for each in several])
+def test_a_class_that_tells_tags_order_and_lengths_is_a_part_as_ours_are(kind, options):
+    expected = batches_of(joined(kind, options, our_parts()))
+    found = batches_of(joined(kind, options, own_parts(Sines)))
+    assert [tags for tags, _ in found] == [tags for tags, _ in expected]
+    assert found == expected
+    assert batches_of(joined(kind, options, own_parts(Sines)), num_workers=2, executor="thread") == expected
+
+
+@pytest.mark.parametrize(("kind", "options"), [(kind, each) for kind, several in JOINS.items() for each in several])
+@pytest.mark.parametrize("batching", [PLANNED, FixedCount(4)])
+def test_a_state_goes_on_exactly_and_only_with_the_same_lengths_where_they_decide(kind, options, batching):
+    with DataLoader(joined(kind, options, own_parts(Sines)), batching=batching) as before:
+        batches = iter(before)
+        next(batches)
+        state, rest = before.state_dict(), [batch.tags for batch in batches]
+    with DataLoader(joined(kind, options, own_parts(Sines)), batching=batching) as same:
+        same.load_state_dict(state)
+        assert [batch.tags for batch in same] == rest
+    with DataLoader(joined(kind, options, own_parts(Sines, shift=13)), batching=batching) as other:
+        decides = batching is PLANNED or "per" in options or options.get("seq_ordering") in ("laplace:.10", "sorted")
+        if decides:
+            with pytest.raises(ResumeError):
+                other.load_state_dict(state)
+        else:
+            other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("kind", ["MixDataset", "ConcatDataset"])
+def test_a_class_that_does_not_tell_its_tags_is_told_what_it_lacks(kind):
+    what = "does not know its corpus" if kind == "MixDataset" else "needs random access"
+    with pytest.raises(ConfigError, match=what) as caught:
+        batches_of(joined(kind, {} if kind == "MixDataset" else {"seq_ordering": "random"}, own_parts(WithoutTags)))
+    assert "(WithoutTags)" in str(caught.value)
+    assert "get_all_tags" in str(caught.value)
+
+
+class WithoutLengths(Sines):
+    get_seq_length = Dataset.get_seq_length
+
+
+def test_who_sorts_by_lengths_that_a_class_does_not_tell_is_told():
+    with pytest.raises(ConfigError, match="WithoutLengths does not tell the lengths of its sequences"):
+        batches_of(joined("ConcatDataset", {"seq_ordering": "sorted"}, own_parts(WithoutLengths)), FixedCount(4))
+
+
+class SortsTags(Sines):
+    """Tells its tags, but not by corpus index."""
+
+    def get_all_tags(self):
+        return sorted(super().get_all_tags())
+
+
+@pytest.mark.parametrize("kind", sorted(JOINS.keys() - {"MultiEpochDataset"}))
+def test_tags_that_are_not_those_of_the_corpus_indices_are_no_tags_of_other_sequences(kind):
+    what = r"get_all_tags has the tag 'sine-\d+' at corpus index \d+, and the sequence that was read for it has the tag"
+    with pytest.raises(hr.SourceError, match=what):
+        batches_of(joined(kind, {}, own_parts(SortsTags)), FixedCount(4))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_finds_nothing_by_tags_takes_them_in_any_order(way):
+    found = batches_of(WAYS[way]({"class": SortsTags, "seq_ordering": "random"}))
+    assert found == batches_of(WAYS[way]({"class": Sines, "seq_ordering": "random"}))
+
+
+class LongerEachEpoch(Sines):
+    def length_of(self, corpus_idx):
+        return super().length_of(corpus_idx) + int(self.epoch)
+
+
+def test_several_epochs_in_one_with_other_lengths_in_each_are_not_planned_by_lengths():
+    config = joined("MultiEpochDataset", {"multi_epoch": 2}, own_parts(LongerEachEpoch))
+    with pytest.raises(ConfigError, match="another length in epoch 2 than in epoch 1"):
+        batches_of(config)
+    assert sum(len(tags) for tags, _ in batches_of(config, FixedCount(4))) == 80
 
 
 def test_workers_are_given_a_dataset_or_a_config_which_the_error_writes():

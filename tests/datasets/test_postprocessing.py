@@ -526,6 +526,25 @@ def test_sequences_that_fail_can_be_left_out(opened):
             assert len(tags) == len(list(init_dataset(config).epoch(1))) - 1
 
 
+@pytest.mark.parametrize("on_error", [None, Skipping(budget=0), Skipping(budget=1)])
+def test_all_before_a_sequence_that_fails_in_a_worker_are_delivered(opened, on_error):
+    tags = [seq.tag for seq in init_dataset({"class": Counted}).epoch(1)]
+    calls = []
+
+    def fails_twice(data):
+        calls.append(data)
+        if len(calls) in (4, 6):
+            raise ZeroDivisionError("three or five")
+        return data
+
+    options = {} if on_error is None else {"engine_options": EngineOptions(on_error=on_error)}
+    seqs = opened({"class": Counted}, num_workers=1, buf_size=100, map_seq=fails_twice, **options).epoch(1)
+    expected = tags[:3] if on_error is None or on_error.budget == 0 else [*tags[:3], tags[4]]
+    assert [next(seqs).tag for _ in expected] == expected
+    with pytest.raises(ZeroDivisionError):
+        next(seqs)
+
+
 # --- inside others, and in the loader ---
 
 

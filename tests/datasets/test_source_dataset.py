@@ -27,6 +27,15 @@ class BareSource(MemorySource):
         self.files = files
 
 
+class Ramps(Source):
+    """A source that says nothing of labels."""
+
+    index = hr.CorpusIndex.from_columns(tags=["a", "b"], lengths={"data": [2, 3]})
+
+    def read(self, corpus_idx: int, data_key: str) -> np.ndarray:
+        return np.arange(2 + corpus_idx, dtype=np.float32)
+
+
 def write(path: Path, prefix: str, num_seqs: int = NUM_SEQS) -> str:
     with HDFWriter(path) as writer:
         for number in range(num_seqs):
@@ -139,8 +148,8 @@ def test_it_is_one_of_several_datasets_with_the_same_sequences(files: list[str],
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "named once"),
-        ({"source": "a.hdf", "files": "a.hdf"}, "named once"),
+        ({}, "named twice"),
+        ({"source": "a.hdf", "files": "a.hdf"}, "named twice"),
         ({"source": {"class": "HDFSource", "files": "a.hdf"}, "files": "b.hdf"}, "named twice"),
         ({"source": {"class": "HDFSorce"}, "files": "b.hdf"}, "did you mean 'HDFSource'"),
         ({"source": {"class": "HDFSource"}}, "needs the option 'files'"),
@@ -205,3 +214,13 @@ def test_threads_have_sources_of_their_own_if_a_source_does_not_say_how_to_share
     dataset = SourceDataset(OneThreadSource([str(tmp_path)]))
     with hr.DataLoader(dataset, batching=hr.FixedCount(1), num_workers=3, executor="thread") as loader:
         assert [batch["data"][0, 0, 0] for batch in loader] == list(range(40))
+
+
+def test_a_source_of_a_user_needs_no_labels_and_is_told_of_specs_that_it_lacks() -> None:
+    with pytest.raises(ConfigError, match="Ramps has no specs, which say what its data keys are"):
+        SourceDataset(Ramps())
+    ramps = Ramps()
+    ramps.specs = {"data": hr.DataSpec("float32", ())}
+    with SourceDataset(ramps) as dataset:
+        assert dataset.labels == {}
+        assert [seq["data"].tolist() for seq in dataset.epoch(1)] == [[0, 1], [0, 1, 2]]

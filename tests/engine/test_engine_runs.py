@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -409,3 +410,35 @@ def test_what_an_engine_inside_of_a_worker_makes_is_not_written_over_by_later_ti
     with Engine(Job(setup), num_workers=1) as engine:
         for delivered in engine.run(range(50)):
             assert (delivered.value == max(delivered.ticket - 2, 0)).all()
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_keyboard_interrupt_of_user_code_is_raised_once_and_ends_no_worker(executor, is_stream, capfd) -> None:
+    def do(number: int) -> int:
+        if number == 4:
+            raise KeyboardInterrupt
+        return number
+
+    def stream(_payload: object) -> Iterator[int]:
+        yield from map(do, range(9))
+
+    job = Job(lambda _info: stream if is_stream else do)
+    with Engine(job, num_workers=1, executor=executor, options=EngineOptions(on_error=Skipping())) as engine:
+        run = engine.run_stream() if is_stream else engine.run(range(9))
+        assert [next(run).value for _ in range(4)] == [0, 1, 2, 3]
+        with pytest.raises(KeyboardInterrupt) as caught:
+            next(run)
+        assert not any("traceback" in note for note in caught.value.__notes__)
+        assert engine.report.num_restarts == 0
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_a_keyboard_interrupt_while_a_worker_is_set_up_is_raised_once(executor, capfd) -> None:
+    def setup(_info: WorkerInfo) -> None:
+        raise KeyboardInterrupt
+
+    with Engine(Job(setup), num_workers=2, executor=executor) as engine, pytest.raises(KeyboardInterrupt):
+        next(engine.run(range(9)))
+    assert capfd.readouterr().err == ""

@@ -32,3 +32,30 @@ def test_a_group_is_never_larger_than_what_was_seen_allows(notes: list[tuple[int
         size.note(1, 0.5, 10 * GROUP_BYTES)
     assert size.choose() == 1
     assert GROUP_SECONDS < 0.5
+
+
+def test_one_item_that_had_to_wait_does_not_make_groups_of_quick_items_small() -> None:
+    size = GroupSize()
+    for _ in range(12):
+        size.note(size.choose(), 6e-6 * size.choose(), 100)
+    size.note(10, 0.004, 100)
+    assert size.choose() > MAX_ITEMS / 4
+
+
+def test_groups_become_small_when_items_become_slow() -> None:
+    size = GroupSize()
+    for _ in range(12):
+        size.note(size.choose(), 6e-6 * size.choose(), 100)
+    size.note(size.choose(), 0.05 * size.choose(), 100)
+    assert size.choose() == 1
+
+
+def test_it_is_known_whether_larger_groups_may_come() -> None:
+    size = GroupSize()
+    assert size.is_growing
+    while size.choose() < MAX_ITEMS:
+        assert size.is_growing
+        size.note(size.choose(), 1e-6 * size.choose(), 100)
+    assert not size.is_growing
+    size.note(1, 1.0, 100)
+    assert not size.is_growing

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -124,10 +125,11 @@ def test_an_interrupt_while_workers_are_ended_leaves_nothing(monkeypatch):
         engine.close()
 
 
-def drop(made):
-    """Drop the only object of a list."""
+def drop(made, seconds=0.0):
+    """Drop the only object of a list; wait for what comes a moment later: an interrupt, from Python 3.14 on."""
     made.clear()
     gc.collect()
+    time.sleep(seconds)
 
 
 class Finalized:
@@ -159,7 +161,7 @@ def test_an_interrupt_in_a_finalizer_has_its_effect_after_it(is_in_a_cycle):
     if is_in_a_cycle:
         made[0].me = made[0]
     with pytest.raises(KeyboardInterrupt):
-        drop(made)
+        drop(made, seconds=10.0)
     assert ended == [1]
 
 

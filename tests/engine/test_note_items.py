@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.engine import CurrentItem, NumberedTags, WorkerInfo, note_item, note_items, note_number
+from headrace.engine import CurrentItem, NumberedTags, WorkerInfo, note_each, note_item, note_items, note_number
 from headrace.engine.process.status_page import StatusPage, create_status_page
 from headrace.engine.user.worker_info import WorkerScope, worker_scope
 
@@ -134,6 +134,33 @@ def test_outside_of_workers_and_for_no_sequences_it_does_nothing() -> None:
     with worker_scope(scope):
         note_items([])(0)
     assert scope.item is None
+
+
+@pytest.mark.parametrize("make_scope", [_published, _one_by_one, lambda page: WorkerScope(INFO)])
+@given(tags=st.lists(TAGS, min_size=1, max_size=6), epoch=EPOCHS, interrupted=st.sets(st.integers(0, 5)))
+def test_items_that_are_handed_out_are_noted_each(
+    make_scope: Callable[[StatusPage], WorkerScope], tags: list[str], epoch: int | None, interrupted: set[int]
+) -> None:
+    worker, trainer = _two_sides()
+    scope = make_scope(worker)
+    found, counts = [], [0]
+    with worker_scope(scope):
+        for number, item in enumerate(note_each(range(len(tags)), tags, epoch)):
+            found.append(item)
+            assert scope.item == CurrentItem(tags[number], epoch)
+            if scope.on_item is not None:
+                assert trainer.read_item() == _as_read(scope.item)
+            if number in interrupted:  # by code that reads it
+                note_item("its file")
+                assert scope.item == CurrentItem("its file")
+            counts.append(scope.num_items)
+        whole = tags[0] if len(tags) == 1 else f"{tags[0]} .. {tags[-1]}"
+        assert scope.item == CurrentItem(whole, epoch)
+        if scope.on_item is not None:
+            assert trainer.read_item() == _as_read(scope.item)
+    assert found == list(range(len(tags)))
+    assert counts == sorted(set(counts))
+    assert list(note_each(found, tags, epoch)) == found  # outside of workers
 
 
 def test_runs_that_are_noted_as_a_whole_are_signs_of_life_each() -> None:

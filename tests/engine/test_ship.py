@@ -116,6 +116,17 @@ def test_what_cannot_be_carried_is_named_by_its_path(case: str, tmp_path: Path) 
     assert pickle.loads(pickle.dumps(caught.value)).where == caught.value.where
 
 
+def test_functions_that_travel_by_value_keep_their_files_and_lines() -> None:
+    text = "def outer():\n    def inner():\n        return 1 / 0\n    return inner()\n"
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(text, "somewhere/script.py", "exec"), namespace)
+    outer = unship(ship(namespace["outer"]))
+    with pytest.raises(ZeroDivisionError) as caught:
+        outer()
+    places = [(Path(str(entry.path)).name, entry.lineno + 1) for entry in caught.traceback[1:]]
+    assert places == [("script.py", 4), ("script.py", 3)]
+
+
 def test_an_attribute_that_is_left_out_is_never_blamed() -> None:
     lock = threading.Lock()
     assert unship(ship(WithoutLock(lock=lock, number=3))).number == 3

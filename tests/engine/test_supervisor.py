@@ -16,11 +16,14 @@ from headrace.engine.events import (
     Beat,
     Deliver,
     Done,
+    Drop,
     End,
     Exited,
     Failed,
     PayloadsEnded,
     Raise,
+    Reached,
+    Ready,
     Remove,
     Resized,
     Restart,
@@ -29,6 +32,7 @@ from headrace.engine.events import (
     Silent,
     Skip,
     StreamEnded,
+    Unreachable,
     Warn,
 )
 from headrace.engine.options import EngineOptions, Raising, Restarting, Skipping
@@ -53,10 +57,15 @@ class SimWorker:
     next_item: int = 0
     ended: bool = False
     beyond: list[int] = field(default_factory=list)
+    is_unreachable: bool = False
 
 
 class World:
-    """Simulated workers, and a consumer, around one supervisor; chance decides who acts next."""
+    """Simulated workers, and a consumer, around one supervisor; chance decides who acts next.
+
+    Args:
+        some_stay_lost: Whether some workers, but for the first one, are never heard again after they were lost.
+    """
 
     def __init__(
         self,
@@ -69,6 +78,9 @@ class World:
         num_stalls: int = 0,
         num_resizes: int = 0,
         num_leaves: int = 0,
+        num_losses: int = 0,
+        slots: int = 1000,
+        some_stay_lost: bool = False,
         chance: random.Random,
     ) -> None:
         self.mode, self.options, self.bad, self.chance = mode, options, bad, chance
@@ -76,20 +88,26 @@ class World:
         self.num_workers = len(lengths)
         self.num_tickets = lengths[0]
         self.deaths_left, self.stalls_left = num_deaths, num_stalls
-        self.resizes_left, self.leaves_left = num_resizes, num_leaves
+        self.resizes_left, self.leaves_left, self.losses_left = num_resizes, num_leaves, num_losses
         self.workers = dict(enumerate(SimWorker() for _ in lengths))
+        self.slots = slots  # so many results of a worker fit into its memory
+        self.some_stay_lost, self.lost = some_stay_lost, set[int]()  # the workers that are
+        self.held: dict[int, set[int]] = {}  # results by worker, over all of its lives
         self.num_staying = self.most_staying = self.num_workers
         self.supervisor = Supervisor(self.num_workers, mode, options)
         self.payloads_ended = False
         self.now = 0.0
         self.num_died = 0
         self.assigned: set[int] = set()
+        self.answered: set[int] = set()
         self.stream: list[tuple[str, int]] = []
         self.handed_over = 0
         self.answer: object = None
         self.error_type: type[Exception] = ValueError
 
     def tell(self, event) -> None:
+        if isinstance(event, Done | Failed):
+            self.answered.add(event.ticket)
         if isinstance(event, StreamEnded):
             worker = self.workers[event.worker_idx]
             self.assigned -= {*worker.beyond, *worker.queue}
@@ -103,19 +121,26 @@ class World:
             case Deliver(done):
                 assert self.answer is None
                 self.stream.append(("value", done.ticket))
+                self.held[done.worker_idx].discard(done.ticket)
                 self.answer = action
+            case Drop(answer):
+                self.held[answer.worker_idx].discard(answer.ticket)
             case Skip(ticket, _, _):
                 self.stream.append(("skip", ticket))
             case Restart(worker_idx, first_item):
                 assert worker_idx in self.workers
-                self.workers[worker_idx] = SimWorker(next_item=first_item)
+                untold = deque([Ready(worker_idx)])
+                for event in self.workers[worker_idx].untold:  # of one that has stalled
+                    self.held.setdefault(worker_idx, set()).discard(getattr(event, "ticket", -1))
+                self.workers[worker_idx] = SimWorker(next_item=first_item, untold=untold)
             case Add(worker_idx):
                 assert worker_idx not in self.workers
                 self.workers[worker_idx] = SimWorker()
             case Remove(worker_idx):
                 gone = self.workers.pop(worker_idx)
+                self.lost.discard(worker_idx)
                 assert not gone.queue
-                assert not gone.untold
+                assert not [event for event in gone.untold if not isinstance(event, Ready)]
             case Raise() | End():
                 assert self.answer is None
                 self.answer = action
@@ -123,6 +148,7 @@ class World:
     def assign(self, worker_idx: int, ticket: int) -> None:
         worker = self.workers[worker_idx]
         if self.mode is Mode.TASK:
+            assert ticket not in self.answered  # its payload is gone, and the next one would be taken
             if ticket >= self.num_tickets:
                 if not self.payloads_ended:
                     assert ticket == self.num_tickets
@@ -131,9 +157,10 @@ class World:
                 return
         else:
             assert ticket % self.num_workers == worker_idx
-        assert not worker.queue or worker.queue[-1] < ticket
+        is_new = ticket not in self.assigned
+        assert not is_new or not worker.queue or worker.queue[-1] < ticket
         worker.queue.append(ticket)
-        if ticket in self.assigned:  # of a worker that was started anew
+        if not is_new:  # of a worker that was started anew, or that others do its work for
             return
         self.assigned.add(ticket)
         assert len(worker.queue) <= self.supervisor.tickets_per_worker
@@ -155,26 +182,42 @@ class World:
                 return
             assert ticket // self.num_workers == worker.next_item
             worker.next_item += 1
-        worker.untold.append(
-            Failed(worker_idx, ticket, failure(ticket, kind=self.error_type))
-            if ticket in self.bad
-            else Done(worker_idx, ticket)
-        )
+        if ticket in self.bad:
+            worker.untold.append(Failed(worker_idx, ticket, failure(ticket, kind=self.error_type)))
+        else:
+            worker.untold.append(Done(worker_idx, ticket))
+            self.held.setdefault(worker_idx, set()).add(ticket)
+
+    def has_memory(self, worker_idx: int) -> bool:
+        return len(self.held.setdefault(worker_idx, set())) < self.slots
 
     def die(self, worker_idx: int, *, is_orderly: bool = False) -> None:
-        """What it had finished is told first."""
+        """What it had finished is told first, if it is heard."""
         worker = self.workers[worker_idx]
-        while worker.untold:
+        while worker.untold and not worker.is_unreachable and worker_idx not in self.lost:
             self.tell(worker.untold.popleft())
         if not isinstance(self.answer, End | Raise) and worker_idx in self.workers:
             self.num_died += not is_orderly
-            self.tell(Exited(worker_idx, "was killed by signal 9 (SIGKILL)", is_orderly=is_orderly))
+            has_no_place = self.chance.random() < 0.5
+            worker.queue.clear()
+            for event in worker.untold:  # what it had made and not told is lost
+                self.held.setdefault(worker_idx, set()).discard(getattr(event, "ticket", -1))
+            worker.untold.clear()
+            self.lost.discard(worker_idx)
+            if has_no_place:
+                self.maybe_for_good(worker_idx)
+            cause = "was killed by signal 9 (SIGKILL)"
+            self.tell(Exited(worker_idx, cause, is_orderly=is_orderly, has_no_place=has_no_place))
 
     def step(self) -> None:
         workers = sorted(self.workers)
-        choices = [(self.work, idx) for idx in workers if self.workers[idx].queue] * 3
-        choices += [(self.tell_next, idx) for idx in workers if self.workers[idx].untold] * 3
-        if any(isinstance(worker.untold[0], Done | Failed) for worker in self.workers.values() if worker.untold):
+        there = [idx for idx in workers if idx not in self.lost]
+        choices = [(self.work, idx) for idx in there if self.workers[idx].queue and self.has_memory(idx)] * 3
+        heard = {idx: self.workers[idx] for idx in there if not self.workers[idx].is_unreachable}
+        choices += [(self.tell_next, idx) for idx in sorted(heard) if heard[idx].untold] * 3
+        choices += [(self.find, idx) for idx in there if idx not in heard]
+        assert choices, "the consumer waits, and nobody has anything to do"
+        if any(isinstance(worker.untold[0], Done | Failed) for worker in heard.values() if worker.untold):
             choices += [(self.tell_together, 0)] * 3
         if self.options.tickets_per_worker is None:
             choices.append((self.look_further, 0))
@@ -184,9 +227,10 @@ class World:
             choices.append((self.stall, 0))
         if self.resizes_left:
             choices.append((self.resize, 0))
+        if self.losses_left:
+            choices += [(self.lose, idx) for idx in sorted(heard)]
         if self.leaves_left:
             choices += [(self.leave, idx) for idx in workers]
-        assert choices, "the consumer waits, and nobody has anything to do"
         act, worker_idx = self.chance.choice(choices)
         act(worker_idx)
 
@@ -196,8 +240,14 @@ class World:
     def tell_together(self, _: int) -> None:
         answers: list[object] = []
         for worker in self.workers.values():
-            while worker.untold and isinstance(worker.untold[0], Done | Failed) and self.chance.random() < 0.7:
+            while (
+                not worker.is_unreachable
+                and worker.untold
+                and isinstance(worker.untold[0], Done | Failed)
+                and self.chance.random() < 0.7
+            ):
                 answers.append(worker.untold.popleft())
+        self.answered |= {answer.ticket for answer in answers}
         for action in self.supervisor.handle_answers(answers):
             self.obey(action)
 
@@ -217,6 +267,20 @@ class World:
     def leave(self, worker_idx: int) -> None:
         self.leaves_left -= 1
         self.die(worker_idx, is_orderly=True)
+
+    def lose(self, worker_idx: int) -> None:
+        self.losses_left -= 1
+        self.workers[worker_idx].is_unreachable = True
+        self.maybe_for_good(worker_idx)
+        self.tell(Unreachable(worker_idx))
+
+    def maybe_for_good(self, worker_idx: int) -> None:
+        if self.some_stay_lost and worker_idx and self.chance.random() < 0.5:
+            self.lost.add(worker_idx)
+
+    def find(self, worker_idx: int) -> None:
+        self.workers[worker_idx].is_unreachable = False
+        self.tell(Reached(worker_idx))
 
     def stall(self, _: int) -> None:
         self.stalls_left -= 1
@@ -247,20 +311,22 @@ def expected_tickets(mode: Mode, lengths: list[int]) -> list[int]:
 worlds = st.fixed_dictionaries(
     {
         "mode": st.sampled_from(Mode),
-        "lengths": st.lists(st.integers(0, 9), min_size=1, max_size=5),
+        "lengths": st.lists(st.integers(0, 9), min_size=1, max_size=5) | st.lists(st.just(60), min_size=3, max_size=4),
         "tickets_per_worker": st.none() | st.integers(1, 4),
         "look_ahead": st.none() | st.integers(1, 12),
         "bad": st.frozensets(st.integers(0, 45), max_size=6),
-        "num_deaths": st.integers(0, 5),
+        "num_deaths": st.integers(0, 12),
         "num_stalls": st.integers(0, 3),
         "num_resizes": st.integers(0, 6),
         "num_leaves": st.integers(0, 4),
+        "num_losses": st.integers(0, 8),
+        "slots": st.integers(1, 4) | st.just(1000),
         "chance": st.randoms(use_true_random=False),
     }
 )
 
 
-def build(world: dict, **policies) -> World:
+def build(world: dict, *, some_stay_lost: bool = False, **policies) -> World:
     options = EngineOptions(tickets_per_worker=world["tickets_per_worker"], look_ahead=world["look_ahead"], **policies)
     return World(
         world["mode"],
@@ -271,6 +337,9 @@ def build(world: dict, **policies) -> World:
         num_stalls=world["num_stalls"],
         num_resizes=0 if world["mode"] is Mode.STREAM else world["num_resizes"],
         num_leaves=world["num_leaves"],
+        num_losses=world["num_losses"],
+        slots=world["slots"],
+        some_stay_lost=some_stay_lost,
         chance=world["chance"],
     )
 
@@ -347,6 +416,15 @@ def test_workers_that_leave_in_order_or_are_let_go_count_as_no_deaths(world: dic
     sim = build({**world, "num_deaths": 0, "num_stalls": 0}, on_death=Raising(), on_error=Skipping(99))
     assert isinstance(sim.run(), End)
     assert len(sim.stream) == len(expected_tickets(world["mode"], world["lengths"]))
+
+
+@given(worlds)
+def test_the_run_goes_on_without_those_that_are_never_heard_again_as_long_as_one_is_there(world: dict) -> None:
+    # With the second death at a ticket it is left to its own worker, and memory may be full of later results.
+    world |= {"mode": Mode.TASK, "num_deaths": 0, "num_stalls": 0, "slots": 1000}
+    sim = build(world, some_stay_lost=True, on_error=Skipping(99))
+    assert isinstance(sim.run(), End)
+    assert [ticket for _, ticket in sim.stream] == list(range(world["lengths"][0]))
 
 
 # --- planning ---
@@ -542,6 +620,134 @@ def test_a_worker_that_dies_gets_its_tickets_again_and_no_others() -> None:
     assert rest == [Restart(1, 0), Assign(1, 3)]
 
 
+def gone(worker_idx: int, **facts) -> Exited:
+    return Exited(worker_idx, "was lost with its machine", has_no_place=True, **facts)
+
+
+def test_others_do_what_a_worker_has_while_a_place_for_it_is_looked_for() -> None:
+    supervisor = task_supervisor(3, tickets_per_worker=2)
+    supervisor.handle(ResultRequested())
+    warn, *rest = supervisor.handle(gone(1))
+    assert isinstance(warn, Warn)
+    assert rest == [Restart(1, 0), Assign(0, 1), Assign(2, 4)]
+    supervisor.handle_answers([Done(0, 0), Done(0, 3)])
+    assert {assign.worker_idx for assign in supervisor.plan_assignments()} <= {0, 2}
+    supervisor.handle_answers([Done(0, 1), Done(2, 2), Done(2, 5)])
+    assert supervisor.handle(Ready(1)) == [Assign(1, 4)]  # another one may block on it
+    assert supervisor.handle_answers([Done(1, 4)]) == []
+    assert supervisor.handle_answers([Done(2, 4)]) == [Drop(Done(2, 4))]
+    tickets = [supervisor.handle(ResultRequested())[0].done.ticket for _ in range(5)]
+    assert tickets == [1, 2, 3, 4, 5]
+
+
+def test_a_worker_without_a_place_waits_for_one_with_its_tickets_if_nobody_else_is_there() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=1, warn_seconds=60)
+    supervisor.handle(ResultRequested())
+    assert supervisor.handle(gone(0))[1:] == [Restart(0, 0), Assign(1, 0)]
+    assert supervisor.handle(gone(1))[1:] == [Restart(1, 0), Assign(0, 0), Assign(1, 1)]
+    (warn,) = silent_at(supervisor, 60)
+    assert "worker 0 (ticket 0)" in warn.text
+    assert supervisor.handle(Ready(0)) == [Assign(0, 1)]  # whichever is there first does the rest as well
+
+
+def test_who_is_away_is_waited_for_when_all_others_are_let_go() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=1)
+    supervisor.handle(ResultRequested())
+    supervisor.handle(gone(0))
+    assert supervisor.handle(Resized(1)) == [Assign(0, 0)]
+
+
+def test_others_do_the_tickets_of_a_worker_that_is_not_reached_as_well_and_the_first_answer_counts() -> None:
+    supervisor = task_supervisor(3, tickets_per_worker=2)
+    supervisor.handle(ResultRequested())
+    assert supervisor.handle(Unreachable(1)) == [Assign(0, 1), Assign(2, 4)]
+    assert supervisor.handle(Unreachable(1)) == []
+    supervisor.handle_answers([Done(0, 0), Done(0, 3)])
+    assert {assign.worker_idx for assign in supervisor.plan_assignments()} <= {0, 2}
+    supervisor.handle_answers([Done(0, 1)])
+    assert supervisor.handle(Reached(1)) == []  # it has its tickets
+    assert supervisor.handle_answers([Done(1, 1)]) == [Drop(Done(1, 1))]
+    assert supervisor.handle_answers([Done(1, 4)]) == []
+    assert supervisor.handle_answers([Done(2, 2), Done(2, 5), Done(2, 4)]) == [Drop(Done(2, 4))]
+    tickets = [supervisor.handle(ResultRequested())[0].done.ticket for _ in range(5)]
+    assert tickets == [1, 2, 3, 4, 5]
+
+
+def test_a_worker_that_was_not_reached_and_has_ended_leaves_only_what_nobody_does_yet() -> None:
+    supervisor = task_supervisor(3, tickets_per_worker=2)
+    supervisor.handle(ResultRequested())
+    assert supervisor.handle(Unreachable(1)) == [Assign(0, 1), Assign(2, 4)]
+    supervisor.handle_answers([Done(0, 0), Done(0, 3), Done(0, 1)])
+    assert supervisor.handle(gone(1))[1:] == [Restart(1, 0)]
+    assert supervisor.handle(Ready(1)) == [Assign(1, 4)]
+
+
+def test_whichever_is_heard_first_does_what_the_others_have_where_none_is_reached() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=1)
+    supervisor.handle(ResultRequested())
+    assert supervisor.handle(Unreachable(0)) == [Assign(1, 0)]
+    assert supervisor.handle(Unreachable(1)) == []
+    assert supervisor.handle(Reached(0)) == [Assign(0, 1)]
+    assert supervisor.handle_answers([Done(0, 0), Done(0, 1)])[0] == Deliver(Done(0, 0))
+    assert Deliver(Done(0, 1)) in supervisor.handle(ResultRequested())
+
+
+def test_a_worker_that_was_let_go_is_not_missed_when_others_have_done_what_it_had() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=1, on_death=Raising())
+    supervisor.handle(ResultRequested())
+    supervisor.handle(Resized(1))
+    assert supervisor.handle(Unreachable(1)) == [Assign(0, 1)]
+    supervisor.handle_answers([Done(0, 0), Done(0, 1)])
+    assert supervisor.handle(gone(1)) == [Remove(1)]
+
+
+def test_who_stands_in_is_blamed_for_its_silence_and_not_who_waits_for_a_place() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=1, warn_seconds=60)
+    supervisor.handle(ResultRequested())
+    supervisor.handle(Unreachable(0))
+    supervisor.handle(Done(1, 1))
+    supervisor.now = 59
+    supervisor.handle(Beat(0))  # for room on some machine
+    assert supervisor.awaited_worker() == 1
+    assert supervisor.starving_worker() == 0  # the other one may block on what it has made of later tickets
+    (warn,) = silent_at(supervisor, 60)
+    assert warn == Warn("waited 60 s for worker 1 (ticket 0)", 1)
+    supervisor.handle(Unreachable(1))
+    assert supervisor.awaited_worker() == 0
+
+
+def test_a_worker_that_is_not_reached_is_waited_for_where_nobody_else_may_do_its_work() -> None:
+    alone = task_supervisor(1)
+    alone.handle(ResultRequested())
+    assert alone.handle(Unreachable(0)) == []
+    in_turns = Supervisor(2, Mode.TASK, EngineOptions(tickets_per_worker=1), in_turns=True)
+    in_turns.handle(ResultRequested())
+    assert in_turns.handle(Unreachable(0)) == []
+
+
+def test_a_ticket_that_ends_its_workers_ends_two_others_at_most_and_is_named() -> None:
+    supervisor = Supervisor(4, Mode.TASK, EngineOptions(tickets_per_worker=1, on_death=Restarting(budget=3)))
+    supervisor.handle(ResultRequested())
+    supervisor.handle_answers([Done(idx, idx) for idx in (1, 2, 3)])
+    _, _, first, *_ = supervisor.handle(gone(0))
+    assert first == Assign(1, 0)
+    actions = supervisor.handle(gone(1))
+    assert not [action for action in actions if isinstance(action, Assign) and action.ticket == 0]
+    assert supervisor.handle(Ready(0))[0] == Assign(0, 0)
+    assert Restart(0, 0) in supervisor.handle(gone(0))
+    assert supervisor.handle(Ready(0))[0] == Assign(0, 0)
+    (action,) = supervisor.handle(gone(0))
+    assert isinstance(action, Raise)
+    assert "ticket 0" in str(action.error)
+    assert "it was number 4 of this run" in str(action.error)
+
+
+def test_work_that_is_dealt_out_by_number_stays_with_its_worker() -> None:
+    supervisor = Supervisor(2, Mode.TASK, EngineOptions(tickets_per_worker=1), in_turns=True)
+    supervisor.handle(ResultRequested())
+    assert supervisor.handle(gone(0))[1:] == [Restart(0, 0), Assign(0, 0)]
+
+
 def test_a_generator_that_raised_is_not_skipped_because_the_rest_would_be_lost_in_silence() -> None:
     supervisor = Supervisor(1, Mode.STREAM, EngineOptions(on_error=Skipping(9)))
     supervisor.handle(ResultRequested())
@@ -679,6 +885,37 @@ def test_a_sign_of_life_starts_the_clock_anew() -> None:
     assert supervisor.deadline(supervisor.awaited_worker()) == 119
     assert silent_at(supervisor, 118) == []
     assert len(silent_at(supervisor, 119)) == 1
+
+
+def test_a_worker_that_is_not_ready_yet_has_a_limit_of_its_own() -> None:
+    supervisor = task_supervisor(1, on_stall=Restarting(1), warn_seconds=0, stall_seconds=5, start_seconds=100)
+    supervisor.handle(ResultRequested())
+    assert supervisor.deadline(0) == 100
+    supervisor.now = 40
+    supervisor.handle(Ready(0))
+    assert supervisor.deadline(0) == 45
+    assert isinstance(silent_at(supervisor, 45)[0], Warn)  # the new one has to start as well
+    assert supervisor.deadline(0) == 145
+    (action,) = silent_at(supervisor, 145)
+    assert action.error.seconds == 100
+    assert action.error.where == "ticket 0, before the worker was ready"
+
+
+def test_a_worker_that_is_heard_again_need_not_be_ready() -> None:
+    supervisor = task_supervisor(2, warn_seconds=0, stall_seconds=5, start_seconds=100)
+    supervisor.handle(ResultRequested())
+    supervisor.handle(Unreachable(0))
+    supervisor.handle(Reached(0))
+    assert supervisor.deadline(0) == 100
+    supervisor.handle(Ready(0))
+    assert supervisor.deadline(0) == 5
+
+
+def test_workers_that_were_ready_before_the_run_have_the_limit_for_tickets() -> None:
+    options = EngineOptions(warn_seconds=0, stall_seconds=5, start_seconds=100)
+    supervisor = Supervisor(2, Mode.TASK, options, ready_workers={1})
+    supervisor.handle(ResultRequested())
+    assert [supervisor.deadline(worker_idx) for worker_idx in (0, 1)] == [100, 5]
 
 
 def test_without_limits_nobody_is_blamed() -> None:

@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
-from headrace.engine import EngineOptions, Raising
+from headrace.engine import EngineOptions, Raising, Restarting
 from headrace.errors import ConfigError, TransformError, WorkerDiedError
 from headrace.pipes import IterPipe
 from headrace.pipes.core.base import read
@@ -216,6 +217,47 @@ def test_a_worker_that_dies_again_and_again_is_given_up() -> None:
         pytest.raises(WorkerDiedError, match="exit code 7"),
     ):
         list(loader)
+
+
+def test_the_death_of_a_worker_names_the_item_of_its_group() -> None:
+    pipe = IterableWrapper(range(3000)).sharding_filter().map(lambda number: os._exit(7) if number == 2001 else number)
+    with (
+        DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader,
+        pytest.raises(WorkerDiedError, match=r"where: \(item 1000 of worker 1\), ticket"),
+    ):
+        list(loader)
+
+
+@pytest.mark.parametrize("on_death", [Raising(), Restarting(1)])
+@pytest.mark.parametrize(("num_workers", "culprit"), [(1, 0), (1, 30), (2, 41), (3, 40)])
+def test_all_items_before_one_that_kills_its_workers_are_delivered(
+    num_workers: int, culprit: int, on_death: Raising | Restarting
+) -> None:
+    def die(number: int) -> int:
+        time.sleep(0.001 if number % num_workers == culprit % num_workers else 0.002)  # so that groups hold several
+        return os._exit(7) if number == culprit else number
+
+    pipe = IterableWrapper(range(90)).sharding_filter().map(die)
+    service = MultiProcessingReadingService(num_workers, engine_options=EngineOptions(on_death=on_death))
+    found = []
+    with DataLoader2(pipe, reading_service=service) as loader:
+        with pytest.raises(WorkerDiedError, match=rf"item {culprit // num_workers} of worker {culprit % num_workers}"):
+            found.extend(loader)
+        assert found == list(range(culprit))
+
+
+def test_two_items_that_kill_their_workers_are_told_in_their_order() -> None:
+    def die(number: int) -> int:
+        time.sleep(0.002 if number % 2 == 0 else 0.0)
+        return os._exit(7) if number in (50, 61) else number  # the worker of the second one is quicker
+
+    pipe = IterableWrapper(range(90)).sharding_filter().map(die)
+    service = MultiProcessingReadingService(2, engine_options=EngineOptions(on_death=Raising()))
+    found = []
+    with DataLoader2(pipe, reading_service=service) as loader:
+        with pytest.raises(WorkerDiedError, match="worker 0 ended with exit code 7"):
+            found.extend(loader)
+        assert found == list(range(50))
 
 
 def test_shutdown_in_the_middle_of_an_epoch_is_quick_and_may_be_repeated() -> None:

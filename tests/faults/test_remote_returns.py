@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +18,10 @@ import numpy as np
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising, WorkerInfo
+from headrace.engine.events import Done, Exited
 from headrace.engine.remote import Invitation, Launched, LocalLauncher, RemoteExecutor, Tls
 from headrace.engine.remote.launcher import _LocalProcess
+from headrace.engine.user.job import Mode
 from headrace.errors import WorkerDiedError
 from servers.tcp_proxy import TcpProxy, Trouble
 
@@ -139,6 +143,29 @@ def test_a_stream_is_not_begun_again_when_its_connection_breaks(
     assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_an_agent_comes_back_to_a_trainer_whose_steps_are_longer_than_it_may_take() -> None:
+    executor = RemoteExecutor(LocalLauncher(), dead_seconds=PATIENT, return_seconds=0.2)
+    executor.start(Job(lambda info: lambda number: number), 1)
+    try:
+        executor.begin_run(1, Mode.TASK)
+        executor.submit(0, 1, 0, executor.pack(7))
+        events: list[Any] = []
+        while not any(isinstance(event, Done) for event in events):
+            events += executor.wait(0.25)
+        link = executor._seats[0].link
+        assert link is not None
+        link._sock.shutdown(socket.SHUT_RDWR)
+        executor.submit(0, 1, 1, executor.pack(8))
+        events = []
+        for _ in range(10):
+            events += executor.wait(0.0)
+            time.sleep(0.3)  # a step of a training
+        assert [event for event in events if isinstance(event, Exited)] == []
+        assert [event.ticket for event in events if isinstance(event, Done)] == [1]
+    finally:
+        executor.close()
+
+
 def test_an_agent_that_does_not_come_back_in_time_is_given_up_and_its_work_is_done_again(
     tmp_path: Path, way_there: Callable[..., OneWayThere]
 ) -> None:
@@ -147,6 +174,20 @@ def test_an_agent_that_does_not_come_back_in_time_is_given_up_and_its_work_is_do
     with Engine(Job(noting(tmp_path)), num_workers=1, executor=executor) as engine:
         assert [int(done.value[0]) for done in engine.run(range(40))] == list(range(40))
         assert sum(worker.num_restarts for worker in engine.report.workers) == 1
+    assert len(launcher.pids) == 2
+
+
+def test_the_tickets_of_an_agent_that_is_waited_for_are_done_by_others_meanwhile(
+    tmp_path: Path, way_there: Callable[..., OneWayThere]
+) -> None:
+    launcher = way_there(Trouble("reset", 3_000_000), Trouble("delay"), Trouble("stall"))
+    executor = RemoteExecutor(launcher, dead_seconds=PATIENT, return_seconds=10 * PATIENT)
+    with Engine(Job(noting(tmp_path)), num_workers=2, executor=executor) as engine:
+        for _ in engine.run(itertools.count(0, len(SIZES))):  # small ones, until both are there
+            if all(worker.num_tickets for worker in engine.report.workers):
+                break
+        check(engine, 200)
+    assert all(trouble.happened.is_set() for trouble in (launcher.troubles[0], launcher.troubles[2]))
     assert len(launcher.pids) == 2
 
 

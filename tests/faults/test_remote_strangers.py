@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -18,14 +19,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-import xxhash
 
 from headrace import DataLoader, FixedCount
 from headrace.engine import Engine, EngineOptions, Job, Raising
 from headrace.engine.events import Done
+from headrace.engine.process.messages import encode_packet
 from headrace.engine.process.proc_tree import descendants_of
 from headrace.engine.remote import ConnectedWorkers, LocalLauncher, RemoteExecutor
-from headrace.engine.remote import listener as listener_module
 from headrace.engine.remote import seal as seal_module
 from headrace.engine.remote.handshake import (
     GREETING_BYTES,
@@ -36,6 +36,7 @@ from headrace.engine.remote.handshake import (
     introduce,
     respond,
 )
+from headrace.engine.remote.port import listener as listener_module
 from headrace.engine.remote.seal import HEAD_BYTES, Seal
 from headrace.engine.remote.wire import Alive, RemoteResult
 from headrace.errors import ConfigError, StalledError, WorkerDiedError
@@ -272,9 +273,14 @@ def enter(sock: socket.socket) -> Seal:
 
 def forge(seal: Seal, packet: bytes = b"", *, num_bytes: int | None = None, num_part_bytes: int = 0) -> bytes:
     """Return a frame that says anything, as only who knows the secret can make one."""
-    checksum = xxhash.xxh3_64_intdigest(packet, seal._seed)
-    head = seal_module._HEAD.pack(len(packet) if num_bytes is None else num_bytes, num_part_bytes, checksum, 0)
-    return head + seal._sign(head) + packet
+    tag = seal_module._tag(seal._packets, packet)
+    return seal.head(len(packet) if num_bytes is None else num_bytes, num_part_bytes, 0, tag) + packet
+
+
+def announce(seal: Seal, num_bytes: int, num_part_bytes: int | None = None, header: bytes = b"") -> bytes:
+    """Return a frame that tells of a value."""
+    packet = encode_packet([Done(0, 0, 1, RemoteResult(header, num_bytes))])
+    return forge(seal, packet, num_part_bytes=num_bytes + 8 if num_part_bytes is None else num_part_bytes)
 
 
 def announce_too_much(sock: socket.socket) -> None:
@@ -388,16 +394,18 @@ def test_many_strangers_at_once_are_bounded_and_workers_still_come_in(monkeypatc
     [
         (lambda seal: forge(seal, num_bytes=1 << 31), "2147483648 bytes was announced"),
         (lambda seal: forge(seal, b"\xc1ab"), "cannot be read"),
-        (lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", 5000))], 1, 4999), "length of its values"),
-        (lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", 2 << 20))], 1, 2 << 20), "more than the credit"),
-        (lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", -8))]), "cannot be read"),
-        (lambda seal: seal.frame([Alive(True)], num_heard=7), "has heard what was not said"),
-        (lambda seal: seal.frame([Alive(True)])[:-1] + b"x", "messages have a wrong checksum"),
-        (lambda seal: bytes(100), "a frame has a wrong seal"),
-        (lambda seal: (seal.frame([Alive(True)]), seal.frame([Alive(False)]))[1], "a frame has a wrong seal"),
-        (lambda seal: 2 * seal.frame([Alive(True)]), "a frame has a wrong seal"),
+        (lambda seal: announce(seal, 5000, 5007), "length of its values"),
+        (lambda seal: announce(seal, 2 << 20), "more than the credit"),
+        (lambda seal: announce(seal, -8), "cannot be read"),
+        (lambda seal: announce(seal, 5000, header=b"\2"), "cannot be read"),
+        (lambda seal: announce(seal, 5000, header=struct.pack("<QQ", 4000, 5001) + b"\2"), "not have its code in it"),
+        (lambda seal: seal.frame([Alive(True)], num_heard=7), "acknowledged messages that were never sent"),
+        (lambda seal: seal.frame([Alive(True)])[:-1] + b"x", "messages have a wrong tag"),
+        (lambda seal: bytes(100), "a frame fails the integrity check"),
+        (lambda seal: (seal.frame([Alive(True)]), seal.frame([Alive(False)]))[1], "a frame fails the integrity check"),
+        (lambda seal: 2 * seal.frame([Alive(True)]), "a frame fails the integrity check"),
         (
-            lambda seal: seal.frame([Done(0, 0, 1, RemoteResult(b"", 8))], 1, 8) + bytes(16),
+            lambda seal: announce(seal, 8) + bytes(16),
             "a value has a wrong checksum",
         ),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import select
@@ -9,6 +10,7 @@ import socket
 import ssl
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +20,10 @@ import pytest
 
 from headrace.engine import Engine, Job, WorkerInfo
 from headrace.engine.remote import ConnectedWorkers, Invitation, Launched, LocalLauncher, RemoteExecutor, Tls
-from headrace.engine.remote.handshake import SECRET_VARIABLE
+from headrace.engine.remote.dial import Trainer, connect_once, read, shake_hands, write
+from headrace.engine.remote.handshake import GREETING_BYTES, SECRET_VARIABLE, introduce, respond
+from headrace.engine.remote.port.listener import Listener
+from headrace.engine.remote.port.stranger import Connection
 from headrace.engine.remote.tls import bind_secret
 from headrace.errors import ConfigError
 from servers.tcp_proxy import Kind, Trouble, tcp_proxy
@@ -74,9 +79,9 @@ def work_of(info: WorkerInfo) -> Callable[[int], Any]:
     return lambda number: np.full((3, 9_000, 120_000)[number % 3], number)
 
 
-def check(executor: RemoteExecutor) -> int:
+def check(executor: RemoteExecutor, num_workers: int = 2) -> int:
     """See that the stream is what it has to be, and return how many workers were replaced."""
-    with Engine(Job(work_of), num_workers=2, executor=executor) as engine:
+    with Engine(Job(work_of), num_workers=num_workers, executor=executor) as engine:
         number = -1
         for number, delivered in enumerate(engine.run(range(NUM_TICKETS))):
             assert len(delivered.value) == (3, 9_000, 120_000)[number % 3]
@@ -113,7 +118,7 @@ def test_what_happens_to_a_connection_changes_nothing(
 
 def test_a_connection_through_which_nothing_goes_is_noticed(agents: Callable[..., Agents]) -> None:
     trouble = Trouble("stall", 300_000)
-    assert check(remote(agents(trouble), dead_seconds=1.5)) >= 1
+    assert check(remote(agents(trouble), dead_seconds=1.5), num_workers=1) >= 1
     assert trouble.happened.is_set()
 
 
@@ -159,11 +164,11 @@ def select_briefly(listener: Any) -> None:
 @pytest.mark.parametrize(
     ("arguments", "trainer", "words"),
     [
-        (["--tls-ca", CA, *OF_WORKER], None, "there is no TLS"),
+        (["--tls-ca", CA, *OF_WORKER], None, "the TLS handshake with the other side failed"),
         (["--tls-ca", OTHER_CA, *OF_WORKER], TRAINER, "certificate of the trainer"),
         (["--tls-ca", CA, "--tls-name", "somebody"], TRAINER, "certificate of the trainer"),
         (["--tls-ca", CA], TRAINER, "TLS has failed"),
-        (OF_WORKER, TRAINER, "needs the certificate of who has signed"),
+        (OF_WORKER, TRAINER, "needs the certificate of the authority"),
         (["--tls-ca", "/no/such/file"], TRAINER, "certificate cannot be used"),
     ],
 )
@@ -174,7 +179,7 @@ def test_a_worker_says_why_it_and_its_trainer_do_not_come_together(
 
 
 def test_a_worker_without_tls_says_that_the_trainer_may_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headrace.engine.remote.listener._HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr("headrace.engine.remote.port.listener._HANDSHAKE_SECONDS", 0.5)
     assert "give --tls-ca if the trainer has" in meet([], TRAINER)
 
 
@@ -200,6 +205,112 @@ def test_nothing_that_is_sent_can_be_read_on_the_way(agents: Callable[..., Agent
             assert next(engine.run([0])).value == words
     assert len(heard) > len(words)
     assert b"nobody else" not in heard
+
+
+# --- strangers ---
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    listener = Listener("localhost", 0, SECRET.encode(), Tls(cert=TRAINER.cert, key=TRAINER.key))
+    yield listener
+    listener.close()
+
+
+def pump_until(listener: Listener, is_over: Callable[[], bool]) -> None:
+    for _ in range(2000):
+        select_briefly(listener)
+        listener.pump()
+        if is_over():
+            return
+    raise AssertionError("it goes on and on")
+
+
+def test_a_stranger_that_says_little_with_many_records_is_given_up(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = ssl.create_default_context(cafile=CA)
+
+    def be_stranger() -> None:
+        with context.wrap_socket(
+            socket.create_connection(("localhost", listener.port)), server_hostname="localhost"
+        ) as sock:
+            greeting = sock.recv(GREETING_BYTES)
+            with contextlib.suppress(OSError):
+                for byte in respond(b"another secret, as long", greeting)[:-1]:
+                    sock.sendall(bytes([byte]))
+
+    thread = threading.Thread(target=be_stranger)
+    thread.start()
+    pump_until(listener, lambda: listener._num_refused == 1)
+    thread.join()
+    assert "it sends more than a worker does" in caplog.text
+
+
+_KEY_UPDATES = """
+import ctypes, socket, sys
+try:
+    library = ctypes.CDLL("libssl.so.3")
+except OSError:
+    raise SystemExit(77)
+for name in ("TLS_client_method", "SSL_CTX_new", "SSL_new"):
+    getattr(library, name).restype = ctypes.c_void_p
+context = ctypes.c_void_p(library.SSL_CTX_new(ctypes.c_void_p(library.TLS_client_method())))
+ssl = ctypes.c_void_p(library.SSL_new(context))
+sock = socket.create_connection(("localhost", int(sys.argv[1])))
+library.SSL_set_fd(ssl, sock.fileno())
+assert library.SSL_connect(ssl) == 1
+while library.SSL_key_update(ssl, 0) == 1 and library.SSL_do_handshake(ssl) == 1:
+    pass
+"""
+
+
+def test_a_stranger_that_changes_its_keys_again_and_again_is_given_up(
+    listener: Listener, caplog: pytest.LogCaptureFixture
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", _KEY_UPDATES, str(listener.port)]) as process:
+        try:
+            pump_until(listener, lambda: listener._num_refused == 1 or process.poll() is not None)
+        finally:
+            process.kill()
+    if process.returncode == 77:
+        pytest.skip("there is no libssl.so.3")
+    pump_until(listener, lambda: listener._num_refused == 1)
+    assert "it sends more than a worker does" in caplog.text
+
+
+def test_what_follows_an_introduction_at_once_is_not_lost(listener: Listener) -> None:
+    """As the request of a trainer to a shared service does: in the same record, or in the next ones."""
+    arrived: list[Connection] = []
+
+    class Door:
+        seat, takes_any = -1, True
+        welcome = staticmethod(arrived.append)
+
+    said = [b"request %d" % number for number in range(3)]
+
+    def be_trainer() -> None:
+        trainer = Trainer([f"localhost:{listener.port}"], SECRET.encode(), Tls(ca=CA))
+        found = connect_once(trainer, 10.0)
+        assert not isinstance(found, list)
+        with found as sock:
+            _, outgoing = shake_hands(sock, trainer)
+            write(sock, [memoryview(outgoing.frame(introduce(-1)) + said[0])])
+            write(sock, [memoryview(said[1])])
+            write(sock, [memoryview(said[2])])
+            assert sock.recv(2) == b"ok"
+
+    listener.expect(Door())  # type: ignore[arg-type]
+    thread = threading.Thread(target=be_trainer)
+    thread.start()
+    pump_until(listener, lambda: bool(arrived))
+    sock = arrived[0].sock
+    sock.settimeout(20.0)
+    assert bytes(read(sock, sum(map(len, said)))) == b"".join(said)
+    assert arrived[0].is_local
+    sock.send(b"ok")
+    thread.join()
+    sock.close()
 
 
 def test_the_secret_is_bound_to_the_certificate_of_the_trainer() -> None:

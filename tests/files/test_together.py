@@ -94,6 +94,6 @@ def test_names_that_lead_out_of_the_folder_are_left_alone(tmp_path: Path, monkey
 def test_what_somebody_else_left_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ready = _interrupted(tmp_path, monkeypatch)
     os.chown(ready, 65534, 65534)
-    with pytest.raises(SourceError, match="another user's writer was killed"):
+    with pytest.raises(SourceError, match="another user's process was killed"):
         settle(tmp_path / "a.bin")
     assert (tmp_path / "a.bin").read_text() == "old"

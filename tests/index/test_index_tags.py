@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from headrace.datasets.join.corpus import JointTags
 from headrace.errors import ConfigError, SourceError
 from headrace.index.lookup import TagTable
-from headrace.index.tags import BLOCK, GeneratedTags, PackedTags, Tags, pack_tags
+from headrace.index.tags import BLOCK, GeneratedTags, PackedTags, Tags, chain_tags, pack_tags, pack_texts
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 # Few letters, so that duplicates, empty tags and tags that look like a rule are common.
@@ -122,6 +122,23 @@ def test_tags_equal_those_of_the_same_strings_however_they_are_held(lists: list[
         assert (one == pack_tags(other)) == (joint == other) == (one == tuple(other))
         assert one + pack_tags(other) == one + tuple(other) == joint + other
         assert pack_tags(other) + one == tuple(other) + one == other + joint
+
+
+@given(lists=st.lists(TAG_LISTS, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_chained_tags_are_those_of_one_list(lists: list[list[str]]) -> None:
+    chained, expected = (
+        chain_tags([pack_texts(tags) for tags in lists]),
+        pack_tags([tag for tags in lists for tag in tags]),
+    )
+    assert type(chained) is type(expected)
+    assert chained == expected
+
+
+def test_tags_that_follow_a_rule_only_as_a_whole_are_chained_to_it() -> None:
+    parts = [pack_texts([f"seq-{number}" for number in range(start, start + 3)]) for start in (0, 3, 6)]
+    assert isinstance(chain_tags(parts), GeneratedTags)
+    assert isinstance(chain_tags(parts[::-1]), PackedTags)
 
 
 def packed_anyway(tags: list[str]) -> PackedTags:

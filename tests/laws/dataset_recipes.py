@@ -98,6 +98,9 @@ class Indexed(Dataset):
     def get_data_keys(self):
         return ["data"]
 
+    def get_total_num_seqs(self, *, fast=False):
+        return NUM_SEQS
+
     def get_all_tags(self):
         return [f"i-{self.first + i}" for i in range(NUM_SEQS)]
 
@@ -423,7 +426,6 @@ RECIPES: dict[str, Entry] = {
     "SourceDataset": Entry(_source, is_leaf=True, changes=_CACHED, idle=_NAMED),
     "Indexed": Entry(
         lambda draw: {"class": Indexed, "first": draw.first(), **draw.order()},
-        is_indexed=False,  # it does not tell its corpus, so it is a stream where it is a part
         is_leaf=True,
         changes={"flip": (True,), **_ORDER},
         idle=_NAMED,
@@ -435,7 +437,7 @@ RECIPES: dict[str, Entry] = {
         changes={"step": (2, 3), "first": (7,)},
         idle=_NAMED,
     ),
-    "Alternating": Entry(_alternating, is_indexed=False, changes={"swap": (True,)}, idle=_NAMED),
+    "Alternating": Entry(_alternating, changes={"swap": (True,)}, idle=_NAMED),
     "DistributeFilesDataset": Entry(
         _files,
         is_indexed=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +19,12 @@ from hypothesis import strategies as st
 
 import headrace as hr
 from headrace.batching import BatchOrder, Buckets, Chunks, FixedCount, FrameBudget, Pack
+from headrace.datasets.reading.loaded import LastArrays
 from headrace.datasets.reading.reader import Reader, ReadRequest
 from headrace.datasets.reading.source import SourceReader
 from headrace.errors import SourceError
-from headrace.sources import HDFWriter, MemorySource, NumpyFolderWriter
+from headrace.sources import HDFWriter, JsonlSource, MemorySource, NumpyFolderWriter
+from headrace.vocabularies.labels import CharacterTargets
 
 FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -269,6 +272,34 @@ def test_overlapping_chunks_and_neighbours_in_one_batch_are_one_read() -> None:
     assert (source.frames["names"], source.frames["speaker"]) == (7 * count, count)
 
 
+class CountingTargets(CharacterTargets):
+    """Counts the texts that are encoded."""
+
+    num_encoded = 0
+
+    def encode(self, text: str) -> Any:
+        type(self).num_encoded += 1
+        return super().encode(text)
+
+
+@pytest.mark.parametrize("order", ["default", "random"])
+def test_texts_are_encoded_once_however_many_batches_have_chunks_of_them(tmp_path: Path, order: str) -> None:
+    lines = [{"id": str(number), "text": "abcd" * (250 + number), "speaker": number} for number in range(4)]
+    (tmp_path / "x.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    vocab = CountingTargets(labels=list("abcd"), unknown_label=None)
+    fields = {"data": {"field": "text", "vocab": vocab}, "speaker": "speaker"}
+    source = JsonlSource(tmp_path / "x.jsonl", fields=fields)
+    recipe = {"batching": Chunks(FixedCount(2), 10), "seed": 1}
+    with hr.SourceDataset(source, seq_ordering=order) as dataset:
+        with reading_whole_sequences(), hr.DataLoader(dataset, **recipe) as loader:
+            expected = [print_of(batch) for batch in loader]
+        CountingTargets.num_encoded = 0
+        with hr.DataLoader(dataset, **recipe) as loader:
+            assert [print_of(batch) for batch in loader] == expected
+    assert len(expected) > 200
+    assert CountingTargets.num_encoded == 4
+
+
 @pytest.mark.parametrize("name", ["concat", "meta", "part with fewer keys", "several epochs", "variable"])
 def test_a_dataset_made_of_others_passes_slices_on(tmp_path: Path, name: str) -> None:
     with COMPOSED[name](written(str(tmp_path), [30, 20]), corpus([30, 20])) as dataset:
@@ -386,3 +417,41 @@ def test_a_recording_that_was_cut_off_since_is_refused_at_its_first_chunk(tmp_pa
         with pytest.raises(SourceError, match="has 15950 samples, but 16000 are expected") as info:
             next(iter(loader))
     assert any("r0" in note for note in info.value.__notes__)
+
+
+class Draws:
+    """A user's object that draws from NumPy's generator each time."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, number: int) -> dict[str, Any]:
+        return {"data": np.random.random(40)}
+
+    def get_seq_len(self, number: int) -> dict[str, int]:
+        return {"data": 40}
+
+
+def test_of_an_object_that_draws_no_chunk_depends_on_the_batches_before() -> None:
+    recipe = {"batching": Chunks(FixedCount(2), 10), "seed": 1}
+    with hr.SourceDataset(hr.MapSource(Draws())) as dataset:
+        expected = batches(dataset, recipe)
+        for done in (1, 3, 5):
+            with hr.DataLoader(dataset, **recipe) as before, hr.DataLoader(dataset, **recipe) as after:
+                for _ in zip(range(done), before, strict=False):
+                    pass
+                after.load_state_dict(before.state_dict())
+                assert [print_of(batch) for batch in after] == expected[done:]
+
+
+@pytest.mark.parametrize("num_frames", [0, 1])
+def test_what_is_kept_of_short_arrays_is_bounded_too(num_frames: int) -> None:
+    source = MemorySource([{"data": np.zeros(num_frames, np.float32)}] * 1000)
+    tracemalloc.start()
+    try:
+        kept = LastArrays(source, 20_000)
+        for corpus_idx in range(1000):
+            kept.read(corpus_idx, "data")
+        assert tracemalloc.get_traced_memory()[0] < 60_000
+    finally:
+        tracemalloc.stop()

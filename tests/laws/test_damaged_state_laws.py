@@ -89,7 +89,7 @@ def _saved(make):
     loader = make()
     if hasattr(loader, "set_epoch"):
         loader.set_epoch(2)
-    if hasattr(loader, "seed"):
+    if isinstance(loader, DataLoader2):
         loader.seed(3)
     iterator = iter(loader)
     _read(iterator, _STOP)

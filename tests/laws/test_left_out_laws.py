@@ -8,7 +8,7 @@ import tempfile
 import numpy as np
 import pytest
 from dataset_recipes import RECIPES, Draw, entry_of, nodes
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace import EngineOptions, StaticDataset
@@ -155,6 +155,7 @@ def size_of(dataset):
         return None
 
 
+@example("CombinedDataset", 970, 2)  # a filter in a part of a user-defined part
 @given(st.sampled_from(sorted(RECIPES)), st.integers(0, 2**32), st.integers(0, 3))
 @settings(max_examples=150, deadline=None)
 def test_each_dataset_counts_what_tag_filters_leave_out_of_its_corpus(name, seed, depth):

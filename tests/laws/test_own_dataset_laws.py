@@ -61,6 +61,7 @@ WAYS = {
     "MultiEpochDataset": lambda config: {"dataset": config, "multi_epoch": 1},
     "ConcatDataset": lambda config: {"datasets": [config]},
     "CombinedDataset": lambda config: {"datasets": {"a": config}, "data_map": {("a", "data"): "data"}},
+    "MixDataset": lambda config: {"datasets": {"a": config}},
     "MetaDataset": lambda config: {
         "datasets": {"a": config},
         "data_map": {"data": ("a", "data")},
@@ -97,8 +98,8 @@ def test_each_sequence_comes_once_under_its_tag_or_the_class_is_named(own, way, 
                 for batch in loader
                 for tag, data in zip(batch.tags, batch["data"], strict=True)
             ]
-    except headrace.HeadraceError as error:
-        assert own is not Indexed or "needs the lengths" in str(error)  # noqa: PT017
+    except headrace.HeadraceError:
+        assert own is not Indexed
         return
     assert [tag for tag, _ in seqs] == expected
     assert [f"i-{int(value)}" for _, value in seqs] == expected

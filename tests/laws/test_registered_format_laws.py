@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import sysconfig
 from functools import partial
 from pathlib import Path
 
@@ -216,7 +217,8 @@ def test_workers_know_the_formats_that_their_trainer_registered(tmp_path: Path) 
     assert done.stdout == "all known\n", done.stderr
 
 
-def test_convert_writes_a_format_that_the_command_names(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["module", "installed"])
+def test_convert_writes_a_format_that_the_command_names(tmp_path: Path, how: str) -> None:
     (tmp_path / "own_lines.py").write_text(
         "from headrace.sources import Format, JsonlSource, JsonlWriter\n"
         "class OwnSource(JsonlSource):\n    'Lines.'\n"
@@ -226,7 +228,11 @@ def test_convert_writes_a_format_that_the_command_names(tmp_path: Path) -> None:
     with JsonlWriter(tmp_path / "a.jsonl") as writer:
         for idx in range(6):
             writer.append(f"seq-{idx}", {"data": np.arange(idx + 1)})
-    command = [sys.executable, "-m", "headrace", "convert", "--num-workers", "2", "--shard-seqs", "2"]
+    script = Path(sysconfig.get_path("scripts"), "headrace")
+    if how == "installed" and not script.exists():
+        pytest.skip("the command is not installed")
+    program = [sys.executable, "-m", "headrace"] if how == "module" else [str(script)]
+    command = [*program, "convert", "--num-workers", "2", "--shard-seqs", "2"]
     steps = (["--to", "own_lines:OWN", "a.jsonl", "b.own"], ["--from", "own_lines:OwnSource", "b-*.own", "c.jsonl"])
     for arguments in steps:
         found = [
@@ -235,3 +241,6 @@ def test_convert_writes_a_format_that_the_command_names(tmp_path: Path) -> None:
         done = subprocess.run([*command, *found], cwd=tmp_path, capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
     assert "".join(path.read_text() for path in sorted(tmp_path.glob("c-*.jsonl"))).count("seq-") == 6
+    look = [*program, "inspect", "--from", "own_lines:OwnSource", "b-00000.own"]
+    done = subprocess.run(look, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, (done.stderr, sorted(path.name for path in tmp_path.iterdir()))

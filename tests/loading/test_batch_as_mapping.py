@@ -41,6 +41,13 @@ def test_a_batch_is_made_of_a_mapping_as_trainers_do(batch):
     assert {**batch}.keys() == {"data"}
 
 
+def test_a_batch_that_was_made_of_a_mapping_shows_no_place_that_nobody_knows(batch):
+    assert repr(batch).startswith("<Batch 0 of epoch 1, 2 sequences, data: ")
+    made = type(batch)(dict(batch))
+    assert repr(made).startswith("<Batch, data: ")
+    assert "-1" not in repr(made) + made._repr_html_()
+
+
 def test_a_batch_is_moved_to_a_device_with_all_that_it_knows(batch):
     moved = batch.map_arrays(lambda array: OnDevice("cpu")).to("cuda:1", non_blocking=True)
     assert moved["data"].where == moved.lengths["data"].where == "cuda:1 True"

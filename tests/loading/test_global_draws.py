@@ -5,8 +5,19 @@ import random
 import numpy as np
 import pytest
 
-from headrace import ConfigError, Dataset, MapDataset, StaticDataset
-from headrace.batching import FixedCount, FrameBudget
+from headrace import (
+    ConcatDataset,
+    ConfigError,
+    CorpusIndex,
+    Dataset,
+    DataSpec,
+    MapDataset,
+    MetaDataset,
+    Source,
+    SourceDataset,
+    StaticDataset,
+)
+from headrace.batching import Chunks, FixedCount, FrameBudget
 from headrace.loading import DataLoader, work
 from headrace.loading import options as options_module
 
@@ -234,3 +245,56 @@ def test_an_order_that_is_drawn_from_the_global_generators_is_one_for_all_ranks_
     with loader(num_workers=1) as other:
         other.load_state_dict(state)
         assert values(other) == third
+
+
+class FastDraws(Source):
+    """A user's source that reads many sequences at once, and draws."""
+
+    has_fast_rows = True
+
+    def __init__(self):
+        self.specs = {"data": DataSpec("float32", ())}
+
+    @property
+    def index(self):
+        return CorpusIndex.from_columns(tags=list("abcd"), lengths={"data": [3] * 4})
+
+    def read(self, corpus_idx, data_key):
+        return np.random.random(3).astype(np.float32)
+
+
+def test_a_source_of_the_users_draws_the_same_also_as_a_part_of_a_joint_dataset():
+    def rest(start):
+        dataset, batching = ConcatDataset([SourceDataset(FastDraws())]), FixedCount(1)
+        with DataLoader(dataset, batching=batching) as before, DataLoader(dataset, batching=batching) as after:
+            for _ in zip(range(start), before, strict=False):
+                pass
+            after.load_state_dict(before.state_dict())
+            return [batch["data"].tolist() for batch in after]
+
+    assert rest(2) == rest(0)[2:]
+
+
+class TwoKeys(MapStyle):
+    """Items with a key that is not asked for, whose lengths are known."""
+
+    def __getitem__(self, i):
+        return {"data": np.random.random(40), "classes": np.zeros(40)}
+
+    def get_seq_len(self, i):
+        return {"data": 40, "classes": 40}
+
+
+def test_an_item_of_which_some_keys_are_read_is_drawn_for_each_batch_that_has_chunks_of_it():
+    def rest(start):
+        dataset = MetaDataset({"a": MapDataset(TwoKeys())}, data_map={"data": ("a", "data")})
+        batching = Chunks(FixedCount(2), 10)
+        with DataLoader(dataset, batching=batching) as before, DataLoader(dataset, batching=batching) as after:
+            for _ in zip(range(start), before, strict=False):
+                pass
+            after.load_state_dict(before.state_dict())
+            return [batch["data"].tolist() for batch in after]
+
+    whole = rest(0)
+    for start in (1, 3, 5):
+        assert rest(start) == whole[start:]

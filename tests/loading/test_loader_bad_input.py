@@ -311,3 +311,82 @@ def test_an_error_in_the_layout_names_the_batch_and_no_tag(num_workers):
     with loader, pytest.raises(SourceError, match="another shape") as caught:
         list(loader)
     assert "headrace: (laying out batch 0), epoch 1" in caught.value.__notes__[0]
+
+
+# --- a list of names ---
+
+
+def test_names_of_data_files_in_a_list_are_texts_and_that_is_said(tmp_path, caplog):
+    path = tmp_path / "a.hdf"
+    with HDFWriter(path) as writer:
+        writer.append("x", {"data": np.zeros((2, 2), np.float32)})
+    (tmp_path / "notes.xyz").write_text("no data")
+
+    def delivered(items, **options):
+        caplog.clear()
+        with DataLoader(items, batch_size=2, **options) as loader:
+            list(loader)
+        return [record.getMessage() for record in caplog.records if "names of data files" in record.getMessage()]
+
+    (said,) = delivered([str(path), str(path)])
+    assert str(path) in said
+    assert "open_source(files)" in said
+    for other in (["a.hdf", "b.hdf"], [str(path), "a text"], [str(tmp_path / "notes.xyz")], ["a", "b"]):
+        assert not delivered(other)
+    second = tmp_path / "b.hdf"
+    second.write_bytes(path.read_bytes())
+    assert not delivered([str(second)], collate=len)  # who reads them is known
+    assert not delivered([str(second)], transform=lambda item: item)
+    assert delivered([str(second)])
+
+
+# --- datasets with a slip in them ---
+
+
+class Slip:
+    """A map-style dataset; what each item is, a test says."""
+
+    def __init__(self, item):
+        self.item = item
+
+    def __len__(self):
+        return 6
+
+    def __getitem__(self, number):
+        return self.item(number)
+
+
+class Endless:
+    """Python's `iter` takes it, and never ends."""
+
+    def __getitem__(self, number):
+        return {"data": np.full(3, number)}
+
+
+def test_an_object_without_a_length_is_no_endless_stream():
+    with pytest.raises(ConfigError, match=r"an? Endless has __getitem__, and no __len__"):
+        DataLoader(Endless(), batch_size=2)
+
+
+def test_an_item_that_is_none_is_said_to_be_none():
+    loader = DataLoader(Slip(lambda number: None if number == 4 else {"data": np.arange(3)}), batch_size=2)
+    with pytest.raises(SourceError, match=r"the item is None\n.*item 4 of Slip"):
+        list(loader)
+
+
+@pytest.mark.parametrize(
+    ("make", "fix"),
+    [
+        (lambda: StaticDataset(make_seqs([3]), seq_orderin="random"), "did you mean 'seq_ordering'"),
+        (lambda: MapDataset(make_seqs([3]), partition_epoc=2), "did you mean 'partition_epoch'"),
+        (lambda: HDFDataset("a.hdf", filles="b.hdf"), "did you mean 'files'"),
+    ],
+)
+def test_an_option_of_a_dataset_that_there_is_not_is_named_with_the_closest_one(make, fix):
+    with pytest.raises(TypeError, match=rf"Dataset has no option '\w+'\n.*{fix}"):
+        make()
+
+
+def test_an_option_of_the_data_is_sent_to_who_reads_them():
+    with pytest.raises(ConfigError, match=r"no option 'targets'(.|\n)*open_source\(files, targets"):
+        DataLoader("a.hdf", batch_size=2, targets={})

@@ -749,3 +749,34 @@ def test_what_a_filter_leaves_out_of_an_epoch_is_logged_once_and_counted(wrap, c
     kept = [record.message for record in caplog.records if "sequences kept" in record.message]
     if wrap(config)["class"] not in ("MixDataset", "MultiEpochDataset"):  # which ask for several epochs of it by turns
         assert len(kept) == len(set(kept)) > 0  # no epoch is filtered twice
+
+
+def test_an_empty_list_has_the_dtype_of_the_other_rows():
+    rows = [{"x": [], "text": "a"}, {"x": [1, 2], "text": "b"}, {"x": [], "text": "c"}]
+    with DataLoader(rows, batch_size=3, num_workers=0) as loader:
+        (batch,) = loader
+    assert batch["x"].dtype == np.int64
+    assert batch["x"].tolist() == [[0, 0], [1, 2], [0, 0]]
+
+
+def test_what_a_look_at_the_first_batch_leaves_out_is_said_once(caplog):
+    data = [{"data": np.full((2, 1), i, np.float32)} for i in range(12)]
+    with caplog.at_level("INFO", "headrace.loading"), DataLoader(StaticDataset(data), batch_size=3) as loader:
+        assert "left:" not in loader.explain()
+        next(iter(loader))
+        for _ in range(2):
+            assert len([batch.epoch for batch in loader]) == 4
+            assert "left:     epoch 1 before batch 1: the rest of it did not come" in loader.explain()
+    assert [record.message for record in caplog.records if "was left" in record.message] == [
+        "epoch 1 was left before batch 1: the rest of it does not come (logged once; see set_epoch)"
+    ]
+
+
+def test_who_begins_an_epoch_again_after_a_look_is_told_nothing(caplog):
+    data = [{"data": np.full((2, 1), i, np.float32)} for i in range(12)]
+    with caplog.at_level("INFO", "headrace.loading"), DataLoader(StaticDataset(data), batch_size=3) as loader:
+        next(iter(loader))
+        loader.set_epoch(1)
+        assert [batch.epoch for batch in loader] == [1] * 4
+        assert "left:" not in loader.explain()
+    assert not [record for record in caplog.records if "was left" in record.message]

@@ -36,6 +36,8 @@ WRONG = [
     ({"collate": list, "pad_multiple": 8}, "pad_multiple have no effect"),
     ({"batching": FrameBudget(10, data_key="dta")}, "'dta'"),
     ({"num_wrokers": 2}, "did you mean 'num_workers'"),
+    ({"fields": {}}, "open_source(files, fields=...)"),
+    ({"seq_ordering": "random"}, "SourceDataset(files, seq_ordering=...)"),
     ({"batch_size": 4}, "batching and batch_size"),
     ({"batch_sampler": [[1]]}, "batch_sampler and batching both"),
     ({"batching": None, "batch_sampler": [[1]], "batch_size": 3}, "batch_sampler and batch_size both"),

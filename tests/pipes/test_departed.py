@@ -87,8 +87,9 @@ def test_files_behind_urls_are_read(address, timeout):
         assert len(pipe) == 2
         lines = iter(pipe.readlines())
         assert [next(lines) for _ in range(2)] == [(f"{address}/there", b"line one"), (f"{address}/there", b"me")]
-        with pytest.raises(OSError, match="404"):
+        with pytest.raises(OSError, match="404") as caught:
             next(lines)
+        caught.value.close()
     with pytest.warns(UserWarning, match="gone is skipped: HTTP Error 404"):
         assert [url for url, _ in urls.read_from_http(skip_on_error=True)] == [f"{address}/there"]
 

@@ -77,6 +77,12 @@ MAKERS = {
     "stream": lambda path: hr.DataLoader(Stream(), batch_size=1),
     "dataloader2": lambda path: hr.DataLoader2(IterableWrapper([1, 2])),
     "lhotse": lambda path: hr.LhotseDataLoader({}, [[1], [2]], num_workers=0),
+    "counts": lambda path: hr.DataLoader(hr.HDFDataset([path]), batching=hr.FrameBudget(50)).count(1),
+    "shapes": lambda path: hr.DataLoader(hr.HDFDataset([path]), batching=hr.FrameBudget(50)).batch_shapes(),
+    "file_cache": lambda path: hr.FileCache(cache_directory=os.path.join(os.path.dirname(path), HOSTILE[:8])),
+    "bytes": lambda path: hr.init_vocabulary({"class": "Utf8ByteTargets"}),
+    "labels": lambda path: hr.init_vocabulary({"labels": [HOSTILE, "\n"], "unknown_label": None}),
+    "with_ends": lambda path: hr.WithEnds("bytes", bos=HOSTILE),
     "progress": lambda path: hr.progress(hr.DataLoader([1, 2, 3], batch_size=2)),
 }
 
@@ -88,8 +94,8 @@ def test_a_line_and_html_of_everything(name: str, corpus: str) -> None:
     assert "\n" not in line
     assert len(line) < 600
     assert " object at 0x" not in line
-    if hasattr(shown, "_repr_html_"):
-        check_html(shown._repr_html_())
+    assert "cannot be shown" not in line
+    check_html(shown._repr_html_())
     if hasattr(shown, "close"):
         shown.close()
         assert repr(shown)

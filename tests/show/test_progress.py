@@ -101,6 +101,9 @@ def test_a_terminal_gets_a_bar_whose_last_line_stays(monkeypatch: pytest.MonkeyP
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("10/10 steps")  # and comes back below the last line
 
 
+TERMINAL = {"TERM": "xterm", "COLUMNS": "100", "PYTHON_COLORS": "0"}  # colours of tracebacks, from Python 3.13 on
+
+
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "ValueError"])
 def test_an_error_leaves_a_clean_terminal(error: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
@@ -113,7 +116,7 @@ def test_an_error_leaves_a_clean_terminal(error: str, tmp_path: Path) -> None:
         "train()\n"
     )
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(Path(hr.__file__).parents[1]), "TERM": "xterm", "COLUMNS": "100"}
+    environment = {**os.environ, "PYTHONPATH": str(Path(hr.__file__).parents[1]), **TERMINAL}
     child = subprocess.Popen(
         [sys.executable, str(program)], stdin=theirs, stdout=theirs, stderr=theirs, env=environment
     )

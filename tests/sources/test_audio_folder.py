@@ -47,7 +47,7 @@ def texts_of(source):
 
 
 def test_tags_are_paths_and_lengths_come_from_headers(folder):
-    source = AudioFolderSource(folder)
+    source = AudioFolderSource(folder, targets={})
     assert list(source.index.tags) == ["spk1/9/a", "spk1/b", "spk2/1/2-1-0000", "spk2/1/2-1-0001"]
     assert source.index.lengths("data").tolist() == [0, 250, 300, 120]
     assert source.specs == {"data": DataSpec("float32", (1,), dim=1)}
@@ -133,6 +133,23 @@ def test_a_large_folder_is_indexed_once_until_a_recording_or_a_text_changes(tmp_
         source.close()
 
 
+def test_texts_of_any_recording_count_where_no_targets_are_given(tmp_path):
+    for name in ("a/1", "a/2", "b/1"):
+        record(tmp_path / "corpus" / f"{name}.wav")
+    (tmp_path / "corpus" / "b" / "1.txt").write_text("eins")
+    with pytest.raises(ConfigError, match="the recordings have texts"):
+        AudioFolderSource(tmp_path / "corpus")
+
+
+def test_a_table_beside_the_recordings_is_named_where_it_is_not_read(tmp_path, caplog):
+    record(tmp_path / "corpus" / "wavs" / "1.wav")
+    (tmp_path / "corpus" / "metadata.csv").write_text("file_name,transcription\nwavs/1.wav,eins\n")
+    AudioFolderSource(tmp_path / "corpus", targets={}).close()
+    assert not caplog.messages
+    AudioFolderSource(tmp_path / "corpus").close()
+    assert ["metadata.csv is not read" in message for message in caplog.messages] == [True]
+
+
 # --- what is refused ---
 
 
@@ -140,10 +157,10 @@ def test_a_torn_recording_is_named(folder):
     path = folder / "spk1" / "b.wav"
     os.truncate(path, 300)
     with pytest.raises(SourceError, match=r"truncated.*\n.*b\.wav"):
-        AudioFolderSource(folder)
+        AudioFolderSource(folder, targets={})
     path.write_bytes(b"RIFF")
     with pytest.raises(SourceError, match=r"cannot be read.*\n.*b\.wav"):
-        AudioFolderSource(folder)
+        AudioFolderSource(folder, targets={})
 
 
 @pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
@@ -163,7 +180,7 @@ def test_an_ogg_recording_that_was_cut_at_any_byte_is_named(tmp_path, subtype):
 
 
 def test_a_recording_that_changes_after_it_was_indexed_is_refused(folder):
-    source = AudioFolderSource(folder)
+    source = AudioFolderSource(folder, targets={})
     record(folder / "spk1" / "b.wav", 260)
     with pytest.raises(SourceError, match="changed since it was indexed"):
         source.read(1, "data")
@@ -192,15 +209,15 @@ def test_texts_that_cannot_be_read_are_refused(folder):
 def test_two_recordings_of_one_name_are_refused_unless_a_suffix_is_chosen(folder):
     record(folder / "spk1" / "b.flac")
     with pytest.raises(SourceError, match="two recordings have the tag 'spk1/b'"):
-        AudioFolderSource(folder)
-    assert len(AudioFolderSource(folder, suffixes=(".flac",))) == 1
+        AudioFolderSource(folder, targets={})
+    assert len(AudioFolderSource(folder, targets={}, suffixes=(".flac",))) == 1
 
 
 def test_a_link_out_of_the_folder_is_refused(folder, tmp_path):
     outside = record(tmp_path / "outside.wav")
     (folder / "link.wav").symlink_to(outside)
     with pytest.raises(SourceError, match="outside its root"):
-        AudioFolderSource(folder)
+        AudioFolderSource(folder, targets={})
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ def write_manifest(folder, num_seqs=2500, words=WORDS, **fields):
     with open(path, "w", encoding="utf-8") as file:
         for idx in range(num_seqs):
             record = {"tag": f"s/{idx}", "audio": "a.wav", "num_samples": 800 + idx, "sample_rate": 8000, **fields}
-            record |= {"word": words[idx % len(words)], "text": "größe"[: idx % 6]}
+            record |= {"word": words[idx % len(words)], "words": "größe"[: idx % 6]}
             file.write(json.dumps(record) + "\n")
     return path
 
@@ -66,7 +66,7 @@ def num_indices(cache):
 def test_a_large_manifest_is_scanned_once_and_opens_from_the_cache_folder_as_it_was(manifest, cache, scans):
     options = {
         "features": {"num_mels": 20},
-        "targets": {"classes": "word", "orth": "text", "chars": {"field": "text", "vocab": "chars"}},
+        "targets": {"classes": "word", "orth": "words", "chars": {"field": "words", "vocab": "chars"}},
     }
     first = AudioSource(manifest, **options)
     (manifest.parent / "a.wav").unlink()  # a scan would miss it
@@ -102,7 +102,7 @@ def test_a_reopened_source_keeps_the_contract(tmp_path, scans):
     manifest = write_manifest(tmp_path / "corpus", num_samples=400)
     samples = np.linspace(-0.5, 0.5, 400, dtype=np.float32)
     soundfile.write(manifest.parent / "a.wav", samples, 8000, subtype="FLOAT")
-    options = {"features": "log_mel", "targets": {"classes": "word", "orth": "text"}}
+    options = {"features": "log_mel", "targets": {"classes": "word", "orth": "words"}}
     AudioSource(manifest, **options)
     source = AudioSource(manifest, **options)
     check_source(source, max_seqs=5)
@@ -133,7 +133,7 @@ VARIANTS = [
     {"audio_field": "copy"},
     {"targets": {"x": "word"}},
     {"targets": {"y": "word"}},
-    {"targets": {"x": "text"}},
+    {"targets": {"x": "words"}},
     {"targets": {"x": "word", "y": "word"}},
     {"targets": {"y": "word", "x": "word"}},
     {"targets": {"x": {"field": "word", "vocab": WORDS}}},
@@ -226,7 +226,7 @@ def test_an_index_for_recordings_elsewhere_is_not_that_of_the_folder_of_the_mani
 
 
 def test_a_copy_is_small_opens_the_index_for_itself_and_knows_the_learnt_labels(manifest, scans):
-    targets = {"x": {"field": "tag", "vocab": None}, "classes": "word", "orth": "text"}
+    targets = {"x": {"field": "tag", "vocab": None}, "classes": "word", "orth": "words"}
     source = AudioSource(manifest, features="log_mel", targets=targets)
     assert len(source.labels["x"]) == 2500
     data = pickle.dumps(source)
@@ -270,9 +270,9 @@ def test_a_dataset_takes_the_place_of_the_index(manifest, tmp_path, cache, scans
 def test_a_damaged_index_gives_an_error_that_names_it(tmp_path, column, value, damage_index):
     path = tmp_path / "corpus.hrindex"
     manifest = write_manifest(tmp_path / "corpus", 3)
-    AudioSource(manifest, targets={"orth": "text"}, index=None).index.save(path)
+    AudioSource(manifest, targets={"orth": "words"}, index=None).index.save(path)
     damage_index(path, f"locators/{column}", value)
-    source = AudioSource(manifest, targets={"orth": "text"}, index=path)
+    source = AudioSource(manifest, targets={"orth": "words"}, index=path)
     with pytest.raises(SourceError, match="the index is damaged") as caught:
         source.read(1, "orth")
     assert caught.value.where == str(path)

@@ -1,3 +1,4 @@
+import gzip
 import json
 import os
 import pickle
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.datasets import AudioDataset
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import AudioSource, LogMel
+from headrace.sources import AudioFolderSource, AudioSource, LogMel, open_source
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
@@ -49,9 +51,9 @@ def _write(folder, *records):
 def manifest(folder):
     return _write(
         folder,
-        _record("a", 100, word="zwei", text="größe"),
-        _record("b", 0, word="eins", text=""),
-        _record("c", 250, word="zwei", text="ab"),
+        _record("a", 100, word="zwei", words="größe"),
+        _record("b", 0, word="eins", words=""),
+        _record("c", 250, word="zwei", words="ab"),
     )
 
 
@@ -85,7 +87,7 @@ def test_raw_samples_are_those_of_the_file(manifest):
 
 @pytest.mark.parametrize("features", ["raw", "log_mel"])
 def test_it_keeps_the_contract_of_a_source(manifest, features):
-    source = AudioSource(manifest, features=features, targets={"classes": "word", "orth": "text"})
+    source = AudioSource(manifest, features=features, targets={"classes": "word", "orth": "words"})
     check_source(source)
     source.close()
 
@@ -111,7 +113,7 @@ def test_log_mel_features_are_those_of_the_front_end(manifest, features):
 
 
 def test_targets_are_labels_or_bytes_and_audio_is_not_needed_for_them(manifest, folder):
-    source = AudioSource(manifest, targets={"classes": "word", "orth": "text"})
+    source = AudioSource(manifest, targets={"classes": "word", "orth": "words"})
     assert source.specs["classes"] == DataSpec("int32", sparse=True, dim=2, has_time=False)
     assert source.specs["orth"] == DataSpec("uint8", sparse=True, dim=256)
     assert source.labels == {"classes": ["eins", "zwei"]}
@@ -129,18 +131,18 @@ def test_targets_are_labels_or_bytes_and_audio_is_not_needed_for_them(manifest, 
         ({"field": "word", "vocab": ["zwei", "eins", "drei"]}, ["zwei", "eins", "drei"], [0, 1, 0]),
         ({"field": "word", "vocab": {"zwei": 1, "eins": 0}}, ["eins", "zwei"], [1, 0, 1]),
         ({"field": "word", "vocab": {"zwei": 7, "eins": 7}}, None, [7, 7, 7]),
-        ({"field": "text", "vocab": "chars"}, list("abegrßö"), [[3, 4, 6, 5, 2], [], [0, 1]]),
-        ({"field": "text", "vocab": "chars", "labels": "zößrgeba"}, list("zößrgeba"), [[4, 3, 1, 2, 5], [], [7, 6]]),
-        ({"field": "text", "vocab": "bytes"}, None, [list("größe".encode()), [], [97, 98]]),
+        ({"field": "words", "vocab": "chars"}, list("abegrßö"), [[3, 4, 6, 5, 2], [], [0, 1]]),
+        ({"field": "words", "vocab": "chars", "labels": "zößrgeba"}, list("zößrgeba"), [[4, 3, 1, 2, 5], [], [7, 6]]),
+        ({"field": "words", "vocab": "bytes"}, None, [list("größe".encode()), [], [97, 98]]),
         ({"field": "index", "vocab": 5}, None, [[4], [0, 3], []]),
     ],
 )
 def test_each_form_of_a_target(folder, target, labels, arrays):
     manifest = _write(
         folder,
-        _record("a", 100, word="zwei", text="größe", index=4),
-        _record("b", 0, word="eins", text="", index=[0, 3]),
-        _record("c", 250, word="zwei", text="ab", index=[]),
+        _record("a", 100, word="zwei", words="größe", index=4),
+        _record("b", 0, word="eins", words="", index=[0, 3]),
+        _record("c", 250, word="zwei", words="ab", index=[]),
     )
     source = AudioSource(manifest, targets={"x": target})
     assert source.labels.get("x") == labels
@@ -337,10 +339,46 @@ def test_a_field_of_another_kind_is_refused_with_its_line(folder, fields, text):
 
 @pytest.mark.parametrize("field", ["tag", "audio", "word"])
 def test_a_missing_field_is_refused_with_those_that_are_there(folder, field):
-    record = _record("a", 100, word="x")
+    record = _record("c", 250, word="x")
     del record[field]
-    with pytest.raises(SourceError, match=f"no field '{field}', only"):
-        AudioSource(_write(folder, record), targets={"classes": "word"})
+    with pytest.raises(SourceError, match=rf"(?s)no field '{field}', only.*line 2.*tag_field=None"):
+        AudioSource(_write(folder, _record("a", 100, word="x"), record), targets={"classes": "word"})
+
+
+def test_without_a_field_of_tags_the_path_is_the_tag(folder):
+    records = [_record("a", 100), _record("c", 250)]
+    for record in records:
+        del record["tag"]
+    source = AudioSource(_write(folder, *records))
+    assert list(source.index.tags) == ["wav/a.wav", "wav/c.wav"]
+    assert source.read(1, "data").shape == (250, 1)
+    source.close()
+    with pytest.raises(SourceError, match="no field 'tag'"):
+        AudioSource(_write(folder, *records), tag_field="tag")
+
+
+def test_texts_of_which_nobody_spoke_are_refused_wherever_they_stand(folder):
+    said = r"(?s)have texts, and nothing says how they become numbers.*vocab.*targets=\{\} leaves the texts out"
+    manifest = _write(folder, _record("a", 100, text="ab"), _record("c", 250, text="c"))
+    table = folder / "m.csv"
+    table.write_text("audio,text\nwav/a.wav,ab\nwav/c.wav,c\n")
+    (folder / "wav" / "a.txt").write_text("ab")
+    rows = [(str(folder / "wav" / name), text) for name, text in (("a.wav", "ab"), ("c.wav", "c"))]
+    recordings = folder / "pair"
+    recordings.mkdir()
+    for name in ("a.wav", "a.txt"):
+        (recordings / name).write_bytes((folder / "wav" / name).read_bytes())
+    texts = {"text": {"field": "text", "vocab": "chars"}}
+    for listed in (manifest, table, rows, recordings):
+        make = open_source if listed is recordings else AudioDataset
+        with pytest.raises(ConfigError, match=said):
+            make(listed)
+        for targets, keys in (({}, ["data"]), (texts, ["data", "text"])):
+            made = make(listed, targets=targets)
+            assert list(made.specs if listed is recordings else made.get_data_keys()) == keys
+            made.close()
+    with pytest.raises(ConfigError, match=said):
+        open_source(manifest)
 
 
 def test_missing_recordings_are_counted_and_the_first_are_named(folder):
@@ -480,18 +518,27 @@ def test_samples_that_are_not_finite_are_refused_with_their_place(folder, value)
 
 
 def test_a_manifest_that_changes_under_the_source_is_noticed(manifest, folder):
-    source = AudioSource(manifest, targets={"orth": "text"})
-    _write(folder, _record("b", 0, text=""), _record("c", 250, text="xyz"), _record("a", 100, text=""))
+    source = AudioSource(manifest, targets={"orth": "words"})
+    _write(folder, _record("b", 0, words=""), _record("c", 250, words="xyz"), _record("a", 100, words=""))
     with pytest.raises(SourceError):
         source.read(0, "orth")
     source.close()
-    _write(folder, _record("a", 100, word="zwei", text="kurz"))
+    _write(folder, _record("a", 100, word="zwei", words="kurz"))
     with pytest.raises(SourceError, match="changed since it was indexed"):
         source.read(0, "orth")
     source.close()
     manifest.unlink()
     with pytest.raises(SourceError, match="cannot be opened"):
         source.read(0, "orth")
+
+
+def test_a_manifest_that_is_no_lines_of_text_says_what_to_give(manifest, tmp_path):
+    (tmp_path / "m.parquet").write_bytes(b"PAR1" + bytes(20))
+    with pytest.raises(ConfigError, match=r"(?s)table of Parquet.*read_parquet"):
+        AudioDataset(tmp_path / "m.parquet")
+    (tmp_path / "m.jsonl.gz").write_bytes(gzip.compress(manifest.read_bytes()))
+    with pytest.raises(ConfigError, match=r"(?s)compressed.*decompress it"):
+        open_source(tmp_path / "m.jsonl.gz")
 
 
 def test_a_missing_manifest_is_refused(tmp_path):
@@ -578,3 +625,26 @@ def test_a_pickled_copy_opens_the_manifest_for_itself(manifest):
 def test_importing_the_sources_imports_no_optional_package():
     code = "import sys, headrace.sources; sys.exit(bool({'soundfile', 'soxr', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+# --- what a dataset of them takes ---
+
+
+def test_a_dataset_of_recordings_takes_a_folder(folder):
+    with AudioDataset(folder / "wav", targets={"words": "tag"}, source_options={"suffixes": [".wav"]}) as dataset:
+        expected = AudioFolderSource(folder / "wav", targets={"words": "tag"})
+        assert {seq.tag for seq in dataset.epoch(1)} == set(expected.index.tags)
+        copy = pickle.loads(pickle.dumps(dataset))
+        assert [seq.tag for seq in copy.epoch(1)] == [seq.tag for seq in dataset.epoch(1)]
+    with pytest.raises(ConfigError, match=r"root is given, and so is a folder(.|\n)*leave root out"):
+        AudioDataset(folder / "wav", root=folder)
+
+
+def test_an_unknown_option_of_the_source_is_answered_with_the_nearest(folder):
+    manifest = _write(folder, _record("a", 100))
+    for recordings in (manifest, folder / "wav", [("a.wav", "text")]):
+        with pytest.raises(ConfigError, match=r"'sample_rat', which Audio\w*Source does not take") as caught:
+            AudioDataset(recordings, targets={}, source_options={"sample_rat": 8000})
+        assert "did you mean 'sample_rate'?" in str(caught.value.fix)
+    with pytest.raises(ConfigError, match="not a dict"):
+        AudioDataset(manifest, source_options=["sample_rate"])

@@ -136,7 +136,7 @@ def test_a_manifest_may_be_a_table(recordings: Path, suffix: str) -> None:
     with path.open("w", newline="") as file:
         csv.writer(file, delimiter="," if suffix == "csv" else "\t").writerows(rows)
     targets = {"orth": "text", "classes": {"field": "label", "vocab": 2}}
-    source = open_source(path, tag_field=None, targets=targets)
+    source = open_source(path, targets=targets)
     assert type(source).__name__ == "AudioSource"
     assert list(source.index.tags) == ["a.wav", "sub/c.wav"]
     assert source.index.lengths("data").tolist() == [100, 300]
@@ -144,7 +144,7 @@ def test_a_manifest_may_be_a_table(recordings: Path, suffix: str) -> None:
     check_source(source)
     path.write_text(path.read_text().replace("100", "101"))
     with pytest.raises(SourceError, match=r"(?s)says 101 samples, a\.wav has 100.*line 2"):
-        open_source(path, tag_field=None)
+        open_source(path, targets={})
 
 
 def test_a_table_in_memory_lists_recordings_anywhere(recordings: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_table_in_memory_lists_recordings_anywhere(recordings: Path) -> None:
         assert batch.lengths["data"].tolist() == [100, 300]
         assert batch.lengths["text"].tolist() == [7, 5]
     check_source(dataset.source)
-    with pytest.raises(ConfigError, match=r"(?s)has texts, and nothing says.*vocab"):
+    with pytest.raises(ConfigError, match=r"(?s)have texts, and nothing says.*vocab"):
         hr.AudioDataset(pairs)
     assert list(hr.AudioDataset([path for path, _ in pairs]).get_data_keys()) == ["data"]
     with pytest.raises(ConfigError, match=r"row 0 .*"):

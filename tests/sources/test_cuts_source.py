@@ -581,8 +581,8 @@ def test_bad_lines_are_named(cuts, tmp_path):
     for line, message in [
         ("{", "the line is not JSON"),
         ("[]", "the line is a list"),
-        ('{"id": "r", "sources": [], "sampling_rate": 8000}', "a line is no cut"),
-        ('{"id": "s", "recording_id": "r", "start": 0, "duration": 1}', "a line is no cut"),
+        ('{"id": "r", "sources": [], "sampling_rate": 8000}', "a line is not a cut"),
+        ('{"id": "s", "recording_id": "r", "start": 0, "duration": 1}', "a line is not a cut"),
         ('{"type": "OddCut", "id": "r", "start": 0}', "a cut of the type 'OddCut' is not known"),
     ]:
         path.write_text(f"{json.dumps(next(iter(cuts)).to_dict())}\n{line}\n")
@@ -597,11 +597,11 @@ def test_wrong_options_are_refused_with_the_way_out(cuts, tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ConfigError, match=r"to_eager\(\)"):
         CutSource(CutSet.from_jsonl_lazy(place))
-    with pytest.raises(ConfigError, match="this is no manifest of cuts"):
+    with pytest.raises(ConfigError, match="this is not a manifest of cuts"):
         CutSource(tmp_path / "cuts.yaml")
     with pytest.raises(ConfigError, match="cuts are in files"):
         CutSource(7)
-    with pytest.raises(SourceError, match="no Shar folder"):
+    with pytest.raises(SourceError, match="not a Shar folder"):
         CutSource(place.parent / "empty")
     with pytest.raises(ConfigError, match="has no 'cuts'"):
         CutSource({"recording": []})

@@ -171,10 +171,10 @@ REFUSED = {
         r"shape \(3, 1\), not 1 with time(.|\n)*data key 'classes'",
     ),
     "an axis less": ({**SEQ, "data": np.ones(4, np.float32)}, r"shape \(4,\), not 2 with time(.|\n)*data key 'data'"),
-    "text": ({**SEQ, "classes": np.array(["x"])}, r"no array of numbers: ndarray \(<U1\)(.|\n)*data key 'classes'"),
+    "text": ({**SEQ, "classes": np.array(["x"])}, r"not an array of numbers: ndarray \(<U1\)(.|\n)*data key 'classes'"),
     "objects": (
         {**SEQ, "classes": np.array([None])},
-        r"no array of numbers: ndarray \(object\)(.|\n)*data key 'classes'",
+        r"not an array of numbers: ndarray \(object\)(.|\n)*data key 'classes'",
     ),
     "a class too high": (
         {**SEQ, "classes": np.array([0, 9], np.int32)},
@@ -213,7 +213,7 @@ def test_a_class_index_whose_dim_no_file_could_say_is_refused(tmp_path):
 
 def test_a_refused_first_sequence_settles_nothing(tmp_path):
     with HDFWriter(tmp_path / "corpus.hdf") as writer:
-        with pytest.raises(SourceError, match=r"no array of numbers: ndarray \(object\)"):
+        with pytest.raises(SourceError, match=r"not an array of numbers: ndarray \(object\)"):
             writer.append("a", {"data": np.ones(3), "classes": np.array([None])})
         with pytest.raises(SourceError, match=r"data keys \[\]"):
             writer.append("a", {})

@@ -180,8 +180,12 @@ def test_audio_is_decoded_at_the_rate_of_its_feature_and_pictures_have_bytes():
     [
         (lambda folder: "/no/such/folder", SourceError, "cannot be loaded"),
         (lambda folder: [], ConfigError, "list of Arrow files is empty"),
-        (lambda folder: 3, ConfigError, "no dataset of Hugging Face"),
-        (lambda folder: datasets.DatasetDict({"train": _dataset(1)}), ConfigError, r"several splits: \['train'\]"),
+        (lambda folder: 3, ConfigError, "not a dataset of Hugging Face"),
+        (
+            lambda folder: datasets.DatasetDict({"train": _dataset(1), "test": _dataset(1)}),
+            ConfigError,
+            r"several splits: \['test', 'train'\]",
+        ),
         (lambda folder: _dataset(2).to_iterable_dataset(), ConfigError, "give it to headrace.DataLoader"),
         (lambda folder: _dataset(1).with_transform(lambda rows: rows), ConfigError, "has a transform"),
     ],

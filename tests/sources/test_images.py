@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import pickle
+import re
+import subprocess
 import sys
 import tarfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -172,7 +175,7 @@ def test_a_damaged_image_is_named(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SourceError, match=r"(?s)truncated.*cats/z"):
         source.read(2, "data")
     (folder / "cats" / "z.jpg").write_bytes(b"no image")
-    with pytest.raises(SourceError, match=r"(?s)cannot be read.*cats/z\.jpg"):
+    with pytest.raises(SourceError, match=r"(?s)cannot be read: its format is not known\n.*cats/z\.jpg"):
         ImageFolderSource(folder)
     path = write_tar(tmp_path / "a.tar", {"x.png": b"none"})
     with pytest.raises(SourceError, match="cannot be read"):
@@ -192,3 +195,28 @@ def test_wrong_options_and_a_missing_pillow_say_what_to_do(folder: Path, monkeyp
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(ConfigError, match=r"headrace\[image\]"):
         ImageFolderSource(folder)
+
+
+def test_an_image_that_claims_more_than_there_is_memory_for_is_refused(folder: Path) -> None:
+    """In a process of its own, whose memory is limited."""
+    path = folder / "cats" / "b.png"
+    image = bytearray(path.read_bytes())
+    image[16:24] = (13_000).to_bytes(4, "big") * 2  # width and height; below what Pillow takes for an attack
+    image[29:33] = zlib.crc32(image[12:29]).to_bytes(4, "big")
+    path.write_bytes(image)
+    code = """
+import resource, sys
+from headrace.errors import SourceError
+from headrace.sources import ImageFolderSource
+source = ImageFolderSource(sys.argv[1], size=(4, 4), index=None)
+source.read_seq(0)
+num_bytes = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + (300 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (num_bytes, num_bytes))
+for corpus_idx in range(len(source)):
+    try:
+        source.read_seq(corpus_idx)
+    except SourceError as error:
+        print(corpus_idx, error)
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert re.match(r"1 there is not enough memory.*\n  where: .*cats/b", done.stdout)

@@ -6,11 +6,15 @@ import io
 import json
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
 import tarfile
 import textwrap
+import time
+import wave
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,11 +29,11 @@ import headrace as hr
 from headrace.datasets import gathering
 from headrace.datasets.workers import map_in_workers
 from headrace.errors import ConfigError, SourceError
-from headrace.index import CorpusIndex
+from headrace.index import CorpusIndex, corpus
 from headrace.index.storage import open_stored
 from headrace.sources import HDFWriter
 from headrace.sources.formats import FORMATS
-from headrace.sources.shared import lines, parts
+from headrace.sources.shared import folder, lines, parts
 from headrace.sources.shared.parts import map_parts
 
 VOCAB = {"class": "Vocabulary", "labels": ["a", "b", "ä"], "unknown_label": None}
@@ -129,6 +133,99 @@ def test_worker_processes_gather_the_same_index(tmp_path: Path, monkeypatch: pyt
         source = hr.TextSource(path, fields=TEXTS, index=None)
     assert content(source.index) == content(hr.TextSource(path, fields=TEXTS, index=None).index)
     assert len(told) == told[-1][0] == told[-1][1] > 10
+
+
+def wav(path: Path, num_samples: int) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(2 * num_samples))
+
+
+def write_recordings(root: Path) -> Callable[[], Any]:
+    pytest.importorskip("soundfile")
+    for number in range(9):
+        (root / f"{number % 2}").mkdir(exist_ok=True)
+        wav(root / f"{number % 2}" / f"{number}.wav", 10 + number)
+    return lambda: hr.AudioFolderSource(root, targets={"classes": "folder"}, index=None)
+
+
+def write_manifest(root: Path) -> Callable[[], Any]:
+    pytest.importorskip("soundfile")
+    for number in range(9):
+        wav(root / f"{number}.wav", 10 + number)
+    path = root / "x.jsonl"
+    path.write_text("".join(json.dumps({"audio": f"{number}.wav", "tag": f"{number}"}) + "\n" for number in range(9)))
+    return lambda: hr.AudioSource(path, targets={}, index=None)
+
+
+def write_images(root: Path) -> Callable[[], Any]:
+    image = pytest.importorskip("PIL.Image")
+    for number in range(9):
+        image.fromarray(np.full((4 + number % 3, 5, 3), number, np.uint8)).save(root / f"{number}.png")
+    return lambda: hr.ImageFolderSource(root, index=None)
+
+
+def write_arrays(root: Path) -> Callable[[], Any]:
+    for number in range(9):
+        np.save(root / f"{number}.npy", np.ones((number, 2), np.float32))
+    return lambda: hr.NumpyFolderSource(root, index=None)
+
+
+def write_tensors(root: Path) -> Callable[[], Any]:
+    safetensors = pytest.importorskip("safetensors.numpy")
+    for number in range(9):
+        safetensors.save_file({"data": np.ones((number, 2), np.float32)}, root / f"{number}.safetensors")
+    return lambda: hr.SafetensorsSource(root, layout="file", index=None)
+
+
+def write_archive(root: Path) -> Callable[[], Any]:
+    pytest.importorskip("soundfile")
+    entries = []
+    with zipfile.ZipFile(root / "x.zip", "w") as archive:
+        for number in range(9):
+            wav(root / "one.wav", 10 + number)
+            archive.write(root / "one.wav", f"x/{number}.wav")
+            entries.append({"text": "a", "file": f"{number}.wav", "duration": 1.0})
+        archive.writestr("x.txt", repr(entries))
+    options = {"audio": {"features": "raw"}, "targets": None, "data_lengths": "header", "index": None}
+    return lambda: hr.OggZipSource(root / "x.zip", **options)
+
+
+@pytest.mark.parametrize(
+    "write", [write_recordings, write_manifest, write_images, write_arrays, write_tensors, write_archive]
+)
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_files_of_a_folder_are_the_same_whoever_looks_at_them(
+    tmp_path: Path,
+    counting: Counting,
+    monkeypatch: pytest.MonkeyPatch,
+    write: Callable[[Path], Callable[[], Any]],
+    is_damaged: bool,
+) -> None:
+    monkeypatch.setattr(folder, "_PART_ITEMS", 2)
+    now = time.time()
+    monkeypatch.setattr(corpus.time, "time", lambda: now)  # an index tells the second in which it was made
+    opened = write(tmp_path)
+    if is_damaged:  # the last one; in an archive, its header
+        path = max((path for path in tmp_path.rglob("*") if path.is_file() and path.suffix != ".jsonl"), key=str)
+        path.write_bytes(path.read_bytes().replace(b"8.wavRIFF", b"8.wavXXXX") if path.suffix == ".zip" else b"x")
+
+    def outcome(num_workers: int) -> Any:
+        with gathering(num_workers=num_workers):
+            try:
+                index = opened().index
+            except SourceError as error:
+                return re.sub("name=[0-9]+", "", str(error))  # of the descriptor
+        path = tmp_path / "x.hrindex"
+        index.save(path)
+        return path.read_bytes()
+
+    expected = outcome(0)
+    assert isinstance(expected, str) == is_damaged
+    assert outcome(3) == expected
+    assert counting.num_parts == 5
 
 
 def test_worker_processes_read_the_same_hdf_files(tmp_path: Path) -> None:

@@ -324,3 +324,43 @@ def test_a_field_that_is_not_there_is_answered_with_those_that_are(tmp_path):
     path.write_text('{"text": "a", "id": 3}\n')
     with pytest.raises(SourceError, match=r"'content' is missing(.|\n)*this line has text, id"):
         JsonlSource(path, fields={"data": {"field": "content", "vocab": "bytes"}})
+
+
+def test_fields_that_become_no_arrays_are_told_unless_fields_are_chosen(tmp_path, caplog):
+    (tmp_path / "a.jsonl").write_text('{"n": 1, "words": ["a"], "about": {"rate": 1}, "none": null, "tag": "a"}\n')
+    JsonlSource(tmp_path / "a.jsonl").close()
+    (said,) = caplog.messages
+    assert "left out: 'words', 'about', 'none';" in said
+    JsonlSource(tmp_path / "a.jsonl", fields={"n": "n"}).close()
+    assert len(caplog.messages) == 1
+
+
+# --- fields that only later lines have ---
+
+
+@pytest.mark.parametrize("num_before", [1, 5000])
+def test_a_field_that_only_later_lines_have_is_refused_where_nobody_chose_fields(tmp_path, num_before):
+    rows = [{"tag": str(i), "x": i, "o": {}} for i in range(num_before)] + [{"tag": "late", "x": 0, "label": "yes"}]
+    path = _write(tmp_path / "late.jsonl", rows)
+    with pytest.raises(SourceError, match="the field 'label' is here, and not in the first line") as caught:
+        JsonlSource(path)
+    assert caught.value.where == f"{path}, line {num_before + 1}"
+    assert 'fields={"x": "x"}' in str(caught.value.fix)
+    with pytest.raises(SourceError, match="the field 'label'"):  # in another file than the first
+        JsonlSource([_write(tmp_path / "one.jsonl", rows[:1]), _write(tmp_path / "two.jsonl", rows[-1:])])
+
+
+def test_a_field_that_only_later_lines_have_is_left_out_on_purpose(tmp_path):
+    path = _write(tmp_path / "late.jsonl", [{"x": 1}, {"x": 2, "label": "yes"}, {"x": 3, "label": None, "o": {"a": 1}}])
+    source = JsonlSource(path, fields={"x": "x"})
+    assert [source.read(i, "x").tolist() for i in range(3)] == [1, 2, 3]
+    check_source(source)
+    nothing = _write(tmp_path / "null.jsonl", [{"x": 1}, {"x": 2, "label": None, "o": {"a": 1}}])
+    assert list(JsonlSource(nothing).specs) == ["x"]  # no array form: nothing is lost
+
+
+def test_the_index_of_chosen_fields_is_not_taken_where_nobody_chose(tmp_path):
+    path = _write(tmp_path / "late.jsonl", [{"x": 1}, {"x": 2, "label": "yes"}])
+    JsonlSource(path, fields={"x": "x"}).index.save(tmp_path / "i.hrindex")
+    with pytest.raises(SourceError, match="the index was made for"):
+        JsonlSource(path, index=tmp_path / "i.hrindex")

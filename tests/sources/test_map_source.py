@@ -284,7 +284,7 @@ def test_a_length_that_is_not_true_is_refused_when_the_sequence_is_read(kind):
         ({**_dict_item(2), "more": 1}, "'more'"),
         ({**_dict_item(2), "data": np.zeros((2, 2))}, "float64, not float32"),
         ({**_dict_item(2), "data": np.zeros((2, 3), np.float32)}, r"\(3,\), not \(2,\)"),
-        ({**_dict_item(2), "data": None}, "no array of numbers"),
+        ({**_dict_item(2), "data": None}, "not an array of numbers"),
         ((1, 2, 3), "tuple of 3 values"),
     ],
 )

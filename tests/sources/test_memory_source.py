@@ -132,7 +132,7 @@ def test_arguments_that_do_not_fit_are_refused(options, error, text):
         ({**_seq(2), "data": np.zeros((2, 3))}, "dtype is float64, not float32"),
         ({**_seq(2), "data": np.zeros((2, 4), np.float32)}, r"\(4,\), not \(3,\)"),
         ({**_seq(2), "data": np.zeros(2, np.float32)}, "1 axes"),
-        ({**_seq(2), "data": "text"}, "no array of numbers"),
+        ({**_seq(2), "data": "text"}, "not an array of numbers"),
         ({**_seq(2), "data": [[1.0], [2.0, 3.0]]}, "list is no array"),
         ({**_seq(2), "classes": [0, 2**40]}, "does not fit into int32"),
         ({**_seq(2), "classes": [0.5, 1.5]}, "do not fit into int32"),

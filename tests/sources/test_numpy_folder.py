@@ -103,7 +103,7 @@ def test_fields_choose_and_rename_arrays(tmp_path):
     source = NumpyFolderSource(tmp_path, fields={"data": "feats", "again": {"field": "feats"}})
     assert list(source.specs) == ["data", "again"]
     np.testing.assert_array_equal(source.read(0, "again"), np.ones((2, 3)))
-    with pytest.raises(SourceError, match="no array of numbers"):
+    with pytest.raises(SourceError, match="not an array of numbers"):
         NumpyFolderSource(tmp_path)
     source.close()
 

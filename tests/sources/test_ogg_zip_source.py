@@ -6,6 +6,7 @@ import io
 import os
 import pickle
 import resource
+import shutil
 import zipfile
 
 import numpy as np
@@ -13,9 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headrace.datasets import OggZipDataset
 from headrace.errors import ConfigError, SourceError
 from headrace.features.extracted import ExtractedFeatures
-from headrace.sources import OggZipSource, OggZipWriter
+from headrace.sources import OggZipSource, OggZipWriter, open_source
 from headrace.sources.ogg_zip import archives as archives_module
 from headrace.sources.ogg_zip.archives import parse_entry, scan_entries
 from headrace.testing import check_source
@@ -159,6 +161,26 @@ def test_a_folder_takes_the_place_of_an_archive(tmp_path, corpus):
         OggZipSource(tmp_path / "out" / "corpus", audio=RAW)
     for one in (source, zipped):
         one.close()
+
+
+def test_a_folder_of_archives_is_one_corpus(tmp_path, corpus):
+    folder = tmp_path / "many"
+    folder.mkdir()
+    with pytest.raises(SourceError, match=r"no \.zip files, and there is no many\.txt beside it"):
+        OggZipSource(folder, audio=RAW)
+    for name in ("b.zip", "a.zip", ".hidden.zip"):
+        shutil.copy(corpus, folder / name)
+    (folder / "README").write_text("of other things")
+    with OggZipDataset(folder, content_name="corpus", audio=RAW, targets=None) as dataset:
+        listed = OggZipSource([folder / "a.zip", folder / "b.zip"], content_name="corpus", audio=RAW)
+        assert len(listed) == 8
+        assert dataset.get_all_tags() == list(listed.index.tags)
+        listed.close()
+    (folder / "a.txt.gz").write_bytes(gzip.compress(repr([]).encode()))
+    for name in ("a", "b"):
+        (folder / f"{name}.zip").unlink()
+        write_by_hand(folder / f"{name}.zip", [entry("0.wav")], [(f"{name}/0.wav", wav(0))])
+    assert len(open_source(folder)) == 1  # the text beside a.zip replaces that in it
 
 
 def test_tags_and_subsets_choose_sequences(tmp_path, corpus):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import bz2
 import gzip
+import lzma
 import pickle
 import shutil
 import sys
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import HDFSource, HDFWriter, MemorySource, Source, init_source, open_source
+from headrace.sources import HDFSource, HDFWriter, JsonlWriter, MemorySource, Source, init_source, open_source
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target
 from headrace.sources.naming.classes import NamedClasses
 from headrace.sources.registry import open_writer
@@ -243,6 +245,8 @@ def test_a_file_is_known_by_its_mark_its_name_or_its_first_line(
         (["a.txt", "b.txt"], "TextSource"),
         ([".hidden/a.wav", "b/c/d.npy"], "NumpyFolderSource"),
         (["model.safetensors"], "SafetensorsSource"),
+        (["a.idx", "a.tar"], "TarSource"),  # as other programs leave an index of a tar
+        (["a.bin", "a.idx", "a.tags.txt"], "TokenSource"),
     ],
 )
 def test_a_folder_is_known_by_what_is_in_it(tmp_path: Path, names: list[str], found: str) -> None:
@@ -255,8 +259,76 @@ def test_a_folder_is_known_by_what_is_in_it(tmp_path: Path, names: list[str], fo
 def test_files_in_sub_folders_of_a_format_that_takes_none_are_to_be_named(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     write_hdf(tmp_path / "below" / "a.hdf")
-    with pytest.raises(ConfigError, match="the folder itself has no HDF5 files"):
+    with pytest.raises(SourceError, match="the folder itself has no HDF5 files"):
         open_source(tmp_path)
+
+
+def test_packed_files_of_other_formats_in_a_folder_hide_none_of_its_own(tmp_path: Path) -> None:
+    for name, content in (("a.jsonl.gz", b'{"n": 1}\n'), ("b.txt.gz", b"text\n"), ("c.jsonl.gz", b'{"n": 2}\n')):
+        (tmp_path / name).write_bytes(gzip.compress(content, mtime=0))
+    source = open_source(tmp_path)
+    assert [int(source.read(number, "n")) for number in range(len(source))] == [1, 2]
+    source.close()
+
+
+@pytest.mark.parametrize("suffix", [".bz2", ".xz", ".zst"])
+def test_files_of_a_folder_are_all_read_however_they_are_compressed(tmp_path: Path, suffix: str) -> None:
+    content = b'{"n": 2}\n{"n": 3}\n'
+    if suffix == ".zst":
+        compressed = pytest.importorskip("pyarrow").compress(content, codec="zstd", asbytes=True)
+    else:
+        compressed = (bz2 if suffix == ".bz2" else lzma).compress(content)
+    (tmp_path / "a.jsonl").write_bytes(b'{"n": 1}\n')
+    (tmp_path / f"b.jsonl{suffix}").write_bytes(compressed * 2)  # as `cat` joins compressed files
+    source = open_source(tmp_path)
+    assert [int(source.read(number, "n")) for number in range(len(source))] == [1, 2, 3, 2, 3]
+    source.close()
+    assert find_format(tmp_path / f"b.jsonl{suffix}").name == "jsonl"
+    (tmp_path / f"b.jsonl{suffix}").write_bytes(compressed[:-6])
+    with pytest.raises(SourceError, match="damaged"):
+        open_source(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["b.jsonl.lz4", "b.jsonl.zip", "c.NDJSON.BR"])
+def test_a_folder_with_files_of_a_compression_that_is_not_read_is_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"n": 1}\n')
+    (tmp_path / name).write_bytes(b"?")
+    with pytest.raises(SourceError, match=r"(?s)1 JSON lines files of the folder are compressed in a way.*pattern"):
+        open_source(tmp_path)
+    source = open_source(str(tmp_path / "*.jsonl"))
+    assert len(source) == 1
+    source.close()
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+def test_a_first_document_of_megabytes_makes_no_manifest_of_json_lines(tmp_path: Path, suffix: str) -> None:
+    content = b'{"text": "' + b"book " * 500_000 + b'"}\n{"text": "b"}\n'
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(gzip.compress(content, 1) if suffix else content)
+    source = open_source(tmp_path, fields={"data": {"field": "text", "vocab": "bytes"}})
+    assert source.index.lengths("data").tolist() == [2_500_000, 1]
+    source.close()
+
+
+def test_the_first_file_of_a_folder_may_be_empty(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").touch()
+    (tmp_path / "b.jsonl").write_bytes(b'{"n": 1}\n')
+    source = open_source(tmp_path)
+    assert len(source) == 1
+    source.close()
+
+
+def test_files_of_a_folder_that_are_left_out_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "more").mkdir()
+    with JsonlWriter(tmp_path / "a.jsonl") as writer:  # which leaves a file beside it
+        writer.append("a", {"n": np.array(1)})
+    for name in ("more/b.jsonl", "c.json", "more/c.txt"):
+        (tmp_path / name).write_bytes(b'{"n": 1}\n')
+    (tmp_path / "README.md").write_text("words")
+    source = open_source(tmp_path)
+    assert len(source) == 1
+    source.close()
+    (said,) = caplog.messages
+    assert "left out: c.json, more/b.jsonl;" in said
 
 
 def test_a_folder_named_datasets_is_not_taken_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

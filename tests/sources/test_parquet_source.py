@@ -194,3 +194,24 @@ def test_paths_of_recordings_do_not_lead_out_of_their_root(tmp_path):
         ParquetSource(_write(tmp_path / "null", [None]))
     with pytest.raises(SourceError, match="cannot be read"):
         ParquetSource(_write(tmp_path / "noise", [{"bytes": b"no audio", "path": None}]))
+
+
+def test_columns_that_become_no_arrays_are_told_unless_fields_are_chosen(tmp_path, caplog):
+    columns = {"n": [1], "words": [["a", "b"]], "about": [{"rate": 1}], "tag": ["a"]}
+    pq.write_table(pa.table(columns), tmp_path / "t.parquet")
+    ParquetSource(tmp_path / "t.parquet").close()
+    (said,) = caplog.messages
+    assert "left out: 'words', 'about';" in said
+    ParquetSource(tmp_path / "t.parquet", fields={"n": "n"}).close()
+    assert len(caplog.messages) == 1
+
+
+def test_texts_that_most_likely_name_recordings_or_images_are_told(tmp_path, caplog):
+    for name, column in (("a", "audio"), ("b", "image"), ("c", "text")):
+        pq.write_table(pa.table({column: ["x/1.flac", "x/2.flac"], "n": [1, 2]}), tmp_path / f"{name}.parquet")
+    for name in "abc":
+        ParquetSource(tmp_path / f"{name}.parquet").close()
+    assert ["AudioDataset" in caplog.messages[0], "ImageFolderSource" in caplog.messages[1]] == [True, True]
+    assert len(caplog.messages) == 2
+    ParquetSource(tmp_path / "a.parquet", fields={"audio": {"field": "audio", "vocab": "bytes"}}).close()
+    assert len(caplog.messages) == 2

@@ -11,9 +11,21 @@ import numpy as np
 import pytest
 
 import headrace as hr
+from headrace.cli.opening import find_data_files
 from headrace.errors import ConfigError, SourceError
 from headrace.files.cache.local_copies import release_copies
-from headrace.sources import HDFSource, HDFWriter, JsonlSource, Source, TarSource, TarWriter, open_source
+from headrace.sources import (
+    HDFSource,
+    HDFWriter,
+    JsonlSource,
+    JsonlWriter,
+    Source,
+    TarSource,
+    TarWriter,
+    TokenSource,
+    TokenWriter,
+    open_source,
+)
 from servers import FileServer, S3Server, has_s3
 
 
@@ -59,6 +71,38 @@ def test_patterns_braces_and_folders_are_the_same_at_every_entrance(corpus: Path
             with hr.DataLoader(data, batch_size=2) as loader:
                 assert [tag for batch in loader for tag in batch.tags] == [tag for tag, _ in expected]
     assert [tag[0] for tag, _ in content(cls(str(folder / f"p{{2,0}}.{kind}")))][:: len(expected) // 3] == ["2", "0"]  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def tokens(tmp_path: Path) -> Path:
+    """A folder with two files of three documents each, and what lies beside them."""
+    folder = tmp_path / "tokens"
+    folder.mkdir()
+    for name in "ab":
+        with TokenWriter(folder / f"{name}.bin", labels={"data": list("xyz")}) as writer:
+            for number in range(3):
+                writer.append(f"{name}-{number}", {"data": np.arange(number + 1, dtype=np.int32) % 3})
+    return folder
+
+
+def test_files_that_belong_to_others_are_read_with_them_and_not_twice(tokens: Path, tmp_path: Path) -> None:
+    expected = content(open_source([tokens / "a.bin", tokens / "b.bin"]))
+    assert len(expected) == 6
+    everything = sorted(tokens.iterdir())
+    assert len(everything) == 8
+    pairs = [path for path in everything if path.suffix in (".bin", ".idx")]
+    for files in (tokens, str(tokens / "*"), str(tokens / "*.{bin,idx}"), pairs, everything, everything[::-1]):
+        found = content(open_source(files))
+        assert sorted(found) == expected
+        assert sorted(content(TokenSource(files, by="document"))) == expected
+        with hr.DataLoader(hr.SourceDataset(files), batch_size=4) as loader:
+            assert sum(len(batch.tags) for batch in loader) == 6
+    with hr.DataLoader(tokens, batch_size=4) as loader:
+        assert sum(len(batch.tags) for batch in loader) == 6
+    assert content(open_source(tokens / "a.idx")) == content(open_source([tokens / "a.idx"])) == expected[:3]
+    with JsonlWriter(tmp_path / "x.jsonl") as writer:
+        writer.append("x", {"data": np.zeros(3, np.float32)})
+    assert len(content(open_source(str(tmp_path / "x.*")))) == 1
 
 
 def test_a_pattern_that_matches_nothing_names_itself_and_the_nearest_folder(corpus: Path) -> None:
@@ -119,8 +163,112 @@ def test_what_is_named_by_its_path_is_not_read_by_a_url() -> None:
         hr.sources.AudioFolderSource("https://example.org/recordings/a.wav")
 
 
+def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
+    array = (tmp_path / "a.npy").read_bytes()
+    with FileServer({"a.npy": array, "b.npy": array}) as server:
+        urls = server.url("{a,b}.npy")
+        entrances = (open_source, hr.SourceDataset, lambda files: hr.DataLoader(files, batch_size=2))
+        for opened in entrances:  # each would be named, and as an image labelled, by the folder of its copy
+            num_requests = server.num_requests()
+            with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.npy.*headrace convert"):
+                opened(server.url("a.npy"))
+            assert server.num_requests() == num_requests  # nothing was fetched for it
+            with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.npy.*headrace convert"):
+                opened(urls)
+
+
+@pytest.mark.parametrize("source_class", [None, "numpy"])
+def test_files_that_only_their_first_bytes_tell_to_be_named_by_paths_are_not_read_by_urls(
+    tmp_path: Path, source_class: str | None
+) -> None:
+    pytest.importorskip("aiohttp")
+    np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
+    with FileServer({"array": (tmp_path / "a.npy").read_bytes()}) as server:
+        with pytest.raises(ConfigError, match="named by the paths"):
+            open_source(server.url("array"), source_class=source_class)
+        assert (server.num_requests() == 0) == (source_class is not None)
+
+
+def test_a_command_refuses_a_url_of_what_is_named_by_its_path_before_it_is_fetched() -> None:
+    pytest.importorskip("aiohttp")
+    with FileServer({"a.png": b"no image"}) as server:
+        with pytest.raises(ConfigError, match=r"(?s)named by the paths.*headrace convert"):
+            find_data_files([server.url("a.png")])
+        assert not server.num_requests()
+
+
 def test_the_text_of_a_config_is_none_of_a_pattern(corpus: Path) -> None:
     path = corpus / "hdf" / "p1.hdf"
     for config in (f"{{'class': 'HDFDataset', 'files': ['{path}'], 'name': 'x'}}", f"HDFDataset:files=['{path}']"):
         with hr.DataLoader(config, batch_size=3) as loader:
             assert next(iter(loader)).tags == ["1-0", "1-1", "1-2"]
+
+
+def test_manifests_vocabularies_and_symbols_are_read_by_their_urls(tmp_path: Path) -> None:
+    pytest.importorskip("aiohttp")
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(tmp_path / "a.wav", np.zeros(80), 8000)
+    table = "audio,text,word\na.wav,ab,x\n"
+    line = json.dumps({"audio": "a.wav", "text": "ab", "word": "x"}) + "\n"
+    files = {"m.jsonl": line, "m.csv": table, "chars.txt": "a\nb\n", "syms.txt": "a\nb\n[END]\n", "t.txt": "ab\n"}
+    with FileServer({name: text.encode() for name, text in files.items()}) as server:
+        vocab = {"class": "CharacterTargets", "vocab_file": server.url("chars.txt"), "unknown_label": None}
+        targets = {"text": {"field": "text", "vocab": vocab}}
+        for manifest in (server.url("m.jsonl"), server.url("m.csv")):
+            with hr.AudioDataset(manifest, root=tmp_path, targets=targets) as dataset:
+                copy = pickle.loads(pickle.dumps(dataset))
+                for own in (dataset, copy):
+                    (seq,) = own.epoch(1)
+                    assert (seq.tag, len(seq["data"]), seq["text"].tolist()) == ("a.wav", 80, [0, 1])
+                copy.close()
+            with pytest.raises(ConfigError, match=r"(?s)does not say where its recordings are.*give root="):
+                hr.AudioDataset(manifest, targets=targets)
+        with hr.LmDataset(server.url("t.txt"), orth_symbols_file=server.url("syms.txt")) as dataset:
+            (seq,) = dataset.epoch(1)
+            assert seq["data"].tolist() == [0, 1, 2]
+        with pytest.raises(SourceError, match=r"none\.txt"):
+            hr.LmDataset(server.url("t.txt"), orth_symbols_file=server.url("none.txt"))
+
+
+def test_texts_of_a_language_model_are_named_by_patterns(tmp_path: Path) -> None:
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text(f"{name}\n")
+    for files in (str(tmp_path / "*.txt"), [str(tmp_path / "{b,a}.txt")]):
+        with hr.LmDataset(files, orth_vocab={"class": "Utf8ByteTargets"}) as dataset:
+            found = bytes(int(seq["data"][0]) for seq in dataset.epoch(1))
+        assert found == (b"ab" if isinstance(files, str) else b"ba")
+
+
+def test_recordings_are_not_fetched_one_by_one_and_that_is_said(tmp_path: Path) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    url = "s3://key:secret@bucket/a.wav"
+    manifest, table = tmp_path / "m.jsonl", tmp_path / "m.csv"
+    manifest.write_text(json.dumps({"audio": url}) + "\n")
+    table.write_text(f"audio\n{url}\n")
+    for listed in (manifest, table, [url], [{"audio": url}]):
+        for root in (None, tmp_path, "/"):
+            with pytest.raises(
+                SourceError, match=r"(?s)'s3://bucket/a\.wav' is named by a URL.*copy them here"
+            ) as error:
+                hr.AudioDataset(listed, root=root)
+            assert "secret" not in str(error.value)
+    for listed in (manifest, ["a.wav"]):
+        with pytest.raises(ConfigError, match=r"(?s)a folder on this machine.*s3://bucket/recordings"):
+            hr.AudioDataset(listed, root="s3://bucket/recordings")
+    soundfile.write(tmp_path / "a.wav", np.zeros(80), 8000)
+    with hr.AudioDataset([f"file://{tmp_path}/a.wav"]) as dataset:
+        assert len(dataset.source) == 1
+    manifest.write_text(json.dumps({"audio": f"file://{tmp_path}/a.wav"}) + "\n")  # absolute: below no root but "/"
+    with hr.AudioDataset(manifest, root="/") as dataset:
+        assert len(dataset.source) == 1
+    with pytest.raises(SourceError, match="outside its root"):
+        hr.AudioDataset(manifest, root=tmp_path / "corpus")
+    with pytest.raises(ConfigError, match="2 files match"):
+        hr.AudioDataset(str(tmp_path / "m.*"))
+
+
+def test_a_tokenizer_is_a_folder_and_no_url() -> None:
+    with pytest.raises(ConfigError, match=r"(?s)this is a URL.*save_pretrained"):
+        hr.vocabularies.init_vocabulary({"class": "HuggingFaceTokenizer", "huggingface_repo_dir": "hf://user/name"})

@@ -212,7 +212,7 @@ def test_nulls_are_empty_where_that_is_wanted(opened):
         ({"fields": {"data": "when"}}, "timestamp.*which becomes no array"),
         ({"fields": {"data": "inner"}}, "which becomes no array"),
         ({"fields": {"data": {"field": "frames", "vocav": 3}}}, "no option 'vocav'"),
-        ({"fields": {"data": {"field": "frames", "vocab": 3}}}, "are no class indices"),
+        ({"fields": {"data": {"field": "frames", "vocab": 3}}}, "are not class indices"),
         ({"fields": {"data": {"field": "label", "vocab": "chars"}}}, "number of classes, or a list of labels"),
         ({"fields": {"data": 3}}, "cannot be read: 3"),
         ({"fields": ["frames"]}, "fields is a dict"),

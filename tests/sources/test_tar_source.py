@@ -373,6 +373,39 @@ def test_recordings_of_different_rates_or_torn_ones_or_wrong_options_are_refused
         TarSource(path, fields={"data": {"field": "wav", "rate": 3}})
 
 
+def picture(number, form):
+    stream = io.BytesIO()
+    pixels = np.full((4, 6, 3), number * 20, np.uint8)
+    pytest.importorskip("PIL.Image").fromarray(pixels).save(stream, form)
+    return stream.getvalue()
+
+
+def test_of_several_extensions_of_images_each_sequence_has_one_and_capitals_do_not_matter(tmp_path):
+    forms = {"png": "PNG", "bmp": "BMP", "PNG": "PNG"}
+    members = []
+    for number, (ext, form) in enumerate(forms.items()):
+        members += [(f"{number}.{ext}", picture(number, form)), (f"{number}.Cls", b"%d" % number)]
+    path = write_tar(tmp_path / "a.tar", members)
+    with opened(path, fields={"image": "png;bmp", "classes": "cls"}) as source:
+        assert len(source) == 3
+        for number in range(3):
+            assert (source.read(number, "image") == number * 20).all()
+            assert source.read(number, "classes") == number
+    with pytest.raises(ConfigError, match="of several extensions, all are of images"):
+        TarSource(path, fields={"x": "png;cls"})
+
+
+def test_a_list_of_extensions_names_the_members_to_read(tmp_path):
+    path = write_tar(tmp_path / "a.tar", [("0.x.npy", npy(np.arange(3))), ("0.cls", b"1"), ("0.txt", b"no")])
+    with opened(path, fields=["x.npy", "cls"]) as source:
+        assert list(source.specs) == ["x", "cls"]
+        assert source.read(0, "x").tolist() == [0, 1, 2]
+    with pytest.raises(ConfigError, match="the same data key"):
+        TarSource(path, fields=["x.npy", "x.txt"])
+    with pytest.raises(ConfigError, match="fields cannot be read: 3"):
+        TarSource(path, fields=3)
+
+
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
 def test_arrays_of_several_in_a_member_are_read_by_name_without_reading_it_for_the_index(tmp_path, monkeypatch, save):
     members = []
@@ -469,6 +502,17 @@ def test_sequences_with_other_members_than_the_first_are_refused_or_left_out(tmp
     refused(path, r"'b' has the members \.cls, which the first has not")
 
 
+def test_sequences_that_lack_a_field_of_a_json_member_are_left_out_if_that_is_wanted(tmp_path, caplog):
+    members = [("a.json", b'{"n": 1, "o": {"t": "x"}}'), ("b.json", b'{"n": 300, "o": {}}'), ("c.json", b'{"n": 2}')]
+    members += [("d.json", b'{"n": null, "o": {"t": "y"}}'), ("e.json", b'{"n": 3, "o": {"t": "y"}}')]
+    path = write_tar(tmp_path / "less.tar", members)
+    refused(path, "there is no field 'o.t'", fields={"n": "json:n", "t": "json:o.t"})
+    with opened(path, fields={"n": "json:n", "t": "json:o.t"}, missing="skip") as source:
+        assert source.index.tags[:] == ["a", "e"]
+        assert [source.read(i, "n").tolist() for i in range(2)] == [1, 3]
+    assert "3 sequences lack a member or a field" in caplog.text
+
+
 def test_a_torn_archive_is_refused_wherever_it_ends(tmp_path):
     path = write_arrays(tmp_path / "shard.tar", 3, tar_format=tarfile.GNU_FORMAT)
     data = path.read_bytes()
@@ -553,8 +597,8 @@ def test_what_is_no_archive_or_not_there_is_refused(tmp_path):
 
 BAD_ARRAYS = {
     "objects": (npy(np.array([{}, None])), "pickled|objects"),
-    "text": (npy(np.array(["x"])), "no array of numbers|no plain numbers"),
-    "records": (npy(np.zeros(2, [("a", "i4")])), "no array of numbers|no plain numbers"),
+    "text": (npy(np.array(["x"])), "not an array of numbers|no plain numbers"),
+    "records": (npy(np.zeros(2, [("a", "i4")])), "not an array of numbers|no plain numbers"),
     "truncated": (npy(np.zeros(9))[:-1], "takes 200 bytes with its header, and the member has 199"),
     "too long": (npy(np.zeros(9)) + b"x", "has 201"),
     "no header": (b"x" * 300, "not a file in NumPy"),

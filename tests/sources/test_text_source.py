@@ -4,6 +4,7 @@ import bz2
 import gzip
 import os
 import pickle
+import sys
 
 import numpy as np
 import pytest
@@ -141,9 +142,18 @@ def test_a_torn_compressed_file_leaves_no_copy(tmp_path, cache):
 
 
 def test_other_compressions_are_refused_with_the_way_out(tmp_path):
-    with pytest.raises(SourceError, match=r"\.zst") as caught:
-        plain_copy(str(tmp_path / "a.txt.zst"))
+    with pytest.raises(SourceError, match=r"\.lz4") as caught:
+        plain_copy(str(tmp_path / "a.txt.lz4"))
     assert "decompress it" in caught.value.fix
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python has it itself")
+def test_zst_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "a.txt.zst").write_bytes(b"(\xb5/\xfd")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(SourceError, match=r"pyarrow") as caught:
+        TextSource(tmp_path / "a.txt.zst")
+    assert "headrace[arrow]" in caught.value.fix
 
 
 def test_a_copy_of_the_source_reads_the_same(file):

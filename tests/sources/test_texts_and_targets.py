@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import itertools
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from hypothesis.extra import numpy as npst
 
 import headrace as hr
 from headrace.batching.packed_layout import attention_mask, segment_bounds
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, ResumeError
 from headrace.sources import JsonlSource, TextSource, init_vocabulary
 from headrace.testing import check_source
 
@@ -109,3 +111,181 @@ def test_bounds_and_masks_say_what_the_segments_say(segment_ids: np.ndarray) -> 
             for b in range(tokens):
                 assert mask[row, a, b] == (b <= a and ids[a] == ids[b] > 0)
     np.testing.assert_array_equal(attention_mask(segment_ids), mask | mask.transpose(0, 2, 1))
+
+
+def _sentences() -> list[str]:
+    words = ["low", "lower", "wide", "the", "zebra", "ran"]
+    rng = np.random.default_rng(5)
+    return [" ".join(rng.choice(words, int(size))) for size in rng.integers(1, 9, 60)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of lines, and a folder of a tokenizer that puts `<s>` and `</s>` around a text."""
+    tokenizers = pytest.importorskip("tokenizers")
+    path = tmp_path_factory.mktemp("texts")
+    (path / "corpus.txt").write_text("".join(f"{text}\n" for text in _sentences()))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE(unk_token="<unk>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    special = ["<unk>", "<s>", "</s>"]
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=50, special_tokens=special, show_progress=False)
+    tokenizer.train_from_iterator(_sentences(), trainer)
+    template = {"single": "<s> $A </s>", "special_tokens": [("<s>", 1), ("</s>", 2)]}
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(**template)
+    tokenizer.save(str(path / "tokenizer.json"))
+    config = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    (path / "tokenizer_config.json").write_text(json.dumps(config))
+    return path
+
+
+def _tokenizer(path: Path) -> Any:
+    return pytest.importorskip("tokenizers").Tokenizer.from_file(str(path / "tokenizer.json"))
+
+
+def _of_transformers(path: Path, **options: Any) -> Any:
+    transformers = pytest.importorskip("transformers")
+    special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_file=str(path / "tokenizer.json"), **special, **options)
+
+
+def _pieces(path: Path) -> str:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    model = io.BytesIO()
+    options = {"vocab_size": 26, "minloglevel": 2, "hard_vocab_limit": False}
+    sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(_sentences()), model_writer=model, **options)
+    (path / "pieces.model").write_bytes(model.getvalue())
+    return str(path / "pieces.model")
+
+
+GIVEN: dict[str, Callable[[Path], Any]] = {
+    "file": lambda path: str(path / "tokenizer.json"),
+    "folder": lambda path: path,
+    "tokenizer": _tokenizer,
+    "transformers": _of_transformers,
+    "pieces": _pieces,
+    "bytes": lambda _: "bytes",
+    "chars": lambda _: "chars",
+}
+
+
+@pytest.mark.parametrize("given", GIVEN)
+def test_each_form_of_a_vocabulary_has_targets_one_step_ahead_also_in_workers(folder: Path, given: str) -> None:
+    vocab = GIVEN[given](folder)
+    fields = hr.next_token_fields("text", vocab, eos="</s>")
+    source = TextSource(folder / "corpus.txt", fields=fields, index=None)
+    eos = source.labels["data"].index("</s>")
+    assert source.labels["data"] == source.labels["targets"]
+    for corpus_idx, text in enumerate(_sentences()):
+        inputs, targets = source.read(corpus_idx, "data"), source.read(corpus_idx, "targets")
+        assert (inputs[0], targets[-1]) == (eos, eos)
+        np.testing.assert_array_equal(inputs[1:], targets[:-1])
+        if given == "chars":
+            assert "".join(source.labels["data"][class_idx] for class_idx in targets[:-1]) == text
+        else:
+            assert fields["data"]["vocab"].decode(targets) == text
+            assert eos not in targets[:-1]
+    check_source(source)
+    batches = []
+    for num_workers in (0, 2):
+        with hr.DataLoader(source, batching=hr.Pack(row_tokens=64, num_rows=2), num_workers=num_workers) as loader:
+            batches.append([{key: batch[key].tolist() for key in batch} for batch in loader])
+    assert batches[0] == batches[1]
+    assert len(batches[0]) > 2
+
+
+@pytest.mark.parametrize("given", [given for given in GIVEN if given != "chars"])
+def test_each_form_is_accepted_wherever_a_vocabulary_is(folder: Path, tmp_path: Path, given: str) -> None:
+    vocab = GIVEN[given](folder)
+    made = init_vocabulary(vocab)
+    wanted = [made.encode(text).tolist() for text in _sentences()]
+    rows = write_lines(tmp_path / "a.jsonl", _sentences())
+    datasets = [
+        hr.LmDataset(str(folder / "corpus.txt"), orth_vocab=vocab),
+        hr.SourceDataset(TextSource(folder / "corpus.txt", vocab=vocab, index=None)),
+        hr.SourceDataset(JsonlSource(rows, fields={"data": {"field": "text", "vocab": vocab}}, index=None)),
+    ]
+    for dataset in datasets:
+        assert [seq.features["data"].tolist() for seq in dataset.epoch(1)] == wanted
+    config = {"class": "LmDataset", "corpus_file": str(folder / "corpus.txt"), "orth_vocab": vocab}
+    for num_workers in (0, 2):
+        with hr.DataLoader(config, batching=hr.FixedCount(1), num_workers=num_workers) as loader:
+            assert [batch["data"][0].tolist() for batch in loader] == wanted
+
+
+def test_a_tokenizer_that_was_loaded_says_its_special_tokens_and_stays_as_it_was_taken(folder: Path) -> None:
+    given = _of_transformers(folder)
+    vocabulary = init_vocabulary(given)
+    text = "the lower zebra"
+    assert vocabulary.encode(text).tolist() == given(text)["input_ids"]
+    assert (vocabulary.bos_label_id, vocabulary.eos_label_id, vocabulary.unknown_label_id) == (1, 2, 0)
+    fields = hr.next_token_fields("text", given)  # the end is its own
+    assert fields["targets"]["vocab"].encode(text).tolist() == [*vocabulary.encode(text)[1:]]
+    given(["a", "b" * 90], truncation=True, max_length=4)  # which it remembers
+    assert init_vocabulary(given).identity == vocabulary.identity
+    assert init_vocabulary(given).encode(text).tolist() == vocabulary.encode(text).tolist()
+    given.add_tokens(["zebra"])
+    assert init_vocabulary(given).identity != vocabulary.identity
+    splits = _of_transformers(folder, split_special_tokens=True)
+    for one in (init_vocabulary(splits), pickle.loads(pickle.dumps(init_vocabulary(splits)))):
+        assert one.encode("a </s>").tolist() == splits("a </s>")["input_ids"] != vocabulary.encode("a </s>").tolist()
+    assert init_vocabulary(splits).identity != vocabulary.identity
+
+
+def test_what_is_no_vocabulary_is_refused_with_what_is_accepted(folder: Path, tmp_path: Path) -> None:
+    for vocab in ("bites", tmp_path / "words.txt", 3.5, object()):
+        with pytest.raises(ConfigError, match=r"(?s)cannot be made from.*tokenizer\.json.*SentencePiece.*transformers"):
+            init_vocabulary(vocab)
+        with pytest.raises(ConfigError, match=r"(?s)cannot be read.*\"chars\".*tokenizer\.json.*transformers"):
+            TextSource(folder / "corpus.txt", vocab=vocab, index=None)
+    with pytest.raises(ConfigError, match=r"(?s)from 'chars'.*CharacterTargets"):
+        hr.LmDataset(str(folder / "corpus.txt"), orth_vocab="chars")
+    with pytest.raises(ConfigError, match="knows no symbol of the end"):
+        hr.next_token_fields("text", "bytes")
+    transformers = pytest.importorskip("transformers")
+    slow = object.__new__(type("SlowTokenizer", (transformers.PreTrainedTokenizer,), {}))
+    with pytest.raises(ConfigError, match=r"(?s)SlowTokenizer is a tokenizer in Python.*use_fast=True"):
+        init_vocabulary(slow)
+    tokenizer = _tokenizer(folder)
+    tokenizer.model.dropout = 0.1
+    with pytest.raises(ConfigError, match="without a seed"):
+        init_vocabulary(tokenizer)
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.PreTokenizer.custom(object())
+    with pytest.raises(ConfigError, match="cannot be saved as"):
+        init_vocabulary(tokenizer)
+
+
+def _swapped(labels: list[str], path: Path) -> Any:
+    (path / "words.txt").write_text("".join(f"{label}\n" for label in labels))
+    return {"class": "Vocabulary", "vocab_file": str(path / "words.txt"), "unknown_label": None}
+
+
+def _text_source(path: Path, vocab: Any) -> Any:
+    return TextSource(path / "corpus.txt", vocab=vocab, index=None)
+
+
+def _json_source(path: Path, vocab: Any) -> Any:
+    return JsonlSource(path / "a.jsonl", fields={"data": {"field": "text", "vocab": vocab}}, index=None)
+
+
+def _lm(path: Path, vocab: Any) -> Any:
+    return hr.LmDataset(str(path / "corpus.txt"), orth_vocab=init_vocabulary(vocab))
+
+
+@pytest.mark.parametrize("make", [_text_source, _json_source, _lm])
+def test_a_state_is_of_the_vocabulary_that_it_was_saved_with(tmp_path: Path, make: Callable[..., Any]) -> None:
+    (tmp_path / "corpus.txt").write_text("a b\nb\nb a\na\n")
+    write_lines(tmp_path / "a.jsonl", ["a b", "b", "b a", "a"])
+
+    def loader(labels: list[str]) -> Any:
+        return hr.DataLoader(make(tmp_path, _swapped(labels, tmp_path)), batching=hr.FixedCount(1), num_workers=0)
+
+    with loader(["a", "b"]) as first:
+        next(iter(first))
+        state = first.state_dict()
+    with loader(["a", "b"]) as same:
+        same.load_state_dict(state)
+        assert next(iter(same))["data"].tolist() == [[1]]
+    with loader(["b", "a"]) as other, pytest.raises(ResumeError, match=r"(?s)another data.*same vocabularies"):
+        other.load_state_dict(state)

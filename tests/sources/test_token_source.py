@@ -293,7 +293,7 @@ def test_old_tokens_are_never_read_by_the_index_of_new_ones(tmp_path, monkeypatc
 
 def test_files_that_are_no_tokens_are_refused(tmp_path, raw):
     (tmp_path / "odd.bin").write_bytes(b"123")
-    with pytest.raises(SourceError, match="3 bytes, which is no multiple of the 2 of uint16"):
+    with pytest.raises(SourceError, match="3 bytes, which is not a multiple of the 2 of uint16"):
         TokenSource(tmp_path / "odd.bin", dtype="uint16", block_length=2)
     for array, message in (
         (np.zeros((2, 2), np.int32), "not integers with one axis"),

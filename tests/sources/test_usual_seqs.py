@@ -7,7 +7,16 @@ import numpy as np
 import pytest
 
 from headrace.errors import SourceError
-from headrace.sources import HDFSource, HDFWriter, JsonlSource, JsonlWriter, TarSource, TarWriter
+from headrace.sources import (
+    HDFSource,
+    HDFWriter,
+    JsonlSource,
+    JsonlWriter,
+    MapSource,
+    MemorySource,
+    TarSource,
+    TarWriter,
+)
 
 SEQS = [
     {"data": np.arange(2.0 * n, dtype=np.float32).reshape(n, 2), "classes": np.arange(n, dtype=np.int32)}
@@ -53,3 +62,18 @@ def test_classes_are_looked_at_however_many_there_are(tmp_path):
             target.append(f"right-{size}", {"classes": np.full(size, 2, np.int32)})
     with closing(HDFSource(tmp_path / "a.hdf", index=None)) as found:
         assert len(found) == 5
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("source", [MemorySource, MapSource])
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_sequence_in_memory_may_have_any_form(source, form, first):
+    given = [FORMS[form](seq) if number >= first else seq for number, seq in enumerate(SEQS)]
+    if form == "lists" and not first:
+        given[0] = SEQS[0]  # a list has no dtype to learn
+    found = source(given)
+    for number, seq in enumerate(SEQS):
+        arrays = found.read_seq(number)
+        assert {key: (a.dtype, a.tolist()) for key, a in arrays.items()} == {
+            key: (a.dtype, a.tolist()) for key, a in seq.items()
+        }

@@ -462,3 +462,23 @@ def test_a_class_of_a_user_can_be_named():
     assert init_vocabulary({"class": Upper}).encode("ab").tolist() == [0, 1]
     with pytest.raises(ConfigError, match="cannot be made"):
         init_vocabulary("words.txt")
+
+
+def test_the_base_of_all_vocabularies_says_how_one_is_made():
+    with pytest.raises(ConfigError, match="init_vocabulary"):
+        Vocabulary(labels=["a", "b"])
+
+
+def test_a_vocabulary_without_options_takes_none():
+    class OneClass(Vocabulary):
+        labels, identity = ("a",), ("OneClass",)
+
+        def encode(self, text):
+            return np.zeros(len(text), np.int32)
+
+        def decode(self, indices):
+            return "a" * len(list(indices))
+
+    assert "1 classes" in repr(OneClass())
+    with pytest.raises(TypeError, match="takes no arguments"):
+        OneClass(labels=["a"])

@@ -46,6 +46,16 @@ def test_a_format_that_keeps_the_contract_passes(check):
     assert check() > 10
 
 
+class HoldsNothing(GoodWriter):
+    def __init__(self, path, **options):
+        raise ConfigError("a sample_rate is needed", where=f"{path} {options}")
+
+
+def test_a_format_that_holds_none_of_the_corpora_does_not_pass(check):
+    with pytest.raises(AssertionError, match=r"(?s)holds none of the corpora.*a sample_rate is needed"):
+        check(HoldsNothing)
+
+
 class LosesLabels(GoodWriter):
     def _finish(self):
         self.labels = {}

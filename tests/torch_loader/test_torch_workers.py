@@ -239,7 +239,24 @@ def test_an_iteration_that_an_error_has_ended_never_seems_complete(num_workers):
 
 def test_a_timeout_ends_the_wait_for_a_batch():
     iterator = iter(DataLoader(cases.Items(lambda i: time.sleep(600), 2), num_workers=1, timeout=0.5))
-    with pytest.raises(StalledError):
+    with pytest.raises(StalledError, match=r"^DataLoader timed out after \d+ seconds: worker 0 "):  # torch's words
+        next(iterator)
+
+
+def test_a_timeout_is_for_a_batch_and_not_for_the_start_of_the_workers():
+    batches = [[0, 1]]
+    loader = DataLoader(
+        cases.Items(lambda i: i if i < 2 else time.sleep(600), 3),
+        batch_sampler=batches,
+        num_workers=1,
+        timeout=2,
+        worker_init_fn=lambda worker_id: time.sleep(2.5),
+        persistent_workers=True,
+    )
+    assert cases.plain(loader) == [[0, 1]]
+    batches[0] = [2]
+    iterator = iter(loader)  # of the worker that is ready
+    with pytest.raises(StalledError, match=r"timed out after 2 seconds"):
         next(iterator)
 
 

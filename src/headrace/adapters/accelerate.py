@@ -1,6 +1,6 @@
 """A loader in a training loop with accelerate: `prepare_loader` in place of `accelerator.prepare`.
 
-The loader decides which batches a process gets, so accelerate divides nothing. It is told what it has to know: the
+The loader decides which batches a process gets, so accelerate divides nothing. It gets what it needs to know: the
 position, for `save_state` and `load_state`, and which batch is the last one of its epoch, so that accumulated gradients
 are applied there.
 """
@@ -46,7 +46,17 @@ _ARGUMENTS = (
 
 
 class AccelerateLoader(EpochLoader):
-    """A loader for accelerate: each iteration is an epoch, and epochs are counted from 0; see `prepare_loader`."""
+    """A loader for accelerate: each iteration is an epoch, and epochs are counted from 0; see `prepare_loader`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> def train(accelerator, corpus):
+        ...     with hr.DataLoader(corpus, batching=hr.FrameBudget(8_000)) as loader:
+        ...         batches = prepare_loader(accelerator, loader)  # an AccelerateLoader
+        ...         for epoch in range(batches.epoch, 10):
+        ...             for batch in batches:
+        ...                 pass
+    """
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch, or of the rest of the one that was loaded."""
@@ -116,11 +126,11 @@ class _StatesOfRanks:
         self._accelerator, self._loader = accelerator, loader
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all of them: on each rank at once, as accelerate does."""
+        """Return the states of all ranks: on each rank at once, as accelerate does."""
         return {"ranks": gather_object([self._loader.state_dict()])}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from that of this rank.
+        """Continue from the state of this rank.
 
         Raises:
             ResumeError: There were more ranks, or fewer.
@@ -148,6 +158,10 @@ def track_ends(batches: Iterator[tuple[Any, bool]]) -> Iterator[Any]:
 
     Args:
         batches: See `EpochLoader.run_epoch`.
+
+    Examples:
+        >>> [batch for batch in track_ends(iter([("first", False), ("last", True)]))]
+        ['first', 'last']
     """
     state = _LoaderState()
     state.begin()

@@ -32,6 +32,13 @@ class JaxLoader(LoaderOver):
         loader: The loader to read.
         placement: See `to_jax`.
         depth: See `to_jax`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}], batch_size=1) as loader:
+        ...     batches = JaxLoader(loader, depth=1)
+        ...     print(len(batches), [batch["data"].shape for batch in batches])
+        1 [(1, 2)]
     """
 
     def __init__(self, loader: DataLoader, placement: jax.Device | Sharding | None = None, depth: int = 2) -> None:
@@ -134,5 +141,12 @@ def to_jax(loader: DataLoader, placement: jax.Device | Sharding | None = None, d
 
     Raises:
         ConfigError: `placement` is neither a device nor a sharding.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}, {"data": [2.0]}], batch_size=2) as loader:
+        ...     for batch in to_jax(loader):
+        ...         print(batch["data"].sum(), batch.lengths["data"])
+        3.5 [2 1]
     """
     return JaxLoader(loader, placement, depth)

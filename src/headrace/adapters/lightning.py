@@ -1,6 +1,6 @@
 """Loaders in Lightning's Trainer: `HeadraceDataModule(train=loader)`, or `trainer.fit(model, LightningLoader(loader))`.
 
-Lightning saves what `state_dict` of the training loader says in each checkpoint, and restores it before the first
+Lightning saves the `state_dict` of the training loader in each checkpoint, and restores it before the first
 batch. It has each process ask for as many batches as the first epoch has, so it is given steps (`StepLoader`). It adds
 samplers to torch's `DataLoader` only: what a loader has divided among the processes stays as it is.
 """
@@ -31,12 +31,19 @@ Several: TypeAlias = Given | Sequence[Given] | Mapping[str, Given]
 
 
 class LightningLoader(StepLoader):
-    """What Lightning trains on: see `StepLoader`; each batch is a `Batch` of tensors, moved to a device by Lightning.
+    """A training loader for Lightning, see `StepLoader`; a `Batch` has tensors that Lightning moves to a device.
 
     Args:
         loader: See `TrainerLoader`.
         steps_per_epoch: Steps of an epoch of Lightning; None: as many as the first epoch of the loader has.
         device: See `TrainerLoader`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}, {"data": [2.0]}], batch_size=1) as loader:
+        ...     batches = LightningLoader(loader)  # for trainer.fit(model, batches)
+        ...     print(len(batches))
+        2
     """
 
     def __len__(self) -> int:
@@ -94,21 +101,21 @@ class HeadraceDataModule(LightningDataModule):  # type: ignore[misc, unused-igno
                 setattr(self, f"{name}_dataloader", partial(self._evaluation, given))
 
     def teardown(self, stage: str) -> None:
-        """Close what functions have made."""
+        """Close the loaders that functions have made."""
         del stage
         opened, self._opened, self._train = self._opened, {}, None
         for loader in opened.values():
             (loader.loader if isinstance(loader, TorchLoader) else loader).close()
 
     def _training(self, given: Given) -> LightningLoader:
-        """Return what is trained on, the same each time."""
+        """Return the training loader, the same each time."""
         if self._train is None:
             self._train = LightningLoader(self._open(given), self._steps_per_epoch, self._device())
             self._check(self._train)
         return self._train
 
     def _evaluation(self, given: Any) -> Any:
-        """Return what is evaluated on, in the structure that was given."""
+        """Return the evaluation loaders, in the structure that was given."""
         if isinstance(given, Mapping):
             return {name: self._evaluation(one) for name, one in given.items()}
         if isinstance(given, Sequence):

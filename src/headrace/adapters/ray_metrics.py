@@ -1,4 +1,4 @@
-"""What a loader does, as metrics on the dashboard of Ray."""
+"""Reports statistics of a loader as metrics on Ray's dashboard."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def _import_metrics() -> ModuleType:
 
 
 class RayMetrics:
-    """Reports a loader to Ray's metrics, every so many seconds; a context manager.
+    """Reports a loader to Ray's metrics every `interval_seconds`; a context manager.
 
     A thread of its own looks at the `report` of the loader, so the consumer pays nothing. The process has to be
     connected to a cluster: a driver, or a training function of Ray Train. It ends with the loader, too.
 
     Args:
-        loader: Whose report.
+        loader: The loader to report.
         name: Tag "loader" of all metrics, to tell several loaders apart; they also have the rank as the tag "rank".
         interval_seconds: How often, at least 1.
 

@@ -31,6 +31,11 @@ def gather_texts(text: str, group: Any = None) -> list[str]:
 
     Raises:
         ConfigError: torch.distributed is not initialised, or the text is too long.
+
+    Examples:
+        >>> import headrace as hr
+        >>> def open_loader(corpus, **options):  # all ranks compare what they are about to read
+        ...     return hr.DataLoader(corpus, batching=hr.FrameBudget(8_000), check_ranks=gather_texts, **options)
     """
     _check_initialized()
     content = text.encode()
@@ -52,6 +57,11 @@ def all_agree(flag: bool, group: Any = None) -> bool:
 
     Raises:
         ConfigError: torch.distributed is not initialised.
+
+    Examples:
+        >>> import headrace as hr
+        >>> def open_loader(corpus):  # the ranks stop together, where one has no more batches
+        ...     return hr.DataLoader(corpus, batching=hr.FrameBudget(8_000), agree=all_agree, agree_every=100)
     """
     _check_initialized()
     flags = torch.tensor([int(flag)], dtype=torch.uint8, device=_device_of(group))

@@ -30,7 +30,7 @@ __all__ = ["HeadraceDataLoader"]
 
 
 class HeadraceDataLoader(BaseDataLoader):  # type: ignore[misc, unused-ignore]
-    """What torchtitan trains on: `({"input": ...}, labels)`, of a loader that a function of yours makes.
+    """The training loader for torchtitan: `({"input": ...}, labels)` of a loader that your function makes.
 
     The function is called in each process as `make_loader(rank=, world_size=, batch_size=, seq_len=, tokenizer=)`, by
     what torchtitan says of data parallelism, and returns a `headrace.DataLoader` for this rank. Of its batches, the
@@ -48,6 +48,9 @@ class HeadraceDataLoader(BaseDataLoader):  # type: ignore[misc, unused-ignore]
 
     Raises:
         ConfigError: The function is not there, returns no loader, or one for another rank.
+
+    Examples:
+        >>> config = HeadraceDataLoader.Config(make_loader="my_data:make_loader")  # of a config function of torchtitan
     """
 
     @dataclass(kw_only=True, slots=True)

@@ -1,8 +1,8 @@
-"""What trainers iterate over: `EpochLoader`, `StepLoader` and `EvalLoader`, tensors on a device, epochs counted from 0.
+"""Loaders for trainers: `EpochLoader`, `StepLoader` and `EvalLoader`, tensors on a device, epochs counted from 0.
 
 A trainer's epoch 0 is epoch 1 of a `DataLoader`. Where the script has the loop, an iteration is an epoch
-(`EpochLoader`). A trainer with a loop of its own counts steps, and takes it that all epochs have as many as the first;
-under a budget of frames they have not. So its steps run through the epochs one after the other (`StepLoader`): nothing
+(`EpochLoader`). A trainer with a loop of its own counts steps, and assumes that all epochs have as many as the first;
+with a budget of frames they do not. So its steps run through the epochs one after the other (`StepLoader`): nothing
 is left out where an epoch is longer, and a position is where the loader is, whatever the trainer counts. An evaluation
 sees the same batches each time (`EvalLoader`).
 
@@ -51,7 +51,7 @@ class TrainerLoader(LoaderOver):
         super().__init__(self.over.loader, type(self).__name__)
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is: 0, 1, ...
+        """Set the epoch of the next iteration: 0, 1, ...
 
         Raises:
             ConfigError: It is no number of at least 0.
@@ -73,7 +73,7 @@ class TrainerLoader(LoaderOver):
         return self.loader.state_at(self.position)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, see `DataLoader.load_state_dict`."""
+        """Continue from a state, see `DataLoader.load_state_dict`."""
         self.over.load_state_dict(state)
 
 
@@ -97,7 +97,7 @@ class EpochLoader(TrainerLoader):
         return (batch for batch, _ in self.run_epoch())
 
     def run_epoch(self) -> Iterator[tuple[Any, bool]]:
-        """Return the same with, for each batch, whether it is the last one of the epoch."""
+        """Return an iterator over the epoch's batches, each with whether it is the last one."""
         batches, error = iter(self.over), None
         batch = next(batches, _END)
         while batch is not _END:
@@ -120,13 +120,13 @@ class EpochLoader(TrainerLoader):
         return self.over.position if self._position is None else self._position
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next iteration is: 0, 1, ..."""
+        """Set the epoch of the next iteration: 0, 1, ..."""
         super().set_epoch(epoch)
         if not self.loader.is_iterating:
             self._position = None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, see `DataLoader.load_state_dict`."""
+        """Continue from a state, see `DataLoader.load_state_dict`."""
         super().load_state_dict(state)
         self._position = None
 
@@ -212,7 +212,7 @@ class StepLoader(TrainerLoader):
             super().set_epoch(0)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, see `DataLoader.load_state_dict`, also in the middle of an iteration."""
+        """Continue from a state, see `DataLoader.load_state_dict`, also in the middle of an iteration."""
         self._stream = None
         super().load_state_dict(state)
         self._is_loaded = True
@@ -231,7 +231,7 @@ class EvalLoader(EpochLoader):
         return self.loader.num_steps(1)
 
     def run_epoch(self) -> Iterator[tuple[Any, bool]]:
-        """Return the batches with, for each, whether it is the last one."""
+        """Return an iterator over the batches, each with whether it is the last one."""
         self.set_epoch(0)
         return super().run_epoch()
 

@@ -1,9 +1,9 @@
 """Loaders in transformers' `Trainer`: `HeadraceTrainer(model, args, train_dataset=loader)`.
 
-The Trainer counts steps, and so does what it is given (`StepLoader`). Invariants: it divides nothing among processes,
-as the loader has done that; the position of the loader is saved in the `trainer_state.json` of each checkpoint, beside
-the step it belongs to, so both are there or none; after a resume no batch is read that was trained on, and the step at
-which the Trainer goes on is compared with that of the loader.
+The Trainer counts steps, and so does the loader that it gets (`StepLoader`). Invariants: it divides nothing among
+processes, as the loader has done that; the position of the loader is saved in the `trainer_state.json` of each
+checkpoint, beside the step it belongs to, so both are there or none; after a resume no batch that was trained on is
+read again, and the step at which the Trainer goes on is compared with that of the loader.
 """
 
 from __future__ import annotations
@@ -35,11 +35,17 @@ __all__ = ["HeadraceCallback", "HeadraceTrainer", "HeadraceTrainerMixin", "Train
 
 
 class TrainLoader(StepLoader):
-    """What the Trainer iterates over in training: dicts of tensors, see `HeadraceTrainerMixin`.
+    """The training loader for the Trainer: dicts of tensors, see `HeadraceTrainerMixin`.
 
     Args:
         loader: See `TrainerLoader`.
         device: See `TrainerLoader`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}, {"data": [2.0]}], batch_size=2) as loader:
+        ...     print(next(iter(TrainLoader(loader)))["data"].shape)
+        torch.Size([2, 2])
     """
 
     # With `dataset` and `batch_sampler`, what accelerate's `skip_first_batches` makes a loader of, to go on at a step.
@@ -151,13 +157,19 @@ class HeadraceCallback(TrainerCallback, ExportableState):  # type: ignore[misc, 
 
     `HeadraceTrainerMixin` adds it. In a Trainer of your own, whose `get_train_dataloader` returns a `TrainLoader`, add
     it by `callbacks=[HeadraceCallback()]`.
+
+    Examples:
+        >>> from transformers import Trainer
+        >>> class MyTrainer(Trainer):  # MyTrainer(model, arguments, callbacks=[HeadraceCallback()]).train()
+        ...     def get_train_dataloader(self):
+        ...         return TrainLoader(self.train_dataset, self.args.device)
     """
 
     def __init__(self) -> None:
         self._loader: TrainLoader | None = None
 
     def state(self) -> dict[str, Any]:
-        """Return what is saved with a checkpoint."""
+        """Return the state to save with a checkpoint."""
         loader = self._loader
         saved = {} if loader is None else {"position": loader.state_dict(), "step": loader.step}
         return {"args": {}, "attributes": {"saved": saved}}
@@ -195,6 +207,11 @@ class HeadraceTrainerMixin:
 
     `trainer.train(resume_from_checkpoint=True)` goes on with the next batch. The Trainer's epoch has as many steps as
     the first epoch of the loader; see `StepLoader` for what that means where the epochs differ.
+
+    Examples:
+        >>> from transformers import Seq2SeqTrainer
+        >>> class MyTrainer(HeadraceTrainerMixin, Seq2SeqTrainer):
+        ...     pass  # MyTrainer(model, arguments, train_dataset=loader).train()
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -203,7 +220,7 @@ class HeadraceTrainerMixin:
         self.add_callback(HeadraceCallback())  # type: ignore[attr-defined]
 
     def get_train_dataloader(self) -> Any:
-        """Return what is trained on."""
+        """Return the training loader."""
         dataset = self.train_dataset  # type: ignore[attr-defined]
         if not isinstance(dataset, _LOADERS):
             return super().get_train_dataloader()  # type: ignore[misc]
@@ -214,7 +231,7 @@ class HeadraceTrainerMixin:
         return known
 
     def get_eval_dataloader(self, eval_dataset: Any = None) -> Any:
-        """Return what is evaluated on."""
+        """Return the evaluation loader."""
         found = self.eval_dataset if eval_dataset is None else eval_dataset  # type: ignore[attr-defined]
         if isinstance(found, str):
             found = self.eval_dataset[found]  # type: ignore[attr-defined]
@@ -223,7 +240,7 @@ class HeadraceTrainerMixin:
         return self._evaluation_loader(found)
 
     def get_test_dataloader(self, test_dataset: Any) -> Any:
-        """Return what `predict` reads."""
+        """Return the loader for `predict`."""
         if not isinstance(test_dataset, _LOADERS):
             return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
         return self._evaluation_loader(test_dataset)

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from .packed_layout import PackedBatch, RowLayout, pack_batch, pack_columns
     from .pieces import Pieces, PlanCounts
     from .plan import PLAN_VERSION, WINDOW_SEQS, BatchOrder, Groups, PlannedBatch, WindowKey, WindowPlan
+    from .reuse import ReuseCheck as ReuseCheck
+    from .stacking import CopyingItemStack as CopyingItemStack
     from .stacking import ItemStack
     from .steps import BatchTable, Steps, num_windows, window_bounds
     from .windows import apply_window, parse_context_window, slice_pad_zeros
@@ -48,6 +50,7 @@ __all__ = [
     "ChunkingFunction",
     "Chunks",
     "Column",
+    "CopyingItemStack",
     "FixedCount",
     "FrameBudget",
     "Groups",
@@ -61,6 +64,7 @@ __all__ = [
     "Pieces",
     "PlanCounts",
     "PlannedBatch",
+    "ReuseCheck",
     "RowLayout",
     "Steps",
     "TextColumn",
@@ -109,7 +113,8 @@ __getattr__, __dir__ = export_lazily(
         "pack": ("Pack",),
         "packed_layout": ("PackedBatch", "RowLayout", "pack_batch", "pack_columns"),
         "plan": ("PLAN_VERSION", "WINDOW_SEQS", "BatchOrder", "Groups", "PlannedBatch", "WindowKey", "WindowPlan"),
-        "stacking": ("ItemStack",),
+        "reuse": ("ReuseCheck",),
+        "stacking": ("CopyingItemStack", "ItemStack"),
         "steps": ("Steps", "BatchTable", "num_windows", "window_bounds"),
         "windows": ("apply_window", "parse_context_window", "slice_pad_zeros"),
     },

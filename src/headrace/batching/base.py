@@ -72,7 +72,7 @@ class Batching(ABC):
 
         Args:
             lengths: Frames of each sequence in the order of the epoch, `int[N]`.
-            key: Of the window.
+            key: Key of the random numbers of the window.
             order: In which order the batches come; None is `BatchOrder()`.
 
         Raises:
@@ -101,7 +101,7 @@ class Batching(ABC):
         Args:
             frames: Length of each piece, `int64[M]`.
         """
-        return math.inf  # unknown for a policy of the user's own: windows keep their size
+        return math.inf  # unknown for a user-defined policy: windows keep their size
 
     def cut(self, pieces: Pieces) -> Pieces:
         """Drop, or cut, pieces that cannot be in a batch as they are. O(n)."""
@@ -113,7 +113,7 @@ class Batching(ABC):
 
         Args:
             frames: Length of each piece, `int64[M]`.
-            key: Of the window, for what is random.
+            key: Key of the random numbers of the window.
         """
 
     def __str__(self) -> str:

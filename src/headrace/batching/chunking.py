@@ -17,6 +17,7 @@ from headrace.errors import ConfigError, did_you_mean
 from .numbers import NumbersDict
 
 ChunkingFunction: TypeAlias = Callable[..., Iterator[tuple[int, NumbersDict, NumbersDict]]]
+"""A function of your own that cuts sequences: it yields (index of the sequence, first frames, ends) of each chunk."""
 _FORMS = (
     'valid forms: None, 50, "50:25", (50, 25), {"data": 50, "classes": 50}, ({"data": 50}, {"data": 25}), or a function'
 )

@@ -1,14 +1,15 @@
-"""Which data key's frames are counted: the one that the batching names, or else the main key, if it has a time axis.
+"""Which data key's frames are counted: the one that the batching names, or else the main key, if it has frames.
 
-A budget over a key without a time axis (a label, an id, a text) would count one frame for each sequence, and fill a
-batch with as many sequences as it allows frames. So where the first key has no time axis, the only one that has it is
-taken, and where there are several or none, the user must say it. Known layouts are asked before anything starts; of
-items and streams, the first item is.
+A budget over a key without a time axis (a label, an id) would count one frame for each sequence, and fill a batch with
+as many sequences as it allows frames; and a budget over the bytes of an id or a name is hardly ever meant. So if the
+main key has no time axis, or is a text, the only other key that has a time axis and is no text is taken; where there
+are several, the user must name one. Texts count where nothing else has a time axis. Known layouts are looked at before
+anything starts; of items and streams, the first item is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,25 +27,29 @@ def choose_data_key(batching: Batching, first: str | None, specs: Mapping[str, D
         batching: It may name a key, and may not need lengths at all.
         first: The first data key.
         specs: What is known of the layout: a key that is missing here may have a time axis.
-        name: Of the dataset, for messages.
+        name: Name of the dataset, for messages.
 
     Raises:
         ConfigError: The key that is named has no time axis; or none is named, and it is not clear which is meant.
     """
     key = first if batching.data_key is None else batching.data_key
-    if key is None or key not in specs or specs[key].has_time:
+    if key is None or key not in specs:
         return key
-    timed = [other for other, spec in specs.items() if spec.has_time]
-    return _choose(batching, key, timed, name)
+    if specs[key].has_time and not specs[key].is_text:
+        return key
+    return _choose(batching, key, [other for other, spec in specs.items() if spec.has_time], texts_of(specs), name)
 
 
-def data_key_of_item(batching: Batching, item: Mapping[str, Any], where: str) -> str | None:
+def data_key_of_item(
+    batching: Batching, item: Mapping[str, Any], where: str, *, texts: Collection[str] = ()
+) -> str | None:
     """Return the key whose frames count, of items like this one.
 
     Args:
         batching: It may name a key, and may not need lengths at all.
         item: Values by data key.
-        where: For messages.
+        where: Location, for error messages.
+        texts: The keys whose arrays are the bytes of texts.
 
     Raises:
         ConfigError: As `choose_data_key`; or there is no such key.
@@ -54,9 +59,14 @@ def data_key_of_item(batching: Batching, item: Mapping[str, Any], where: str) ->
         return None
     if key not in item:
         raise ConfigError(f"there is no data key {key!r}", where=where, fix=did_you_mean(key, item))
-    if has_frames(item[key]):
+    if has_frames(item[key]) and key not in texts:
         return key
-    return _choose(batching, key, [other for other, value in item.items() if has_frames(value)], where)
+    return _choose(batching, key, [other for other, value in item.items() if has_frames(value)], texts, where)
+
+
+def texts_of(specs: Mapping[str, DataSpec]) -> frozenset[str]:
+    """Return the keys whose arrays are the bytes of texts."""
+    return frozenset(key for key, spec in specs.items() if spec.is_text)
 
 
 def has_frames(value: Any) -> bool:
@@ -70,13 +80,18 @@ def frames_of(value: Any) -> int:
     return int(shape[0]) if shape else 1
 
 
-def _choose(batching: Batching, key: str, timed: Sequence[str], where: str) -> str:
-    """Choose among the keys that have a time axis, where the key that would count has none."""
+def _choose(batching: Batching, key: str, timed: Sequence[str], texts: Collection[str], where: str) -> str:
+    """Return the key that counts: the one that would, or another one of those that have a time axis."""
+    if batching.data_key is None:
+        timed = [other for other in timed if other not in texts] or timed
+    if key in timed:
+        return key
     if batching.data_key is None and (len(timed) == 1 or not batching.needs_lengths):
         return timed[0] if timed else key
     names = ", ".join(map(repr, timed)) or "none"
     whose = f"the data key {key!r}" if batching.data_key is not None else f"the first data key {key!r}"
+    lacks = "is a text" if key in texts else "has no time axis"
     fix = f"give it data_key={timed[0]!r}, for example" if timed else "give FixedCount(n), which counts sequences"
     raise ConfigError(
-        f"{batching} counts frames, and {whose} has no time axis; these have one: {names}", where=where, fix=fix
+        f"{batching} counts frames, and {whose} {lacks}; these have a time axis: {names}", where=where, fix=fix
     )

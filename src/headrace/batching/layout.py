@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from operator import attrgetter, is_, methodcaller
+from operator import attrgetter, is_
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -30,7 +30,7 @@ class Column(ABC):
     Attributes:
         key: The data key.
         num_seqs: Number of values.
-        dtype: Of all values.
+        dtype: Dtype of all values.
         inner: The shape of a value without its time axis.
         lengths: Frames of each, `int32[n]`; None if there is no time axis.
     """
@@ -96,7 +96,7 @@ class TextColumn:
 
     Attributes:
         key: The data key.
-        values: Of each sequence, as they were given.
+        values: Values of each sequence, as they were given.
     """
 
     key: str
@@ -128,6 +128,13 @@ class LayoutOptions:
 
     Raises:
         ConfigError: `multiple_of` is not a positive integer.
+
+    Examples:
+        >>> import numpy as np
+        >>> from headrace.batching import LayoutOptions, pad_batch
+        >>> options = LayoutOptions(pad_values={"data": -1}, multiple_of=4)
+        >>> pad_batch([{"data": np.array([1, 2])}], options).arrays["data"].tolist()
+        [[1, 2, -1, -1]]
     """
 
     specs: Mapping[str, DataSpec] = field(default_factory=dict)
@@ -150,6 +157,12 @@ class PaddedBatch:
     Attributes:
         arrays: By data key: `any[B, T, ...]` if padded, `any[B, ...]` if stacked, a list of B texts or objects.
         lengths: Frames of each sequence, `int32[B]`, by data key; for padded keys only.
+
+    Examples:
+        >>> import numpy as np
+        >>> from headrace.batching import pad_batch
+        >>> pad_batch([{"data": np.array([1, 2])}]).lengths["data"].tolist()
+        [2]
     """
 
     arrays: dict[str, NDArray[Any] | list[Any]]
@@ -174,6 +187,13 @@ def pad_batch(
     Raises:
         SourceError: Sequences do not fit together: different keys, dtypes or inner axes. Key and sequences are named.
         ConfigError: A pad value does not suit its key, or what was allocated has another shape or dtype.
+
+    Examples:
+        >>> import numpy as np
+        >>> from headrace.batching import pad_batch
+        >>> batch = pad_batch([{"data": np.array([1, 2])}, {"data": np.array([3])}])
+        >>> batch.arrays["data"].tolist(), batch.lengths["data"].tolist()
+        ([[1, 2], [3, 0]], [2, 1])
     """
     options = LayoutOptions() if options is None else options
     return pad_columns(gather_columns(seqs, options, tags), options, checked_allocate(allocate))
@@ -225,8 +245,7 @@ def gather_columns(
     if not seqs:
         return {}
     keys, keys_of_first = list(seqs[0]), seqs[0].keys()
-    are_dicts, keys_of = set(map(type, seqs)) == {dict}, methodcaller("keys")
-    for row, seq in () if are_dicts and all(map(keys_of_first.__eq__, map(keys_of, seqs))) else enumerate(seqs):
+    for row, seq in () if len(set(map(tuple, seqs))) == 1 else enumerate(seqs):  # mostly in one order, too
         if seq.keys() != keys_of_first:
             odd = sorted(seq.keys() ^ keys_of_first)
             raise SourceError(
@@ -256,6 +275,9 @@ def _gather_column(
             arrays = [value if type(value) is np.ndarray else np.asarray(value) for value in values]
     except ValueError as error:  # nested lists of unequal lengths
         raise SourceError(f"the data key {key!r} holds something that is not an array: {error}") from None
+    if kind is list and [] in values:  # an empty list says no dtype: that of the others counts
+        dtype = next((array.dtype for array in arrays if array.size), arrays[0].dtype)
+        arrays = [array if array.size else array.astype(dtype) for array in arrays]
     first = arrays[0]
     if first.dtype.kind in _TEXT_KINDS and all(array.dtype.kind in _TEXT_KINDS for array in arrays):
         return TextColumn(key, values)

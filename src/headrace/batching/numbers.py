@@ -43,6 +43,14 @@ class NumbersDict:
 
     Raises:
         ConfigError: A value is not a number.
+
+    Examples:
+        >>> import headrace as hr
+        >>> frames = hr.NumbersDict({"data": 120, "classes": 30})
+        >>> (frames + {"data": 80}).dict
+        {'data': 200, 'classes': 30}
+        >>> frames.max_value()
+        120
     """
 
     __slots__ = ("_default", "_numbers")

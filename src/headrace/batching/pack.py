@@ -18,7 +18,7 @@ from .plan import Groups, WindowKey
 
 _Strategy = Literal["first_fit", "best_fit"]
 _MAX_TOKENS = 2**31 - 1
-_NUM_CLASSES = 2048  # lengths are rounded up to so many classes, which costs at most one part in 2048 a sequence
+_NUM_CLASSES = 2048  # number of classes that lengths are rounded up to, which costs at most one part in 2048 a sequence
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,14 @@ class PackedBatch:
         positions: Which token of its sequence it is, from 0; 0 in the padding, `int32[R, T]`.
         rows: Row of each sequence, `int32[n]`.
         starts: First token of each sequence in its row, `int32[n]`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from headrace.batching import RowLayout, pack_batch
+        >>> layout = RowLayout(rows=np.array([0, 0]), row_tokens=4)
+        >>> batch = pack_batch([{"data": np.array([1, 2])}, {"data": np.array([3])}], layout)
+        >>> batch.arrays["data"].tolist()
+        [[1, 2, 3, 0]]
     """
 
     arrays: dict[str, NDArray[Any] | list[Any]]
@@ -151,7 +159,7 @@ def attention_mask(segment_ids: NDArray[np.int32], *, causal: bool = False) -> N
 
     Args:
         segment_ids: `int32[R, T]`, an array or a tensor, as is what is returned.
-        causal: Whether a token attends to none behind it.
+        causal: Whether a token attends to no later ones.
     """
     mask: NDArray[np.bool_] = (segment_ids[:, :, None] == segment_ids[:, None, :]) & (segment_ids[:, :, None] > 0)
     if causal:

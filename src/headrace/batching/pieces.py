@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.show.card import Card, Shown
 
 
-@dataclass(frozen=True, slots=True)
-class PlanCounts:
+@dataclass(frozen=True, slots=True, repr=False)
+class PlanCounts(Shown):
     """Counts of one window, or of several that were added with `+` (or `sum(counts, PlanCounts())`).
 
     Attributes:
@@ -80,6 +81,10 @@ class PlanCounts:
         if self.chunked:
             parts.append(f"{self.chunked:,} cut into {self.chunks:,} chunks")
         return "; ".join(parts)
+
+    def _card(self) -> Card:
+        facts = [("plan", str(self)), ("batches hold", f"{self.pieces:,} pieces, {self.frames:,} frames")]
+        return Card(type(self).__name__, facts)
 
 
 _all_counts = operator.attrgetter(*(field.name for field in fields(PlanCounts)))

@@ -85,7 +85,7 @@ class BatchOrder:
         Args:
             costs: `int64[B]`.
             first_positions: Smallest position in each batch, `int32[B]`.
-            key: Of the window.
+            key: Key of the window.
         """
         num_batches = len(costs)
         ranks = key.random_keys("order", num_batches) if self.arrange == "shuffle" else first_positions

@@ -1,13 +1,16 @@
 """How plain items become a batch: each part of their structure is stacked, on an axis more.
 
 Large arrays are copied to their rows of the batch when they come, while the processor has them at hand; so the user's
-code gets the memory of one for the next, and what is in shared memory is written once.
+code gets the memory of one for the next, and what is in shared memory is written once. Small ones are kept as they are
+until all are here; so it is seen in the first batch whether the dataset fills the same memory again for a later item,
+and if it does, items are copied.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -15,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import TransformError
+from headrace.specs import is_plain_tensor
 
 from .layout import Allocate
+from .reuse import ReuseCheck
 
 _MIN_ROW_BYTES = 1 << 14  # of an array that is copied when it comes; it costs 1 us, and small ones together cost less
 _NUMBERS = {int, float, complex, bool}
@@ -46,30 +51,23 @@ class ItemStack:
 
     Args:
         num_items: How many there are at most.
-        allocate: Called as `allocate("", shape, dtype)` for each array of the batch.
+        allocate: Called as `allocate("", shape, dtype)` for each array of the batch; None: they are only collected.
 
     Attributes:
         items: Those that were added; large arrays are views of their rows.
-        has_rows: Whether items may be copied to rows; if not, they may be put into `items` as well.
     """
 
-    def __init__(self, num_items: int, allocate: Allocate) -> None:
+    def __init__(self, num_items: int, allocate: Allocate | None) -> None:
         self.items: list[Any] = []
-        self.has_rows = True
         self._num_items, self._allocate = num_items, allocate
         self._rows: Any = None  # `_Rows`, or a dict of them by the numbers of the parts of a tuple
 
     def add(self, item: Any) -> None:
-        """Take the next item."""
-        if not self.items:
-            self._rows = self._open(item)
-            self.has_rows = self._rows is not None
-        rows = self._rows
-        if type(rows) is _Rows:
-            item = rows.take(item)
-        elif rows is not None and type(item) is tuple:
-            item = tuple([rows[number].take(part) if number in rows else part for number, part in enumerate(item)])
-        self.items.append(item)
+        """Take the next item. Look it up for each: the first one decides how the others are taken, mostly by a list."""
+        items, self._rows = self.items, self._open(item)
+        add = items.append if self._rows is None else partial(_add_to_rows, items, self._rows)
+        self.add = add  # type: ignore[method-assign, assignment]  # it holds no stack: one that is dropped is no garbage cycle
+        add(item)
 
     def stacked(self) -> Any:
         """Return the batch in the structure of the items: tuples of arrays become a tuple of arrays with one more axis.
@@ -79,10 +77,13 @@ class ItemStack:
         Raises:
             TransformError: Arrays have different shapes.
         """
+        assert self._allocate is not None
         return _stacked(self.items, self._allocate, self._rows)
 
     def _open(self, item: Any) -> Any:
         """Make rows for the large arrays of an item; None if there are none."""
+        if self._allocate is None:
+            return None
         if type(item) is np.ndarray:
             is_large = item.nbytes >= _MIN_ROW_BYTES and item.dtype.isnative and not item.dtype.hasobject
             return _Rows(item, self._num_items, self._allocate) if is_large else None
@@ -90,6 +91,35 @@ class ItemStack:
             return None
         opened = {number: self._open(part) for number, part in enumerate(item) if type(part) is np.ndarray}
         return {number: rows for number, rows in opened.items() if rows is not None} or None
+
+
+class CopyingItemStack(ItemStack):
+    """Collects items of a dataset that fills the same memory again for a later one, or may do so: as copies.
+
+    Args:
+        num_items: As above.
+        allocate: As above.
+        reuse: Makes the copies.
+    """
+
+    def __init__(self, num_items: int, allocate: Allocate | None, reuse: ReuseCheck) -> None:
+        super().__init__(num_items, allocate)
+        self._reuse = reuse
+
+    def add(self, item: Any) -> None:
+        """Copy the next item."""
+        item = self._reuse.keep(item)
+        if not self.items:
+            self._rows = self._open(item)
+        _add_to_rows(self.items, self._rows, item)
+
+
+def _add_to_rows(items: list[Any], rows: Any, item: Any) -> None:
+    if type(rows) is _Rows:
+        item = rows.take(item)
+    elif rows is not None and type(item) is tuple:
+        item = tuple([rows[number].take(part) if number in rows else part for number, part in enumerate(item)])
+    items.append(item)
 
 
 def _stacked(items: list[Any], allocate: Allocate, rows: Any) -> Any:
@@ -132,10 +162,11 @@ def _stacked_arrays(arrays: list[NDArray[Any]], allocate: Allocate) -> NDArray[A
 def stack_tensors(torch: Any, tensors: list[Any], allocate: Allocate) -> Any:
     """Stack tensors, in an array of ours if they are plain values of a dtype that NumPy has."""
     first = tensors[0]
-    is_plain = (
-        set(map(type, tensors)) == {torch.Tensor} and first.layout is torch.strided and first.device.type == "cpu"
-    )
-    if is_plain and len({one.dtype for one in tensors}) == 1:
+    if (
+        set(map(type, tensors)) == {torch.Tensor}
+        and is_plain_tensor(first)
+        and len({one.dtype for one in tensors}) == 1
+    ):
         try:
             out = allocate("", (len(tensors), *first.shape), first.numpy().dtype)
             return torch.stack(tensors, out=torch.from_numpy(out))

@@ -62,7 +62,7 @@ def slice_pad_zeros(array: NDArray[Any], start: int, end: int) -> NDArray[Any]:
     Args:
         array: `any[T, ...]`.
         start: First frame; may be negative, which means before the array (not from its end).
-        end: Frame behind the last; may exceed T; not before `start`.
+        end: Frame after the last; may exceed T; not before `start`.
 
     Returns:
         `any[end - start, ...]`; a view if no zeros are needed.

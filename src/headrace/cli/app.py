@@ -1,6 +1,6 @@
 """The command `headrace`: its sub-commands, and how an error becomes a paragraph and an exit code.
 
-Exit codes: 0 all is well; 1 the run failed (data, files, the user's own code); 2 the command line or a config is wrong;
+Exit codes: 0 all is well; 1 the run failed (data, files, user code); 2 the command line or a config is wrong;
 130 Ctrl-C; 141 the reader of the output closed it, as for a program that SIGPIPE ended.
 """
 
@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from headrace.errors import ConfigError, HeadraceError
 from headrace.version import __version__
@@ -72,6 +72,38 @@ class _ErrorBoundary(TyperGroup):
                 raise
             _tell(messages, _describe_unexpected(error), error, debug=debug)
             raise typer.Exit(EXIT_FAILED) from None
+
+
+class _Command(TyperCommand):
+    """A sub-command that says which of its arguments is missing: the first one that nothing was written for.
+
+    Where any number of files comes before another argument, typer gives what was written to the last, and misses the
+    files.
+    """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the command line.
+
+        Raises:
+            ConfigError: An argument is missing.
+        """
+        written = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            wanted = [param for param in self.params if param.param_type_name == "argument"]
+            if type(error).__name__ != "MissingParameter" or getattr(error, "param", None) not in wanted:
+                raise
+        values, _, _ = self.make_parser(ctx).parse_args(args=written)
+        found = [values.get(str(param.name)) for param in wanted]
+        given = [name for value in found if value for name in ([value] if isinstance(value, str) else value)]
+        names = [str(param.metavar or param.name).upper() for param in wanted]
+        missing = names[min(len(given), len(names) - 1)]
+        raise ConfigError(
+            f"{missing} is missing" + (f": there is only {' '.join(given)}" if given else ""),
+            where=ctx.command_path,
+            fix=f"write {' '.join([ctx.command_path, *given, *names[len(given) :]])}; --help says what they are",
+        )
 
 
 def _tell(messages: Console, text: str, error: BaseException, *, debug: bool) -> None:
@@ -134,7 +166,7 @@ def _global_options(
 
 
 for _command in (run, inspect, plan, index, convert, worker, serve):
-    app.command()(_command)
+    app.command(cls=_Command)(_command)
 app.add_typer(cache)
 
 

@@ -23,8 +23,9 @@ from typing import Any
 
 from headrace.datasets import Dataset
 from headrace.datasets.returnn.config_defaults import SETTINGS_OF_RETURNN
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files.fetch.fetch import is_url
+from headrace.sources.formats import find_format
 from headrace.sources.naming.callables import check_callables
 
 JOB_KEYS = ("dataset", "train", "epochs")
@@ -56,6 +57,9 @@ PATH_OPTIONS = frozenset(
 )
 # Options that are a file name or a dict: options of Headrace, or, in "dataset_opts", of another library.
 _PATH_OR_OPTIONS = frozenset({"dataset_opts", "source"})
+# Options that may be the path of a tokenizer, or a word: "bytes", "chars", or, of "targets", the name of a data key.
+_PATH_OR_WORD = frozenset({"orth_vocab", "targets", "vocab"})
+_TOKENIZER_SUFFIXES = (".json", ".json.gz", ".model", ".model.gz")
 # Options whose values hold no file names, though their keys, chosen by the user, may look like options.
 _WITHOUT_PATHS = frozenset({"data_map", "data_dims", "data_dtypes", "map_outputs", "sampling_sizes"})
 
@@ -100,7 +104,7 @@ def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[st
         job = _job_of(_run_program(path, folder), str(path), strict=False)
     else:
         # For "module:function". Last on the path, so that a file beside the config cannot shadow an installed module.
-        _extend_import_path(folder, front=False)
+        extend_import_path(folder, front=False)
         content = _parse(path)
         check_callables(content, where=str(path), callables=callables, folder=str(folder))
         job = _job_of(_resolve_paths(content, folder), str(path), strict=True)
@@ -189,6 +193,8 @@ def _parse(path: Path) -> Any:
             parsed = ast.literal_eval(text.strip())
         _check_depth(parsed)
     except _PARSE_ERRORS as error:
+        if path.suffix not in (".toml", ".json"):
+            _refuse_data(path)
         form = {".toml": "TOML", ".json": "JSON"}.get(path.suffix, "a Python literal")
         raise ConfigError(
             f"not {form}: {error}",
@@ -196,6 +202,24 @@ def _parse(path: Path) -> Any:
             fix="the extension selects the format: .toml, .json, .py, else one Python literal",
         ) from error
     return parsed
+
+
+def _refuse_data(path: Path) -> None:
+    """Refuse a file of a known format of data, which is named in the place of a config.
+
+    Raises:
+        ConfigError: It is one.
+    """
+    try:
+        entry = find_format(path)
+    except SourceError:
+        return
+    if entry.name != "text":
+        raise ConfigError(
+            f"this is a file of data ({entry.title}), not a config",
+            where=str(path),
+            fix=f'see `headrace inspect`, or write a config such as {{"class": "SourceDataset", "source": "{path}"}}',
+        )
 
 
 def _check_depth(value: Any) -> None:
@@ -223,7 +247,7 @@ def _parse_value(text: str) -> Any:
 
 
 def _run_program(path: Path, folder: Path) -> dict[str, Any]:
-    _extend_import_path(folder, front=True)
+    extend_import_path(folder, front=True)
     try:
         return runpy.run_path(str(path))
     except ModuleNotFoundError as error:
@@ -238,7 +262,8 @@ def _run_program(path: Path, folder: Path) -> dict[str, Any]:
         raise ConfigError(f"not Python: {error.msg}", where=f"{error.filename}, line {error.lineno}") from error
 
 
-def _extend_import_path(folder: Path, *, front: bool) -> None:
+def extend_import_path(folder: Path, *, front: bool) -> None:
+    """Let modules of a folder be imported: before all others, or where there is no other one of the name."""
     if str(folder) not in sys.path:
         sys.path.insert(0 if front else len(sys.path), str(folder))
 
@@ -300,7 +325,12 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
 def _resolve_option(option: str, value: Any, folder: Path) -> Any:
     if option in _WITHOUT_PATHS or (option == "dataset_opts" and isinstance(value, Mapping)):
         return value
-    if option not in PATH_OPTIONS and (option not in _PATH_OR_OPTIONS or isinstance(value, Mapping)):
+    names_tokenizer = option in _PATH_OR_WORD and isinstance(value, str) and value.endswith(_TOKENIZER_SUFFIXES)
+    if (
+        not names_tokenizer
+        and option not in PATH_OPTIONS
+        and (option not in _PATH_OR_OPTIONS or isinstance(value, Mapping))
+    ):
         return _resolve_paths(value, folder)
 
     def join(text: str) -> str:

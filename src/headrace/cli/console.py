@@ -14,7 +14,7 @@ from rich.text import Text
 
 
 class ReaderGoneError(Exception):
-    """The output is no longer read. Not a `BrokenPipeError`: that may come from the user's own code."""
+    """The output is no longer read. Not a `BrokenPipeError`: that may come from user code."""
 
 
 class _PlainConsole(Console):

@@ -20,17 +20,19 @@ from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
 
 from .console import bold, open_messages, open_output, print_json
-from .opening import class_of, open_corpus, parse_settings
-from .options import AsJson, SourceClass, SourceSettings
+from .opening import class_of, find_data_files, open_corpus, parse_settings
+from .options import DATA_FILES_HELP, AsJson, SourceClass, SourceSettings
 
 _INDEX_MAGIC = b"HRINDEX\n"
 
 
 def index(
     files: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            metavar="FILES", help="Files of one format; their order is that of the corpus.", show_default=False
+            metavar="FILES",
+            help="Files of one format; their order is that of the corpus. " + DATA_FILES_HELP,
+            show_default=False,
         ),
     ],
     output: Annotated[
@@ -47,7 +49,7 @@ def index(
     as_json: AsJson = False,
 ) -> None:
     """Build the index of a corpus: tags, lengths and offsets of all sequences, in one memory-mapped file."""
-    corpus_files = _Files(files, source_class, parse_settings(settings))
+    corpus_files = _Files([file.path for file in find_data_files(files)], source_class, parse_settings(settings))
     corpus_files.check()
     start = time.perf_counter()
     with (
@@ -92,7 +94,7 @@ def index(
 class _Files:
     """The files of a corpus, and how to open them."""
 
-    files: Sequence[Path]
+    files: Sequence[str]
     source_class: str | None
     options: Mapping[str, Any]
     encodes_texts: bool = False  # known once they were opened
@@ -107,13 +109,13 @@ class _Files:
         if not keeps_index({"class": cls}):
             raise ConfigError(
                 f"{cls.__name__} keeps no index: opening it is fast, or it has one of its own",
-                where=str(self.files[0]),
+                where=self.files[0],
             )
         if issubclass(cls, AudioSource) and not self.options and self.source_class is None:
             raise ConfigError(
                 "a manifest of recordings is indexed with the options of its dataset (features, targets, sample rate), "
                 "which are not known here",
-                where=str(self.files[0]),
+                where=self.files[0],
                 fix="use the dataset: the first time, it keeps the index of a large manifest in the cache folder; or "
                 "give the options: --set features=log_mel; or save one where you like by "
                 "AudioSource(...).index.save(path)",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -15,18 +15,17 @@ from rich.console import Console
 from headrace.errors import SourceError
 from headrace.index import CorpusIndex
 from headrace.show.drawing import QUANTILES, draw_histogram, format_bytes, format_count, plan_bins, quantiles_of
-from headrace.sources import Source
 from headrace.sources.formats import FORMATS, find_format
 from headrace.specs import DataSpec
 
 from .console import bold, open_output, print_json, shorten
 from .convert.shards import size_of
-from .opening import open_corpus, parse_settings
-from .options import AsJson, SourceClass, SourceSettings
+from .opening import DataFile, find_data_files, open_corpus, parse_settings
+from .options import DATA_FILES_HELP, AsJson, SourceClass, SourceSettings
 from .report import describe_key
 
 INDEX_SUFFIX = ".hrindex"
-_MANIFEST = FORMATS["manifest"].title
+_OF_RECORDINGS = (FORMATS["manifest"].title, FORMATS["audio"].title)
 _NUM_SHOWN = 5  # tags and labels: enough to recognize a corpus
 
 
@@ -36,14 +35,14 @@ class _Corpus:
 
     Attributes:
         kind: The title of the format, such as "HDF5", or "index".
-        paths: The files that were named.
+        files: The files that were named.
         index: Tags and lengths.
         specs: Data key -> layout; empty for an index without them.
         labels: Data key -> class labels, for those that have some.
     """
 
     kind: str
-    paths: Sequence[Path]
+    files: Sequence[DataFile]
     index: CorpusIndex
     specs: Mapping[str, DataSpec]
     labels: Mapping[str, Sequence[str]]
@@ -51,10 +50,11 @@ class _Corpus:
 
 def inspect(
     files: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
             metavar="FILES",
-            help="Data files, folders, manifests or index files; files of one format form one corpus.",
+            help="Data files, folders, manifests or index files; files of one format form one corpus. "
+            + DATA_FILES_HELP,
         ),
     ],
     source_class: SourceClass = None,
@@ -65,8 +65,8 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """Show the contents of files: data keys, dtypes, shapes, labels, number of sequences, lengths."""
-    options = parse_settings(settings)
-    reports = [_describe(corpus) for corpus in _open_corpora(files, source_class, options, sample_rate)]
+    corpora = _open_corpora(find_data_files(files), source_class, parse_settings(settings), sample_rate)
+    reports = [_describe(corpus) for corpus in corpora]
     if as_json:
         print_json({"corpora": reports})
         return
@@ -78,41 +78,40 @@ def inspect(
 
 
 def _open_corpora(
-    files: list[Path], source_class: str | None, options: dict[str, Any], sample_rate: int | None
+    files: list[DataFile], source_class: str | None, options: dict[str, Any], sample_rate: int | None
 ) -> list[_Corpus]:
-    indices = [path for path in files if path.suffix == INDEX_SUFFIX]
+    indices = [file for file in files if file.path.endswith(INDEX_SUFFIX)]
     corpora = []
-    for title, paths, takes_many in _by_format([path for path in files if path not in indices], source_class):
-        own = dict(options)
-        if sample_rate is not None and title == _MANIFEST:
+    for title, named, takes_many in _by_format([file for file in files if file not in indices], source_class):
+        # Nothing is read, so nothing of recordings is lost that has no targets.
+        own = {"targets": {}, **options} if title in _OF_RECORDINGS else dict(options)
+        if sample_rate is not None and title == FORMATS["manifest"].title:
             own["sample_rate"] = sample_rate
-        groups = [paths] if takes_many else [[path] for path in paths]
-        corpora += [_corpus_of(open_corpus(group, source_class, own), title, group) for group in groups]
-    for path in indices:
-        if not path.is_file():
-            raise SourceError("no such file", where=str(path))
+        groups = [named] if takes_many else [[file] for file in named]
+        corpora += [_corpus_of(group, title, source_class, own) for group in groups]
+    for file in indices:
+        if not os.path.isfile(file.path):
+            raise SourceError("no such file", where=file.name)
         # An index can be inspected without the files it describes.
-        index = CorpusIndex.open(str(path), check_files=False)
+        index = CorpusIndex.open(file.path, check_files=False)
         specs = {key: DataSpec.from_json(spec) for key, spec in index.meta.get("specs", {}).items()}
-        corpora.append(_Corpus("index", [path], index, specs, index.meta.get("labels", {})))
+        corpora.append(_Corpus("index", [file], index, specs, index.meta.get("labels", {})))
     return corpora
 
 
-def _by_format(files: list[Path], source_class: str | None) -> list[tuple[str, list[Path], bool]]:
+def _by_format(files: list[DataFile], source_class: str | None) -> list[tuple[str, list[DataFile], bool]]:
     """Group files by format, in the order in which formats occur: (title, files, whether they are one corpus)."""
-    for path in files:
-        if not path.exists():
-            raise SourceError("no such file", where=str(path))
     if source_class is not None:
         return [(source_class, files, True)] if files else []
-    groups: dict[str, list[Path]] = {}
-    for path in files:
-        groups.setdefault(find_format(path).name, []).append(path)
-    return [(FORMATS[name].title, paths, FORMATS[name].takes_many) for name, paths in groups.items()]
+    groups: dict[str, list[DataFile]] = {}
+    for file in files:
+        groups.setdefault(find_format(file.path).name, []).append(file)
+    return [(FORMATS[name].title, named, FORMATS[name].takes_many) for name, named in groups.items()]
 
 
-def _corpus_of(source: Source, kind: str, paths: Sequence[Path]) -> _Corpus:
-    corpus = _Corpus(kind, paths, source.index, source.specs, source.labels)
+def _corpus_of(files: Sequence[DataFile], kind: str, source_class: str | None, options: dict[str, Any]) -> _Corpus:
+    source = open_corpus([file.path for file in files], source_class, options)
+    corpus = _Corpus(kind, files, source.index, source.specs, source.labels)
     source.close()
     return corpus
 
@@ -121,7 +120,7 @@ def _describe(corpus: _Corpus) -> dict[str, Any]:
     index = corpus.index
     return {
         "kind": corpus.kind,
-        "files": [{"path": str(path), "bytes": size_of(str(path))} for path in corpus.paths],
+        "files": [{"path": file.name, "bytes": size_of(file.path)} for file in corpus.files],
         "num_seqs": index.num_seqs,
         "num_duplicate_tags": index.num_duplicates,
         "first_tags": list(index.tags[:_NUM_SHOWN]),

@@ -10,6 +10,7 @@ import typer
 Config = Annotated[
     Path, typer.Argument(metavar="CONFIG", help="TOML, JSON, a Python literal, or a .py program.", show_default=False)
 ]
+DATA_FILES_HELP = "Also patterns in quotes ('train-*.tar', '{train,dev}.hdf'), folders and URLs (s3://, https://)."
 Callables = Annotated[
     list[str] | None,
     typer.Option(

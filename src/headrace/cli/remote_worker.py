@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.engine.remote.agent import serve
+from headrace.engine.remote.agent import WAIT_SECONDS, serve
 from headrace.engine.remote.handshake import SECRET_VARIABLE, take_secret
 from headrace.engine.remote.tls import Tls
 
@@ -24,8 +24,14 @@ def worker(
         typer.Option(metavar="FILE", help=f"File with the secret of the run; default: the variable {SECRET_VARIABLE}."),
     ] = None,
     wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0.0, help="How long to try to reach the trainer at first.")
-    ] = 300.0,
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            min=0.0,
+            help="How long to try to reach the trainer at first, and how long one that is reached may be busy. "
+            f"Default: {WAIT_SECONDS:g}, and an hour.",
+        ),
+    ] = None,
     return_wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0.0, help="The same after a connection to it has ended.")
     ] = 10.0,

@@ -10,11 +10,12 @@ and `_turn` hold the position of the iteration after it (between two items of a 
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import pickle
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from itertools import chain, islice
 from traceback import clear_frames
 from typing import Annotated, Any
 
@@ -24,7 +25,7 @@ import msgspec
 from headrace.engine import Engine
 from headrace.engine.group_size import MAX_ITEMS, GroupSize
 from headrace.engine.memory.arena import MemoryHeldError, ValueTooLargeError
-from headrace.errors import HeadraceError, ResumeError
+from headrace.errors import HeadraceError, ResumeError, WorkerDiedError
 from headrace.pipes import IterPipe
 
 from .dispatch.client import DispatchLostError
@@ -46,6 +47,14 @@ class _WorkerPosition(msgspec.Struct, forbid_unknown_fields=True):
     has_ended: bool
     snapshot_item: _Count | None
     snapshot: list[Any] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Death:
+    """The death of a worker that is fatal, and the item of this worker at which it is raised."""
+
+    item: int
+    error: WorkerDiedError
 
 
 class _Progress(msgspec.Struct, forbid_unknown_fields=True):
@@ -203,11 +212,12 @@ class WorkerConsumer(IterPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         """Return the items, from the current position."""
         max_items = 1 if self._alone else MAX_ITEMS
+        self._deaths: dict[int, _Death] = {}
         while True:
             size = GroupSize(max_bytes=self._group_bytes, max_items=max_items)
             try:
                 with closing(self._iterate(size)) as pieces:
-                    yield from chain.from_iterable(pieces)
+                    yield from itertools.chain.from_iterable(pieces)
             except (ValueTooLargeError, MemoryHeldError) as error:
                 # An item that is too large is the user's error; a group that is too large is not.
                 if size.most == 1:
@@ -215,8 +225,30 @@ class WorkerConsumer(IterPipe[Any]):
                 max_items = max(size.most // _FEWER, 1) if isinstance(error, ValueTooLargeError) else 1
                 clear_frames(error.__traceback__)  # their variables hold items, and so the memory that is needed
                 self._settle()
+            except WorkerDiedError as error:
+                if not self._is_raised_later(error):
+                    raise
+                clear_frames(error.__traceback__)
+                self._settle()
             else:
                 return
+
+    def _is_raised_later(self, error: WorkerDiedError) -> bool:
+        """Tell whether items that come before a death are not here yet: these are made first, in another run.
+
+        A death is one of the item at which the worker was, as far as that is known, else of the first of its group.
+        """
+        if error.ticket is None or any(error is death.error for death in self._deaths.values()):
+            return False
+        asked = self._asked.get(error.ticket)
+        if asked is None or self._dispatch is not None:  # what a dispatching process gave is not given again
+            return False
+        worker_id, item = error.ticket % self._num_workers, asked.start + (error.item_number or 0)
+        before = self._deaths.get(worker_id)
+        if before is not None and before.item <= item:  # each new run comes closer, so there is an end of them
+            return False
+        self._deaths[worker_id] = _Death(item, error)
+        return item > self._counts_now()[worker_id] or self._turn_now() != worker_id
 
     def _iterate(self, size: GroupSize) -> Generator[Iterable[Any], None, None]:
         """Yield the items of an engine's run, in pieces."""
@@ -225,6 +257,7 @@ class WorkerConsumer(IterPipe[Any]):
             file.write(self._starts[worker_id], next(iter(self._snapshots[worker_id]), None))
         if self._dispatch is not None:
             self._dispatch.begin(self._epoch, self._dispatch_start)
+        self._asked: dict[int, range] = {}  # tickets that are not here: the numbers of the items of their round
         run = self._engine.run(self._requests(size), in_turns=True)
         self._waiting: list[deque[Group]] = [deque() for _ in range(self._num_workers)]
         try:
@@ -239,11 +272,15 @@ class WorkerConsumer(IterPipe[Any]):
         self._size = size
         firsts = list(self._counts)
         paths = [file.path for file in self._files]
-        epoch = self._epoch
+        epoch, deaths, tickets = self._epoch, self._deaths, itertools.count()
         while True:
             count = size.choose()
             for worker_id, path in enumerate(paths):
-                yield ReplicaRequest(epoch, firsts[worker_id], 0 if self._ended[worker_id] else count, path)
+                first, wanted = firsts[worker_id], 0 if self._ended[worker_id] else count
+                if worker_id in deaths:
+                    wanted = max(min(wanted, deaths[worker_id].item - first), 0)
+                self._asked[next(tickets)] = range(first, first + count)
+                yield ReplicaRequest(epoch, first, wanted, path)
                 firsts[worker_id] += count
 
     def _round(self, run: Any) -> Iterator[Iterable[Any]]:
@@ -271,7 +308,7 @@ class WorkerConsumer(IterPipe[Any]):
 
     def _even_round(self, workers: list[int], lists: list[list[Any]]) -> Iterator[Any]:
         """Yield the rest of a round in which all groups have the same number of items."""
-        items = islice(chain.from_iterable(zip(*lists, strict=True)), len(workers), None)
+        items = itertools.islice(itertools.chain.from_iterable(zip(*lists, strict=True)), len(workers), None)
         self._even, self._num_even = workers, 0
         lists.clear()
         for self._num_even, item in enumerate(items, 1):
@@ -306,6 +343,9 @@ class WorkerConsumer(IterPipe[Any]):
             if self._dispatch is not None and isinstance(error, DispatchLostError):
                 raise self._dispatch.exit_error() from None
             raise error
+        death = self._deaths.get(worker_id)
+        if death is not None and self._counts[worker_id] >= death.item:
+            raise death.error
         self._ended[worker_id] = True
 
     def _fetch(self, run: Any, worker_id: int) -> Group:
@@ -317,6 +357,9 @@ class WorkerConsumer(IterPipe[Any]):
                 raise HeadraceError("the workers were ended during an iteration", fix="begin a new iteration")
             group = Group.of_tuple(delivered.value)
             self._note(delivered.worker_idx, group)
+            death, asked = self._deaths.get(delivered.worker_idx), self._asked.pop(delivered.ticket)
+            if death is not None and death.item in asked:
+                group = dataclasses.replace(group, has_ended=True)
             if not self._ended[delivered.worker_idx]:
                 self._waiting[delivered.worker_idx].append(group)
         return waiting.popleft()

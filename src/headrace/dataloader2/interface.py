@@ -27,6 +27,13 @@ class WorkerInfo:
     Attributes:
         num_workers: How many workers there are.
         worker_id: The number of this one, 0 .. num_workers - 1.
+
+    Examples:
+        >>> from headrace.dataloader2 import MultiProcessingReadingService, WorkerInfo
+        >>> def prepare(pipe, info: WorkerInfo):
+        ...     print(f"worker {info.worker_id} of {info.num_workers}")
+        ...     return pipe
+        >>> service = MultiProcessingReadingService(num_workers=2, worker_init_fn=prepare)
     """
 
     num_workers: int
@@ -38,6 +45,16 @@ class ReadingServiceInterface(ABC):
 
     `DataLoader2` works with a copy, made before `initialize`. A service may also have `_pause(pause_fn=None)`,
     `_resume(resume_fn=None)` and `_limit(num_batches, limit_fn=None)`.
+
+    Examples:
+        >>> from headrace.dataloader2 import DataLoader2, ReadingServiceInterface
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> class Batching(ReadingServiceInterface):
+        ...     def initialize(self, datapipe):
+        ...         return datapipe.batch(2)
+        >>> with DataLoader2(IterableWrapper(range(3)), reading_service=Batching()) as loader:
+        ...     list(loader)
+        [[0, 1], [2]]
     """
 
     @abstractmethod
@@ -96,7 +113,24 @@ class PausableEnd:
 
 
 class CheckpointableReadingServiceInterface(ReadingServiceInterface):
-    """A reading service with a state of its own, besides the position of the iteration."""
+    """A reading service with a state of its own, besides the position of the iteration.
+
+    Examples:
+        >>> from headrace.dataloader2 import CheckpointableReadingServiceInterface
+        >>> class Counting(CheckpointableReadingServiceInterface):
+        ...     num_started = 0
+        ...
+        ...     def initialize(self, datapipe):
+        ...         self.num_started += 1
+        ...         return datapipe
+        ...
+        ...     def checkpoint(self):
+        ...         return str(self.num_started).encode()
+        ...
+        ...     def restore(self, datapipe, serialized_state):
+        ...         self.num_started = int(serialized_state)
+        ...         return datapipe
+    """
 
     @abstractmethod
     def checkpoint(self) -> bytes:

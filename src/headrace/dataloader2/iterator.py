@@ -44,6 +44,18 @@ class DataLoader2Iterator(Iterator[T_co]):
     Args:
         dataloader: Its loader.
         iterator_id: Its number.
+
+    Examples:
+        >>> from headrace.dataloader2 import DataLoader2
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> with DataLoader2(IterableWrapper(range(4))) as loader:
+        ...     batches = iter(loader)
+        ...     batches.limit(2)
+        ...     print(list(batches))
+        ...     batches.resume()
+        ...     print(list(batches))
+        [0, 1]
+        [2, 3]
     """
 
     def __init__(self, dataloader: IteratedLoader[T_co], iterator_id: int) -> None:

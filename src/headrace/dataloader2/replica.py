@@ -20,8 +20,9 @@ from typing import Any
 import cloudpickle
 import msgspec
 
+from headrace.batching import ReuseCheck
+from headrace.engine import NumberedTags, note_item, note_items
 from headrace.engine import WorkerInfo as EngineWorkerInfo
-from headrace.engine import note_item
 from headrace.engine.memory.arena import ValueTooLargeError
 from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError
@@ -38,7 +39,10 @@ from .transport.epoch_start import ITEM_PURPOSE, EpochStart, Snapshot, read_star
 from .transport.item_bytes import estimate_bytes
 from .transport.worker_error import CarriedError, is_of_the_engine
 
-# A snapshot is taken after so many seconds of work, and not before it would cost more than 1 in so many.
+# Up to this many items of a group are noted one by one, so that the message of a worker that dies names its item.
+# Larger groups are of quick items, of which it would cost a third of the speed: the first and the last are named.
+_NAMED_ITEMS = 64
+# A snapshot is taken after this many seconds of work, and not before it would cost more than 1 in so many.
 _SNAPSHOT_SECONDS = 0.05
 _SNAPSHOT_SHARE = 50
 # Of a snapshot: several of each worker exist at a time, and the newest is copied into each state. If the graph holds
@@ -57,7 +61,7 @@ class ReplicaRequest(msgspec.Struct, frozen=True, array_like=True):
         epoch: A new number for each iteration.
         first: Number of the first item among those of this worker in the epoch.
         count: Number of items; 0: the worker is known to have ended.
-        path: Of the file with the start of the epoch.
+        path: Path of the file with the start of the epoch.
     """
 
     epoch: int
@@ -169,6 +173,7 @@ class Replica:
         self._epoch = -1
         self._key: int | None = None
         self._iterator: Iterator[Any] | None = None
+        self._reuse = ReuseCheck()
         self._position = 0  # how many items of the epoch were made
         self._error: CarriedError | None = None
         self._can_save = self._can_skip = True
@@ -255,8 +260,7 @@ class Replica:
         """Make again, and drop, the items that were delivered before."""
         dropped: list[Any] = []
         while self._position < first:
-            self._produce(dropped, 1)
-            note_item()  # a sign of life
+            self._produce(dropped, 1)  # a sign of life
             if not dropped:
                 raise TransformError(
                     f"the pipes of worker {self._info.worker_id} had given {first} items before, and only "
@@ -268,19 +272,33 @@ class Replica:
 
     def _produce(self, items: list[Any], count: int) -> None:
         """Append the next items; fewer at the end."""
-        iterator = self._iterator
-        if iterator is None:
+        if self._iterator is None:
             return
-        if self._key is None:
+        iterator = self._reuse.kept(self._iterator)
+        first = self._position + len(items)
+        go_to = note_items(NumberedTags(f"(item {{}} of worker {self._info.worker_id})", range(first, first + count)))
+        if self._key is not None:
+            self._produce_keyed(iterator, items, count, go_to)
+        elif count > _NAMED_ITEMS:
+            go_to(-1)
             items.extend(islice(iterator, count))  # keeps what came before an exception
         else:
-            self._produce_keyed(iterator, items, count)
+            append = items.append
+            for number, item in enumerate(islice(iterator, count), 1):
+                append(item)
+                if number < count:
+                    go_to(number)
+        go_to(-1)  # what fails from here on fails with all of them
+        self._reuse.look()
         if len(items) < count:
             self._iterator = None
 
-    def _produce_keyed(self, iterator: Iterator[Any], items: list[Any], count: int) -> None:
+    def _produce_keyed(
+        self, iterator: Iterator[Any], items: list[Any], count: int, go_to: Callable[[int], None]
+    ) -> None:
         assert self._key is not None
-        for _ in range(count):
+        for item in range(count):
+            go_to(item)
             number = (self._position + len(items)) * self._info.num_workers + self._info.worker_id
             seed_globals(self._key, ITEM_PURPOSE, number=number)
             try:

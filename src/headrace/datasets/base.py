@@ -1,7 +1,8 @@
 """`Dataset`: what a loader, or a dataset made of others, asks of a dataset without reading it.
 
-Each question has an answer here, by the RETURNN-compatible API of one epoch (`epoch.py`): so a sub-class that was
-written for RETURNN answers, too. Ours answer more of them, or for less. An object serves one thread.
+Each question has a default answer here through the RETURNN-compatible API of one epoch (`epoch.py`), so a sub-class
+that was written for RETURNN answers, too. Headrace's classes answer more questions, or at a lower cost. An object
+serves one thread.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
 from headrace.sources import Source
 
-from .corpus import Corpus, DistributesFiles, IndexedFiles, sum_left_out
+from .checks import is_of_headrace, takes_argument
+from .corpus import Corpus, DistributesFiles, IndexedFiles, StoredCounts, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
@@ -34,7 +37,7 @@ _PLAIN_OPTIONS = (
     "chunking_variance",
     "unique_seq_tags",
 )
-# What a class of the user's own may read in its way, by the same names as in RETURNN.
+# Methods by which a user-defined class may read in its own way, named as in RETURNN.
 _ways_of = operator.attrgetter("load_seqs", "get_seq", "get_data", "get_tag")
 _orders_of = operator.attrgetter(
     "init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch"
@@ -90,15 +93,17 @@ class Dataset(ForeignAnswers):
     claimed_by: Callable[[], object] | None = None
     """Whose part it is, if it cannot be copied; see `parts.py`."""
 
-    _is_ours: ClassVar[bool] = True  # whether it is no class of the user's own
-    _has_user_ways: ClassVar[bool] = False  # whether such a class reads in another way
+    _is_ours: ClassVar[bool] = True  # whether the class is one of Headrace's
+    _has_user_ways: ClassVar[bool] = False  # whether a user-defined class reads in its own way
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Note what a class of the user's own does in its way."""
+        """Note what a user-defined class overrides."""
         super().__init_subclass__(**kwargs)
         cls._is_ours = is_of_headrace(cls)
         cls._has_user_ways = not all(map(is_of_headrace, _ways_of(cls)))
         cls._has_user_order = not all(map(is_of_headrace, _orders_of(cls)))
+        tells = not any(map(is_of_headrace, (cls.get_all_tags, cls.get_current_seq_order)))
+        cls._has_user_tags = tells and takes_argument(cls.init_seq_order, "seq_order")
         if cls._has_user_ways:
             cls.gives_own = False
 
@@ -107,6 +112,25 @@ class Dataset(ForeignAnswers):
         self = super().__new__(cls)
         self._ctor_args = self._given = (args, kwargs)
         return self
+
+    def __len__(self) -> int:
+        """Return the number of sequences of the corpus: `get_total_num_seqs`, of all sub-epochs and shards together.
+
+        Raises:
+            TypeError: It is not known without reading, as that of a stream.
+        """
+        total = self.get_total_num_seqs
+        try:
+            return total(fast=True) if takes_argument(total, "fast") else total()
+        except NotImplementedError as error:
+            raise TypeError(
+                f"{type(self).__name__} {self.name!r} has no len(): how many sequences it has is not known without "
+                f"reading them ({error})"
+            ) from error
+
+    def __bool__(self) -> bool:
+        """Return True, also of an empty corpus: whether there is a dataset is no question of its size."""
+        return True
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, of the parts as well, see `EpochApi.finish_epoch`."""
@@ -122,6 +146,12 @@ class Dataset(ForeignAnswers):
         self.seeds_by_tag = True
         for part in self.get_parts():
             part.seed_by_tag()
+
+    def check_tags(self) -> None:
+        """Compare tags, also of the parts, see `ForeignAnswers.check_tags`."""
+        super().check_tags()
+        for part in self.get_parts():
+            part.check_tags()
 
     # --- copies ---
 
@@ -175,8 +205,24 @@ class Dataset(ForeignAnswers):
         self._epoch = state["epoch"]
 
     def indexed_files(self) -> list[IndexedFiles]:
-        """Return what the files held that this dataset and its parts were made of, when they were indexed."""
+        """Return fingerprints of the files that this dataset and its parts were made of, as they were indexed."""
         return [files for part in self.get_parts() for files in part.indexed_files()]
+
+    def stored_counts(self) -> StoredCounts | None:
+        """Return how much its files hold, if that is known without reading sequences."""
+        return None
+
+    def indexed_source(self) -> Source | None:
+        """Return the source whose index tells the lengths of sequences as they are stored, if there is one."""
+        return self.make_reader().fast_source()
+
+    def data_hosts(self) -> dict[str, float]:
+        """Return where the data of this dataset and its parts lie, as far as known, see `Source.data_hosts`."""
+        hosts: dict[str, float] = {}
+        for part in self.get_parts():
+            for host, weight in part.data_hosts().items():
+                hosts[host] = hosts.get(host, 0) + weight
+        return hosts
 
     # --- what is known without reading: asked by loaders, and by datasets made of others ---
 
@@ -185,25 +231,38 @@ class Dataset(ForeignAnswers):
         return ()
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return what is known of the sequences without reading them. Nothing is worked out for it yet.
+        """Return what is known of the sequences without reading them. Nothing is computed until it is asked for.
 
-        Of a class of the user's own: what `get_all_tags`, `get_total_num_seqs` and `get_seq_length` tell.
+        For a user-defined class: what `get_all_tags`, `get_total_num_seqs` and `get_seq_length` return.
 
         Args:
-            epoch: Where lengths are others in each epoch, they are those of this one; `None`: of the current one.
+            epoch: Where lengths differ between epochs, the epoch whose lengths to give; `None`: the current one.
         """
         parts = [part.get_corpus(epoch) for part in self.get_parts()]
-        return Corpus(
+        epoch = self._epoch if epoch is None else epoch
+        corpus = Corpus(
             digest_text=self._digest_of_tags,
             knows_order=self._knows_order,
             size=self._told_size,
-            lengths=partial(self._told_lengths, epoch=self._epoch if epoch is None else epoch),
+            lengths=partial(self._told_lengths, epoch=epoch),
             may_change_lengths=any(part.may_change_lengths for part in parts),
             num_filtered=lambda: sum_left_out(parts),
+            encodes_texts=any(part.encodes_texts for part in parts),
         )
+        return self._with_told_tags(corpus, epoch)
+
+    def sort_lengths_in(self, epoch: int | None) -> NDArray[Any]:
+        """Return the sort keys of an epoch by corpus index, `int[N]`; from a file if one is given."""
+        if self.seq_order_seq_lens_file is not None:
+            return self._lengths_of_file()
+        return self.get_corpus(epoch).sort_lengths()
+
+    def source_of_tags(self) -> object:
+        """Return the object that the tags come from: a new one if the tags may have changed."""
+        return self
 
     def may_draw_order(self) -> bool:
-        """Whether code of the user's says the order, here or in a part: it may draw from the global generators."""
+        """Whether user code determines the order, here or in a part: it may draw from the global generators."""
         ordering = self._seq_ordering
         is_ours = self._is_ours and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
         return not is_ours or any(part.may_draw_order() for part in self.get_parts())
@@ -253,20 +312,20 @@ class Dataset(ForeignAnswers):
             return str(self.seq_order_seq_lens_file)
 
     def _own_order_text(self, epoch: int) -> str:
-        """Return the order of a class of the user's own that makes it itself, O(N); else nothing."""
+        """Return a digest of the order that a user-defined class makes itself, as a text, O(N); else nothing."""
         if not self._has_user_order or not self.get_corpus().knows_order() or self._asked_apart() is None:
             return ""
         order, _ = self.get_epoch_order(epoch)
         return f"own order {digest_array(order.block(0, len(order)))}"
 
     def draws_text(self) -> str:
-        """Return the seeds of what this dataset itself draws for the content of sequences; or nothing."""
+        """Return the seeds by which this dataset itself draws content of sequences, as a text; or nothing."""
         return f"{self.fixed_random_seed} {self.random_seed_offset or 0}"
 
     def content_text(self) -> str:
         """Return the arguments named by `content_options` as a text; of a copy, those of the first one.
 
-        Of a stream of the user's own class, about which nothing else is known, all arguments.
+        For a stream of a user-defined class, about which nothing else is known: all arguments.
         """
         if self._content is None:
             args, kwargs = self._given
@@ -278,9 +337,9 @@ class Dataset(ForeignAnswers):
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003 (for those whose stream depends)
-        """Return the options that change nothing that is delivered, of these: those of speed, names and locations.
+        """Return those of the given options that do not change what is delivered: speed, names and locations.
 
-        A class of the user's own may add arguments, such as a folder for its copies: a state is accepted with others.
+        A user-defined class may add arguments, such as a folder for its copies: a state is accepted with others.
         """
         return IDLE_OPTIONS
 
@@ -288,7 +347,7 @@ class Dataset(ForeignAnswers):
     def supports_jumps(self) -> bool:
         """Whether the sequence at any position is given without reading those before it.
 
-        A class of the user's own says so by an attribute. All others are read from their start on, each position once:
+        A user-defined class says so by this attribute. All others are read from their start on, each position once:
         that is what the epoch API promises to a sub-class.
         """
         return False
@@ -309,15 +368,15 @@ class Dataset(ForeignAnswers):
         return f"_num_shards={self.num_shards}"
 
     def distributed_files(self) -> DistributesFiles | None:
-        """Return what knows which files an epoch is made of, if files are distributed; `None` for all else."""
+        """Return the dataset that knows the files of an epoch, if files are distributed; `None` for all others."""
         return None
 
     @classmethod
     def unwrap_options(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
-        """Return the options of what workers of this class read, and into how many shards these divide it.
+        """Return the options of the dataset that workers of this class read, and into how many shards they divide it.
 
         Args:
-            options: Of this class; they are what is returned for one that wraps nothing in workers.
+            options: Options of this class; they are what is returned for one that wraps nothing in workers.
         """
         return options, 1
 
@@ -327,7 +386,7 @@ class Dataset(ForeignAnswers):
         return False
 
     def batch_options(self) -> list[str]:
-        """Return which options are given that count for the batches of the epoch API only, here or in a part."""
+        """Return the given options, here or in a part, that only affect the batches of the epoch API."""
         given = {"chunking": self.chunking is not None, "context_window": any(self.context_window)}
         found = [f"{name} of {type(self).__name__} {self.name!r}" for name, is_given in given.items() if is_given]
         for inner in self.get_parts():
@@ -335,12 +394,12 @@ class Dataset(ForeignAnswers):
         return found
 
     def forget_positions(self) -> None:
-        """Say so to the parts as well, see `ForeignAnswers.forget_positions`."""
+        """Tell the parts as well, see `ForeignAnswers.forget_positions`."""
         for inner in self.get_parts():
             inner.forget_positions()
 
     def make_reader(self) -> Reader:
-        """Return what reads sequences by their corpus indices, for the owner of this dataset.
+        """Return a reader of sequences by their corpus indices, for the owner of this dataset.
 
         It may start epochs of this dataset, or of parts of it. For all others there is `open_reader` in `parts.py`.
         """
@@ -361,7 +420,7 @@ class Dataset(ForeignAnswers):
         return EpochStream(self, start if self.supports_jumps else 0)
 
     def _new_reader(self) -> Reader:
-        """Return what reads any sequence, where no class of the user's own reads in another way."""
+        """Return a reader of any sequence, where no user-defined class reads in its own way."""
         return EpochReader(self)
 
 
@@ -380,11 +439,6 @@ def dataset_text(value: Any, epoch: int = 1) -> str | None:
     return None
 
 
-def is_of_headrace(value: Any) -> bool:
-    """Tell whether a class or function is one of this package."""
-    return str(getattr(value, "__module__", "")).startswith("headrace.")
-
-
 class Owned:
     """A dataset that belongs to the one that gets this: it is used as it is, where any other object would be copied.
 
@@ -400,10 +454,10 @@ class Owned:
 
 
 def with_copied_parts(value: Any) -> Any:
-    """Return constructor's arguments in which each dataset and source is a copy; arrays and all else are shared.
+    """Return constructor arguments in which each dataset and source is a copy; arrays and all else are shared.
 
     Raises:
-        Exception: What the user's own code raises, where a dataset cannot be made again, or a source not be pickled.
+        Exception: What user code raises, where a dataset cannot be made again, or a source not be pickled.
     """
     if isinstance(value, Dataset):
         return copy.copy(value)

@@ -25,10 +25,9 @@ from headrace.sources import SORT_LENGTHS, MapSource, Source
 from headrace.specs import DataSpec
 
 from . import workers as workers  # offers workers to the sources that are opened here
-from .base import is_of_headrace
-from .checks import check_count
+from .checks import check_count, is_of_headrace
 from .corpus import Corpus, IndexedFiles, LengthsOf, check_files, num_left_out
-from .digests import digest_array
+from .digests import digest_array, digest_text
 from .ordered import OrderedDataset
 from .reading.loaded import SeqCache
 from .reading.reader import Features, Reader
@@ -46,9 +45,17 @@ class CachedDataset(OrderedDataset):
         source: Where the sequences come from.
         transform: Called as `transform(features)` or, if it has a parameter `rng`, `transform(features,
             rng=generator)`, for each sequence when it is read; returns the new features. The generator is keyed by
-            (seed, epoch, sequence), so what comes out does not depend on who calls it or when. Lengths are then those
+            (seed, epoch, sequence), so the result does not depend on the caller or the time. Lengths are then those
             of what it returns.
         **kwargs: See `Dataset`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> source = hr.MemorySource([{"data": np.full((2, 1), number, np.float32)} for number in range(3)])
+        >>> corpus = hr.CachedDataset(source=source, seq_ordering="reverse", cache_byte_size=-1)
+        >>> [seq.tag for seq in corpus.epoch(1)]
+        ['seq-2', 'seq-1', 'seq-0']
     """
 
     supports_window = True
@@ -79,6 +86,12 @@ class CachedDataset(OrderedDataset):
             self._set_source(source)
 
     def _set_source(self, source: Source) -> None:
+        if not isinstance(getattr(source, "specs", None), Mapping):
+            raise ConfigError(
+                f"{type(source).__name__} has no specs, which say what its data keys are",
+                where=f"dataset {self.name!r}",
+                fix='give the class an attribute: specs = {"data": DataSpec("float32", (40,))}',
+            )
         self._source = self.source = source
         self.num_outputs = {key: spec.num_outputs for key, spec in source.specs.items()}
         self.labels = dict(source.labels)
@@ -109,7 +122,7 @@ class CachedDataset(OrderedDataset):
         )
 
     def initialize(self) -> None:
-        """Get ready to read. One that is new has the order of no epoch already."""
+        """Get ready to read. A new dataset already has the order of no epoch."""
         if self._source is None or self.order_version or not self._is_ours:
             super().initialize()
         else:
@@ -120,7 +133,7 @@ class CachedDataset(OrderedDataset):
     def __copy__(self) -> Self:
         """Return a dataset of the same options and of the same source as it was found, with an epoch of its own.
 
-        Nothing is opened: a copy opens its files when it reads. A class of the user's own is made again.
+        Nothing is opened: a copy opens its files when it reads. A user-defined class is made again.
         """
         source = self._source_of_copy()
         if source is None:
@@ -138,9 +151,17 @@ class CachedDataset(OrderedDataset):
         return dataclasses.replace(card, facts=[*known.facts, *card.facts], keys=known.keys, lengths=known.lengths)
 
     def indexed_files(self) -> list[IndexedFiles]:
-        """Return what its files held when they were indexed, see `Dataset.indexed_files`."""
+        """Return the fingerprint of its files as they were indexed, see `Dataset.indexed_files`."""
         found = None if self._source is None else IndexedFiles.of(self._source)
         return [*([] if found is None else [found]), *super().indexed_files()]
+
+    def indexed_source(self) -> Source | None:
+        """Return the source of all its sequences."""
+        return self.source
+
+    def data_hosts(self) -> dict[str, float]:
+        """Return what the source knows, see `Source.data_hosts`."""
+        return super().data_hosts() if self._source is None else dict(self._source.data_hosts())
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "indexed": self.indexed_files()}
@@ -218,11 +239,15 @@ class CachedDataset(OrderedDataset):
 
     # --- what is known without reading ---
 
+    def source_of_tags(self) -> object:
+        """Return the source."""
+        return self.source
+
     def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return what the source knows; of lengths, what a class of the user's own says, if it says other ones."""
+        """Return what the source knows; lengths are those of a user-defined class, if it gives other ones."""
         source, has_user_lengths = self.source, self._has_user_lengths
         return Corpus(
-            digest_text=lambda: source.index.digest,
+            digest_text=partial(_digest_of, source),
             knows_order=self._knows_order if self._has_user_order else lambda: True,
             size=lambda: len(source),
             is_indexed=True,
@@ -240,6 +265,7 @@ class CachedDataset(OrderedDataset):
             kept=self._kept,
             num_filtered=lambda: num_left_out(self._kept()),
             draws_by_occurrence=self._transform_wants_rng,
+            encodes_texts=source.encodes_texts,
         )
 
     def _lengths_of_index(self, key: str, may_cost: bool) -> LengthsOf | None:
@@ -284,7 +310,7 @@ class CachedDataset(OrderedDataset):
         return None
 
     def _finishing(self) -> Finishing:
-        """Return what is done to sequences behind the source."""
+        """Return what is done to sequences after they are read from the source."""
         return Finishing(
             self.name,
             self.source.specs,
@@ -309,7 +335,7 @@ class CachedDataset(OrderedDataset):
         return self.source.tag(self._corpus_idx(seq_idx))
 
     def have_get_corpus_seq(self) -> bool:
-        """Yes, unless what is stored becomes a sequence only when it is read in an epoch."""
+        """Whether `get_corpus_seq` works: yes, unless stored data become a sequence only when read in an epoch."""
         return not self.draws_classes
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
@@ -350,7 +376,7 @@ class CachedDataset(OrderedDataset):
         return self._corpus_idx(seq_idx) in self._cache or self._order_reader.holds(seq_idx - self._cursor.first)
 
     def batch_set_generator_cache_whole_epoch(self) -> bool:
-        """Batches are planned from the index alone, so they can be kept."""
+        """Whether batches can be kept: yes, they are planned from the index alone."""
         return True
 
     def get_data_keys(self) -> list[str]:
@@ -370,3 +396,9 @@ class CachedDataset(OrderedDataset):
     def _layout_of(self, key: str) -> DataSpec:
         self._check_key(key)
         return self.source.specs[key]
+
+
+def _digest_of(source: Source) -> str:
+    """Return a digest of tags and lengths, and of the vocabularies that texts are encoded by."""
+    vocabularies = source.vocabularies_text
+    return digest_text(f"{source.index.digest} {vocabularies}") if vocabularies else source.index.digest

@@ -26,7 +26,7 @@ class CachedDataset2(Dataset):
 
     The contract of a sub-class:
 
-    - define `_collect_single_seq(seq_idx) -> DatasetSeq | None`; `None` means behind the end;
+    - define `_collect_single_seq(seq_idx) -> DatasetSeq | None`; `None` means after the end;
     - set `num_inputs` and `num_outputs`, and `labels` where there are some; what is not set is learnt from the first
       sequence. `num_inputs` alone says that there is "data";
     - override `init_seq_order`, call `super().init_seq_order(...)` first, then set `_num_seqs` (and `_num_timesteps`,
@@ -55,7 +55,7 @@ class CachedDataset2(Dataset):
         self._reached_end = False
 
     def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:  # noqa: ARG002 (a contract)
-        """Return a sequence of the current epoch, or `None` behind the end. Called with rising numbers."""
+        """Return a sequence of the current epoch, or `None` after the end. Called with rising numbers."""
         raise OptionalNotImplementedError(f"{type(self).__name__} must define _collect_single_seq")
 
     # --- order ---
@@ -202,7 +202,7 @@ class CachedDataset2(Dataset):
         return self._get_seq(seq_idx).seq_tag
 
     def is_cached(self, start: int, end: int) -> bool:
-        """Say no: each `load_seqs` goes through, because it also drops what is behind."""
+        """Return False unless the range is empty: each `load_seqs` goes through, as it also drops earlier sequences."""
         return start == end
 
     def _defines_lengths(self) -> bool:

@@ -1,16 +1,17 @@
-"""Options of datasets, checked when a dataset is built."""
+"""Checks the options of datasets when they are built, and which arguments user-defined classes accept."""
 
 from __future__ import annotations
 
+import inspect
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.errors import check_count as check_count
 from headrace.files.locations import is_url
 from headrace.sources.shared.data_types import parse_data_types
@@ -20,7 +21,7 @@ _remarked: set[str] = set()
 
 
 def remark_once(remark: str, owner: str | None = None) -> None:
-    """Log what a user should know of options that are legal and have no effect; each text once in a process.
+    """Log remarks on options that are legal and have no effect; each text once in a process.
 
     Args:
         remark: The text.
@@ -29,6 +30,39 @@ def remark_once(remark: str, owner: str | None = None) -> None:
     if remark not in _remarked:
         _remarked.add(remark)
         _LOGGER.warning("%s", remark if owner is None else f"{owner}: {remark}")
+
+
+def is_of_headrace(value: Any) -> bool:
+    """Tell whether a class or function is one of this package."""
+    return str(getattr(value, "__module__", "")).startswith("headrace.")
+
+
+def check_source_options(options: Any, valid: Iterable[str], source: str, where: str) -> dict[str, Any]:
+    """Return the `source_options` of a dataset, as a dict.
+
+    Args:
+        options: What the user gave.
+        valid: The names that may be in it.
+        source: Class of the source that gets them.
+        where: The dataset.
+
+    Raises:
+        ConfigError: It is no dict, or has an option that the source does not take.
+    """
+    if not isinstance(options, Mapping | None):
+        raise ConfigError(f"source_options is {options!r}, not a dict", where=where, fix='such as {"name": value}')
+    names = set(valid)
+    for name in options or ():
+        if name not in names:
+            fix = did_you_mean(str(name), names)
+            raise ConfigError(f"source_options has {name!r}, which {source} does not take", where=where, fix=fix)
+    return dict(options or {})
+
+
+def takes_argument(function: Callable[..., Any], name: str) -> bool:
+    """Tell whether a function takes an argument by this name."""
+    parameters = inspect.signature(function).parameters
+    return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
 def check_epoch(epoch: Any, *, minimum: int = 0) -> int | None:
@@ -78,7 +112,7 @@ def check_outputs(num_outputs: Any, num_inputs: int, where: str) -> dict[str, tu
         num_outputs: Data key -> (dim, ndim), or -> dim: ndim is then 2 for "data", else 1; or -> a dict, as
             `parse_data_types` takes, where texts (dtype "string") are no data keys; or the dim of "classes" alone.
         num_inputs: Size of a frame of "data", which RETURNN's datasets name only here; 0 if there is no such key.
-        where: For the error.
+        where: Location, for error messages.
 
     Raises:
         ConfigError: It has another form.
@@ -123,11 +157,11 @@ def check_indices(seq_order: Any, num_seqs: int, where: str, *, what: str = "seq
     Args:
         seq_order: The indices.
         num_seqs: Size of the corpus.
-        where: For the error.
+        where: Location, for error messages.
         what: What they are, for the error.
 
     Raises:
-        ConfigError: They are not whole numbers in one axis, or outside of the corpus.
+        ConfigError: They are not whole numbers in one axis, or lie outside of the corpus.
     """
     values = seq_order if isinstance(seq_order, Sequence | np.ndarray) else list(seq_order)
     indices = np.asarray(values)

@@ -155,7 +155,7 @@ def _init_dataset(
 
 
 def config_text(config: Any, epoch: int = 1) -> str:
-    """Return a text of the config of a dataset: equal for those that deliver the same; or of a dataset, in an epoch.
+    """Return a text of a dataset's config, or of a dataset in an epoch: equal for those that deliver the same.
 
     Options that say how fast, or in which folder, are left out, at any depth; see `Dataset.idle_options`.
     """

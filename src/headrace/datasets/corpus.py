@@ -1,4 +1,4 @@
-"""What is known of a dataset's corpus without reading it, and what tags and lengths tell an order.
+"""What is known of a dataset's corpus without reading it, and the tags and lengths that an order needs.
 
 A dataset answers `get_corpus()`; one that is made of others combines the answers of its parts. The tags and lengths, of
 the corpus or of files, are taken only when they are asked for.
@@ -30,7 +30,7 @@ LengthsOf = Callable[[NDArray[np.int64]], NDArray[Any]]
 
 
 def _not_indexed(*_: Any) -> Any:
-    raise InternalError("a corpus without an index was asked for what only an index can say")
+    raise InternalError("a corpus without an index was asked for its columns")
 
 
 def _no_lengths(key: str, may_cost: bool) -> LengthsOf | None:  # noqa: ARG001
@@ -43,13 +43,13 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class IndexedFiles:
-    """What the files of a source were when they were indexed. Paths and times do not count: a copy is the same.
+    """A fingerprint of the files of a source as they were indexed. Paths and times do not count: a copy is equal.
 
     Attributes:
         path: The first file.
         num_bytes: Size of all files.
         num_seqs: How many sequences they hold.
-        digest: Of tags, lengths, and samples of their bytes.
+        digest: Digest of tags, lengths, and samples of their bytes.
     """
 
     path: str = field(compare=False)
@@ -59,7 +59,7 @@ class IndexedFiles:
 
     @classmethod
     def of(cls, source: Source) -> IndexedFiles | None:
-        """Return what is known of the files of a source; `None` if it has none. O(N) once for an index in memory."""
+        """Return the fingerprint of the files of a source; `None` if it has none. O(N) once for an index in memory."""
         if isinstance(source, MapSource) or not source.index.files:
             return None
         index, files = source.index, source.index.files
@@ -67,8 +67,23 @@ class IndexedFiles:
         return cls(files[0].path, sum(stamp.size for stamp in files), len(index), digest)
 
 
+@dataclass(frozen=True, slots=True)
+class StoredCounts:
+    """What files hold, whatever options make of it.
+
+    Attributes:
+        files: Their names.
+        num_seqs: How many sequences.
+        num_frames: How many frames of the first data key.
+    """
+
+    files: Sequence[str]
+    num_seqs: int
+    num_frames: int
+
+
 def check_files(now: Sequence[IndexedFiles], before: Sequence[IndexedFiles]) -> None:
-    """Refuse files that were changed between two makings of a dataset.
+    """Refuse files that were changed between two constructions of a dataset.
 
     Args:
         now: What its files are, see `Dataset.indexed_files`.
@@ -98,7 +113,7 @@ class DistributesFiles(Protocol):
         """Return the files of a sub-epoch, of one rank."""
 
     def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
-        """Return how many sequences these have, if they were counted."""
+        """Return how many sequences the files of a sub-epoch have, if they were counted."""
 
     def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Count the sequences of all files."""
@@ -126,12 +141,13 @@ class Corpus:
             second argument is whether it may cost something: to generate sequences, or to ask a user's object.
         covers_lengths: Returns whether the lengths of a data key are part of what `digest_text` tells.
         has_fixed_lengths: Whether lengths, of all data keys and for sorting, are the same in all epochs.
-        may_change_lengths: Whether sequences may come out with other lengths, behind a transform.
+        may_change_lengths: Whether sequences may come out with other lengths, after a transform.
         sort_lengths: Returns `int[N]`, what sequences are sorted by, if it is indexed.
         kept: Returns `bool[N]`, what filters keep, `None` without one, if it is indexed.
         num_filtered: Returns how many sequences a tag filter leaves out, here or in a part, and of how many; `None`
             without one, and then nothing is read to answer it.
         draws_by_occurrence: Whether what is read depends on how often a sequence came before in the epoch.
+        encodes_texts: Whether reading encodes texts by a vocabulary, which a conversion would store.
     """
 
     digest_text: Callable[[], str]
@@ -150,19 +166,37 @@ class Corpus:
     kept: Callable[[], NDArray[np.bool_] | None] = _nothing
     num_filtered: Callable[[], tuple[int, int] | None] = _nothing
     draws_by_occurrence: bool = False
+    encodes_texts: bool = False
 
     def without_index(self) -> Corpus:
-        """Return the same without the index: without what is found by tags and corpus indices."""
+        """Return the same without the index: without anything that is found by tags and corpus indices."""
         known = {name: getattr(self, name) for name in _KNOWN_WITHOUT_INDEX}
         return Corpus(digest_text=self.digest_text, knows_order=self.knows_order, size=self.size, **known)
 
 
-_KNOWN_WITHOUT_INDEX = ("specs", "knows_dtypes", "lengths", "covers_lengths", "may_change_lengths", "num_filtered")
+_KNOWN_WITHOUT_INDEX = (
+    "specs",
+    "knows_dtypes",
+    "lengths",
+    "covers_lengths",
+    "may_change_lengths",
+    "num_filtered",
+    "encodes_texts",
+)
 
 
-def num_left_out(kept: NDArray[np.bool_] | None) -> tuple[int, int] | None:
-    """Return how many sequences a filter leaves out, and of how many, by what it keeps, `bool[N]`."""
-    return None if kept is None else (len(kept) - int(np.count_nonzero(kept)), len(kept))
+def num_left_out(kept: NDArray[np.bool_] | None, parts: Sequence[Corpus] = ()) -> tuple[int, int] | None:
+    """Return how many sequences filters leave out, and of how many; `None` if there is no filter.
+
+    Args:
+        kept: Which sequences of a corpus are kept, `bool[N]`; `None`: all.
+        parts: What that corpus is made of. Those that a user-defined dataset leaves out are not in its corpus at all.
+    """
+    if kept is None:
+        return sum_left_out(parts)
+    counts = [(found[1], part.size()) for part in parts if (found := part.num_filtered()) is not None]
+    num_hidden = sum(total - size for total, size in counts if size is not None)
+    return len(kept) - int(np.count_nonzero(kept)) + num_hidden, len(kept) + num_hidden
 
 
 def sum_left_out(corpora: Sequence[Corpus]) -> tuple[int, int] | None:

@@ -1,4 +1,4 @@
-"""Datasets that pass on what they are asked to another one.
+"""Datasets that delegate to another dataset.
 
 `InnerCorpus` passes on the questions about tags, order and what is supported, `InnerAnswers` those about the layout as
 well. `DelegatingDataset` is the base of those whose inside is chosen when they are built, or anew for each epoch: what
@@ -42,7 +42,7 @@ class InnerCorpus(Dataset):
 
     def _follow_order(self) -> None:
         """Take them over."""
-        self._recipe, self._seq_ordering = self.inner._recipe, self.inner.seq_ordering
+        self._recipe, self._seq_ordering = self.inner.order_recipe, self.inner.seq_ordering
 
     def _change_recipe(self, **changes: Any) -> None:
         inner = self.inner
@@ -69,20 +69,20 @@ class InnerCorpus(Dataset):
         return self.inner.order_text(epoch)
 
     def draws_text(self) -> str:
-        """Return nothing: the inner dataset draws."""
+        """Return nothing: only the inner dataset draws."""
         return ""
 
     @property
     def supports_jumps(self) -> bool:
-        """Whether the inner dataset does."""
+        """Whether the inner dataset supports it."""
         return self.inner.supports_jumps
 
     def supports_seq_order_sorting(self) -> bool:
-        """Whether the inner dataset does."""
+        """Whether the inner dataset supports it."""
         return self.inner.supports_seq_order_sorting()
 
     def supports_sharding(self) -> bool:
-        """Whether the inner dataset does."""
+        """Whether the inner dataset supports it."""
         return self.inner.supports_sharding()
 
     def get_all_tags(self) -> Sequence[str]:
@@ -96,6 +96,10 @@ class InnerCorpus(Dataset):
 
 class InnerAnswers(InnerCorpus):
     """Passes on the questions about the layout as well."""
+
+    def sort_lengths_in(self, epoch: int | None) -> NDArray[Any]:
+        """Ask the inner dataset, which has the options."""
+        return self.inner.sort_lengths_in(epoch)
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys."""
@@ -249,7 +253,7 @@ class DelegatingDataset(InnerAnswers):
 
     @property
     def estimated_num_seqs(self) -> int | None:
-        """`num_seqs` if known, else what this dataset was told, else what the inner one was."""
+        """`num_seqs` if known, else the number that this dataset was given, else the inner one's."""
         known = super().estimated_num_seqs
         return self.inner.estimated_num_seqs if known is None else known
 
@@ -277,7 +281,7 @@ def inherited_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:
     """Return the options of a wrapper that are defaults for what it wraps; others are logged, once: they do nothing.
 
     Args:
-        options: Of the wrapper.
+        options: Options of the wrapper.
         owner: Its class, and its name.
     """
     for name, value in options.items():

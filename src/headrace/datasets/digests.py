@@ -1,4 +1,4 @@
-"""Texts and digests of what decides a stream: an order's options, and the options that a user has written."""
+"""Texts and digests of what a stream depends on: the options of an order, and the options that a user has written."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def digest_text(text: str) -> str:
 
 
 def digest_of_state(state: Mapping[str, Any], without: str) -> str:
-    """Return the digest of all of a state but one entry, 32 hex digits.
+    """Return the digest of a state without one entry, 32 hex digits.
 
     It is that of the JSON text, and so the same after the state was written as JSON and read again.
 
@@ -132,7 +132,7 @@ class _HasIdleOptions(Protocol):
 
 
 def given_options(cls: type[_HasIdleOptions], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a constructor by name, without idle ones, and those that say what is so anyway.
+    """Return the arguments of a constructor by name, without idle ones, and without those equal to a default.
 
     Args:
         cls: The class. What its constructor passes on by `**kwargs` are arguments of its base.

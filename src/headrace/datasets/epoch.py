@@ -31,7 +31,7 @@ _UNKNOWN_COUNT_SCALE = 100.0  # RETURNN's shape of the pseudo progress when the 
 
 
 class EpochApi(Shown, DatasetOptions, DeclaredLayout):
-    """The state of one epoch, and what a reader asks of it. A sub-class says where the sequences come from."""
+    """The state of one epoch, and its methods for a reader. A sub-class says where the sequences come from."""
 
     @property
     def epoch(self) -> EpochHandle:
@@ -201,10 +201,10 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
         self._not_offered("get_current_seq_order")
 
     def get_checked_seq_order(self, num_seqs: int | None = None) -> Order:
-        """Return `get_current_seq_order` as an order, which a class of the user's own may give as any list of numbers.
+        """Return `get_current_seq_order` as an order, which a user-defined class may give as any list of numbers.
 
         Args:
-            num_seqs: Size of the corpus; `None`: what `get_total_num_seqs` tells, if it is known fast.
+            num_seqs: Size of the corpus; `None`: what `get_total_num_seqs` returns, if that is fast.
 
         Raises:
             ConfigError: It holds something else than corpus indices.
@@ -222,7 +222,7 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
     def _told_size(self) -> int | None:
         try:
             return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
-        except (NotImplementedError, TypeError):  # a class of the user's own need not know `fast`
+        except (NotImplementedError, TypeError):  # a user-defined class need not have the parameter `fast`
             return None
 
     @property
@@ -369,11 +369,16 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
 
     @property
     def estimated_num_seqs(self) -> int | None:
-        """`num_seqs` if known, else what the constructor was told, else `None`."""
+        """`num_seqs` if known, else what the constructor was given, else `None`."""
         try:
             return self.num_seqs
         except NotImplementedError:
             return self._estimated_num_seqs
+
+    @property
+    def told_num_seqs(self) -> int | None:
+        """The number of sequences of an epoch that the constructor was given, `None` if it was given none."""
+        return self._estimated_num_seqs
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
         """Whether the epoch has a sequence at this position: the one safe end test. May load."""

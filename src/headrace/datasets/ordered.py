@@ -18,8 +18,8 @@ from headrace.batching import NumbersDict
 from headrace.index import CorpusIndex
 from headrace.order import ArrayOrder, Order, RangeOrder, occurrences
 
-from .base import Dataset, is_of_headrace
-from .checks import check_epoch, check_indices, check_tags
+from .base import Dataset
+from .checks import check_epoch, check_indices, check_tags, is_of_headrace
 from .corpus import Corpus
 from .reading.loaded import OrderCursor, outside_of_epoch
 from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
@@ -209,7 +209,7 @@ class OrderedDataset(Dataset):
         return self._order_reader.array(self._number(seq_idx), key)
 
     def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return frames start..end (exclusive; what lies behind the last frame is left out) of one data key.
+        """Return frames start..end (exclusive; what lies after the last frame is left out) of one data key.
 
         Where the source can, the other frames are not read.
 

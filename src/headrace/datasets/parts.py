@@ -1,4 +1,4 @@
-"""The datasets that another one is made of: who owns them, what is known of them, and what reads them.
+"""The datasets that another one is made of: their ownership, what is known of them, and their readers.
 
 Each dataset has one current order, so one that is made of others has these for itself: `open_part` makes or copies
 them, and a `PartReader` reads one.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -19,7 +19,6 @@ from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
 from .base import Dataset, Owned, with_copied_parts
-from .cached import CachedDataset
 from .configs import DatasetConfig, init_dataset, resolve_class
 from .corpus import Corpus, IndexedFiles, check_files
 from .reading.reader import Reader
@@ -87,7 +86,7 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
 
 
 def open_reader(config: Any, *, in_thread: bool = False) -> Reader:
-    """Return what reads a dataset by its corpus indices, wherever others are in it, see `open_apart`."""
+    """Return a reader of a dataset by its corpus indices, independent of other readers, see `open_apart`."""
     return open_apart(config, in_thread=in_thread).make_reader()
 
 
@@ -105,7 +104,7 @@ class MadeElsewhere:
 
     @classmethod
     def of(cls, config: Mapping[str, Any] | Dataset, inner: Dataset) -> MadeElsewhere:
-        """Return what makes a dataset as `inner`, which was made here of the same config."""
+        """Return an object that makes a dataset like `inner`, which was made here from the same config."""
         return cls(config if isinstance(config, Dataset) else {**config}, inner.indexed_files())
 
     def __call__(self, shard: tuple[int, int] | None = None, *, in_thread: bool = False) -> Dataset:
@@ -150,6 +149,12 @@ def _own(dataset: Dataset, owner: object) -> Dataset:
     return dataset
 
 
+FOR_OWN_CLASS = (
+    "a class of your own over Dataset has random access if it defines get_all_tags, by corpus index, and "
+    "get_current_seq_order, and its init_seq_order takes seq_order"
+)
+
+
 def tags_of(dataset: Dataset) -> CorpusIndex | None:
     """Return the tags of a dataset by corpus index, `None` if it does not tell them."""
     corpus = dataset.get_corpus()
@@ -162,7 +167,7 @@ def tags_of(dataset: Dataset) -> CorpusIndex | None:
 
 
 def taken_away(dataset: Dataset, reader: object) -> HeadraceError:
-    """Return what is raised if a dataset is not where its reader left it: only one that cannot be copied can be so."""
+    """Return the error for a dataset that is not where its reader left it: only one that cannot be copied can be so."""
     return HeadraceError(
         f"other code has started or ended an epoch of a dataset that is read as a part of {reader}",
         where=f"{type(dataset).__name__} {dataset.name!r}",
@@ -181,10 +186,13 @@ def spec_of(dataset: Dataset, key: str) -> DataSpec | None:
     dim: int | None = dataset.get_data_dim(key)
     shape = tuple(dataset.get_data_shape(key))
     is_sparse = dataset.is_data_sparse(key)
-    if isinstance(dataset, CachedDataset) and is_sparse and dataset.source.specs[key].dim is None:
-        dim = None  # which the epoch API cannot say
     has_time = dataset.num_outputs[key][1] > len(shape)
-    return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time)
+    spec = DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time)
+    known = dataset.get_corpus().specs.get(key)
+    if known is None:
+        return spec
+    # What the epoch API cannot say.
+    return replace(spec, dim=None if is_sparse and known.dim is None else dim, is_text=known.is_text)
 
 
 def open_datasets(
@@ -206,7 +214,7 @@ def check_no_cycle(config: Any, path: tuple[int, ...] = ()) -> None:
     """Refuse a config that contains itself: opening it would never end.
 
     Raises:
-        ConfigError: So it is.
+        ConfigError: It contains itself.
     """
     if not isinstance(config, Mapping | list | tuple):
         return
@@ -223,7 +231,7 @@ class MetaPart:
 
     Args:
         name: Its key among the sub-datasets.
-        dataset: It; it is read by readers only.
+        dataset: The sub-dataset; it is read through readers only.
         keys: Data key of the whole -> data key of this dataset; may be empty.
     """
 
@@ -232,6 +240,7 @@ class MetaPart:
         self.dataset = dataset
         self.keys = dict(keys)
         dataset.answer_alone()
+        dataset.check_tags()
 
     @property
     def corpus(self) -> Corpus:
@@ -240,8 +249,8 @@ class MetaPart:
 
     @property
     def source(self) -> object:
-        """What its tags come from: another object if they may be others now."""
-        return self.dataset.source if isinstance(self.dataset, CachedDataset) else self.dataset
+        """The object that its tags come from: a new one if the tags may have changed."""
+        return self.dataset.source_of_tags()
 
     def tag_index(self) -> CorpusIndex | None:
         """Return its tags, `None` if it does not tell them."""
@@ -252,7 +261,7 @@ class PartReader:
     """Reads a sub-dataset under the data keys of the whole.
 
     Args:
-        part: It. Nobody else has its dataset.
+        part: The sub-dataset to read; its dataset is used by nothing else.
     """
 
     def __init__(self, part: MetaPart) -> None:
@@ -264,7 +273,7 @@ class PartReader:
         self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.dataset.get_data_keys())
 
     def load(self, start: int, stop: int) -> None:
-        """Get sequences ready, if they must be asked for in rising order."""
+        """Get sequences ready, if they must be loaded in rising order."""
         if not self.keys or self._reads_by_key:
             return
         if stop == start + 1 and not self.reader.needs_load:
@@ -279,8 +288,12 @@ class PartReader:
         """Return frames start..stop of one data key of the whole."""
         return self.reader.frames(number, self.keys[key], start, stop)
 
+    def whole_array(self, number: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key of the whole, see `Reader.whole`."""
+        return self.reader.whole(number, self.keys[key])
+
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
-        """Tell of which data keys of the whole `frames` reads no others, see `Reader.sliced_frames`."""
+        """Return the lengths of the data keys of the whole if `frames` is to be asked, see `Reader.sliced_frames`."""
         found = self.reader.sliced_frames(number)
         return None if found is None else {key: found[own] for key, own in self.keys.items()}
 

@@ -1,4 +1,4 @@
-"""One sequence, as datasets hand it out."""
+"""`DatasetSeq`: one sequence, as datasets return it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers of datasets: those that a user asked for at a dataset, and those that gather the index of a source.
+"""Workers of datasets: those given to a dataset by the user, and those that gather the index of a source.
 
 Sources know no engine themselves: importing this module offers them worker processes.
 """
@@ -23,10 +23,10 @@ _OPTIONS = EngineOptions(tickets_per_worker=2, warn_seconds=0, stall_seconds=0)
 
 @dataclass(frozen=True)
 class Workers:
-    """The workers that a user asked for at a dataset, and what is left of it without them.
+    """The workers that a user gave to a dataset, and the dataset that they read.
 
     Attributes:
-        owner: The class that they were asked for at, for messages.
+        owner: The class of the dataset that they were given to, for messages.
         num_workers: How many; 0 if this process does their work.
         dataset: The `Dataset` that they read, in this process; `None` if there is no such thing.
         config: Of what they read: a config, or the dataset itself.
@@ -70,7 +70,7 @@ class _PartWork:
 
 
 def map_in_workers(function: Callable[[Any], Any], parts: Sequence[Any], num_workers: int) -> Iterator[Any]:
-    """Yield what a function makes of each part, in order, by so many processes; a worker does it all by itself."""
+    """Yield `function(part)` of each part, in order, computed by `num_workers` processes; in a worker, by itself."""
     if get_worker_info() is not None:
         yield from map(function, parts)
         return

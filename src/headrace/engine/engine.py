@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -35,10 +36,20 @@ class Engine:
         num_workers: 0: the consumer's own thread does the work, when it waits for it, whatever `executor` says.
         executor: `"process"`, `"thread"`, `"inline"`, or one that was made with options of its own.
         options: Budgets and limits.
+        data_hosts: See `Executor.data_hosts`.
         clock: Seconds; only differences count.
 
     Raises:
-        ConfigError: For a negative number of workers, or an executor that there is not.
+        ConfigError: For a negative number of workers, an executor that there is not, or one that says another thing of
+            deaths than the options.
+
+    Examples:
+        >>> from headrace.engine import Engine, Job
+        >>> def setup(info):
+        ...     return lambda number: number * 10
+        >>> with Engine(Job(setup), num_workers=2) as engine:
+        ...     [delivered.value for delivered in engine.run(range(3))]
+        [0, 10, 20]
     """
 
     def __init__(
@@ -48,6 +59,7 @@ class Engine:
         num_workers: int,
         executor: str | Executor = "process",
         options: EngineOptions | None = None,
+        data_hosts: Callable[[], Mapping[str, float]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if num_workers < 0:
@@ -55,8 +67,9 @@ class Engine:
         if num_workers == 0:
             executor = "inline"
         carrier = make_executor(executor) if isinstance(executor, str) else executor
-        self._options = _DEFAULTS if options is None else options
+        self._options = _options_with(carrier, _DEFAULTS if options is None else options)
         self._workers = Workers(job, max(num_workers, 1), carrier)
+        carrier.data_hosts = data_hosts
         self._clock = clock
         self._quarantine = _open_quarantine(self._options)
         self._run: weakref.ref[Run] | None = None  # weak: an iterator that is dropped gives up its run
@@ -64,7 +77,7 @@ class Engine:
         self.report = EngineReport(workers=[WorkerReport(is_remote=is_remote) for is_remote in remote])
 
     def prepare(self) -> None:
-        """Begin in the background what starting the workers would wait for: imports that take long, see `Job.preload`.
+        """Begin slow parts of starting the workers in the background: imports that take long, see `Job.preload`.
 
         Harmless if the workers run, or are never started. An engine that this was called for is to be closed.
         """
@@ -76,7 +89,7 @@ class Engine:
 
     @property
     def num_workers(self) -> int:
-        """How many workers there are to be now: as was said, or as have come by themselves."""
+        """The number of workers now: as it was set, or as many as have joined by themselves."""
         return self._workers.num_workers
 
     def resize(self, num_workers: int) -> None:
@@ -165,6 +178,7 @@ class Engine:
                 in_turns=in_turns,
                 max_open=max_open,
                 max_look_ahead=self._workers.executor.max_look_ahead,
+                ready_workers=self._workers.ready,
             ),
             payloads,
             ahead=self._options.adaptive_ahead(self._workers.executor.max_ahead_bytes),
@@ -178,7 +192,7 @@ class Engine:
         return run
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
-        """Tell a watcher of the shared memory that results come in from now on, in place of another one or of None."""
+        """Set the watcher that is told of the shared memory of results, in place of the one before; None: none."""
         self._workers.executor.watch_memory(watcher)
 
     def close(self) -> None:
@@ -200,6 +214,19 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _options_with(executor: Executor, options: EngineOptions) -> EngineOptions:
+    """Return the options, with what an executor says of deaths."""
+    if executor.on_death is None:
+        return options
+    if options.on_death is not None:
+        raise ConfigError(
+            f"{executor.on_death.said_by} and engine_options=EngineOptions(on_death={options.on_death}) both say what "
+            "follows a death",
+            fix="give one of them",
+        )
+    return dataclasses.replace(options, on_death=executor.on_death)
 
 
 def _open_quarantine(options: EngineOptions) -> Quarantine | None:

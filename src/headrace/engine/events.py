@@ -21,16 +21,29 @@ class Result(Protocol):
     """A value that a worker made, not yet handed over. Exactly one of `take` and `discard` is called, once.
 
     Attributes:
-        num_bytes: Of the memory between processes that it takes meanwhile; `None` if it takes none.
+        num_bytes: Bytes of the memory between processes that it takes meanwhile; `None` if it takes none.
+
+    Examples:
+        >>> class Kept:  # a result of an executor whose values lie in this process
+        ...     num_bytes = None
+        ...
+        ...     def __init__(self, value):
+        ...         self.value = value
+        ...
+        ...     def take(self):
+        ...         return self.value
+        ...
+        ...     def discard(self):
+        ...         del self.value
     """
 
     num_bytes: int | None = None
 
     def take(self) -> Any:
-        """Return the value (decoding it where needed); what backs it lives as long as the value does."""
+        """Return the value (decoding it where needed); its memory stays valid as long as the value lives."""
 
     def discard(self) -> None:
-        """Give the value up, unseen: what backs it is free again."""
+        """Drop the value without reading it: its memory is free again."""
 
 
 # --- from executors ---
@@ -98,7 +111,13 @@ class StreamEnded(WorkerEvent, frozen=True, tag=4):
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """A sign of life: the worker made progress since the last one (it noted a new item). Running alone is none."""
+    """A sign of life: the worker made progress since the last one (it noted a new item). Running alone is none.
+
+    Examples:
+        >>> from headrace.engine import Beat
+        >>> Beat(worker_idx=0)
+        Beat(worker_idx=0)
+    """
 
     worker_idx: int
 
@@ -114,6 +133,8 @@ class Exited:
         accident: The same number for all workers that one thing has ended, such as the end of their warden: it counts
             once. None: it ended by itself.
         is_orderly: It was told to leave, and has told all that it had done: no accident.
+        has_no_place: What would restart it is gone, too, such as its machine: a place for it has to be found first,
+            and `Ready` tells that it was. That may take long, so others do its tickets meanwhile.
     """
 
     worker_idx: int
@@ -122,33 +143,55 @@ class Exited:
     advice: str = ""
     accident: int | None = None
     is_orderly: bool = False
+    has_no_place: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unreachable:
+    """Nothing is heard of a worker, which may be there still: others do its tickets as well until it is heard again.
+
+    It has not ended: it keeps its tickets, and answers them when it is heard again, in order. Then comes `Reached`, or
+    `Ready` if it has been set up meanwhile, or `Exited`.
+    """
+
+    worker_idx: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """A worker is heard again after `Unreachable`, which may be set up or not."""
+
+    worker_idx: int
 
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """More workers have come by themselves, and are there to be added. It may be ignored: then it comes again."""
+    """More workers have joined by themselves, and can be added. May be ignored: then the event comes again."""
 
     num_more: int
 
 
 @dataclass(frozen=True, slots=True)
 class Vacant:
-    """Nobody is there to be a worker that was restarted, nor is expected: it is to have no more tickets than it has.
+    """No agent is there, or expected, to take the place of a worker that was restarted: give it no more tickets.
 
-    Who does those that it has is up to the executor. It may be ignored: then it comes again.
+    The executor decides what happens to the tickets that it has. May be ignored: then the event comes again.
     """
 
     worker_idx: int
 
 
 Answer = Done[Any] | Failed
-"""What a worker says to a ticket."""
+"""The answer of a worker to a ticket."""
 
-Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Offered | Vacant
+Event = (
+    Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Unreachable | Reached | Offered | Vacant
+)
+"""The events that an executor reports of its workers, by which the core of the engine decides."""
 
 
 def events_of_others(events: Iterable[Event], worker_idx: int) -> list[Event]:
-    """Return the events of all workers but one, and those that are of none."""
+    """Return the events of all workers but one, and those that belong to no worker."""
     return [event for event in events if getattr(event, "worker_idx", None) != worker_idx]
 
 
@@ -162,7 +205,7 @@ class ResultRequested:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """All that was reported until now has been told: who has been silent for too long?"""
+    """All reported events have been handled: asks which worker has been silent for too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +223,7 @@ class PayloadsEnded:
 
 @dataclass(frozen=True, slots=True)
 class Resized:
-    """The consumer wants so many workers from now on."""
+    """The consumer wants `num_workers` workers from now on."""
 
     num_workers: int
 
@@ -200,6 +243,13 @@ class Deliver:
     """Hand this result to the consumer."""
 
     done: Done[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Give this answer up: another worker was first to answer the ticket."""
+
+    answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,4 +315,4 @@ class End:
     """Every ticket has been delivered or skipped."""
 
 
-Action = Assign | Deliver | Skip | Restart | Add | Remove | Warn | Raise | End
+Action = Assign | Deliver | Drop | Skip | Restart | Add | Remove | Warn | Raise | End

@@ -25,7 +25,7 @@ import logging
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from headrace.errors import ConfigError, did_you_mean
@@ -33,6 +33,7 @@ from headrace.errors import ConfigError, did_you_mean
 from .events import Event
 from .memory.lease import MemoryWatcher
 from .memory.memfd import create_memfd
+from .options import Restarting
 from .user.job import Job, Mode
 from .user.worker_info import RunsIn
 
@@ -46,16 +47,21 @@ class Executor(ABC):
     `start` again later.
 
     Attributes:
-        name: What `get_worker_info().executor` says.
-        runs_in: Where its workers run: code that has to know what these share with the trainer asks this.
+        name: The value of `get_worker_info().executor`.
+        runs_in: Where its workers run, and so what they share with the trainer.
         may_be_elsewhere: Whether its workers may be on other machines, which see nothing of this one but what is sent.
         is_resizable: Whether workers can be added and removed after `start`.
         max_look_ahead: An upper bound of `EngineOptions.look_ahead`; with 1, work begins when a ticket is wanted and
             not before. `None`: no bound.
-        max_ahead_bytes: Of small and quick tickets, so many bytes are worth to be had before it by a worker, where
-            their number is not given: as many as stay warm, or as many as hide what it takes to say something.
-        used_by: The workers of the one engine that it carries: written by these.
-        awaited_worker_idx: Whom the consumer waits for, or `None`: set by the engine before `wait`.
+        max_ahead_bytes: How many bytes of small and quick tickets a worker should have queued, if their number is not
+            given: as many as hide what a message costs. With 64 tickets of 64 KiB, all processors need two thirds of
+            the time for each that they need with 16.
+        used_by: The workers of the one engine that uses it; written by these.
+        on_death: The policy for deaths that it was given, used where `EngineOptions.on_death` is None.
+        data_hosts: Tells where the data of the job lie, as far as known: name, address or ID of a machine -> bytes.
+            An executor that chooses where its workers run may call it in `start`. Set by the engine.
+        awaited_worker_idx: The worker whose ticket the consumer waits for, or `None`: set by the engine before `wait`.
+            If it has no memory left for it, none will become free.
     """
 
     name: ClassVar[str]
@@ -63,18 +69,20 @@ class Executor(ABC):
     may_be_elsewhere: ClassVar[bool] = False
     is_resizable: ClassVar[bool] = False
     max_look_ahead: ClassVar[int | None] = None
-    max_ahead_bytes: ClassVar[int] = 1 << 20
+    max_ahead_bytes: ClassVar[int] = 4 << 20
     used_by: weakref.ref[Any] | None = None
+    on_death: Restarting | None = None
+    data_hosts: Callable[[], Mapping[str, float]] | None = None
     awaited_worker_idx: int | None = None
 
     def prepare(self, job: Job) -> None:  # noqa: B027 - most executors start at once
-        """Begin what `start` would wait for, as far as it needs no workers: `start` may follow, and `close` has to.
+        """Begin slow parts of `start` that need no workers: `start` may follow, and `close` has to.
 
         Must not wait, nor raise: what is wrong is for `start` to say.
         """
 
     def another(self) -> Executor:
-        """Return one of the same options, for an engine of its own; by default one of ours that runs where this does.
+        """Return an executor with the same options for another engine; by default a built-in that runs where this does.
 
         Its `hand_over`, if there is one, is this one's alone.
         """
@@ -116,9 +124,10 @@ class Executor(ABC):
         """Give a worker one more ticket; must not block, nor raise because the worker has died.
 
         Args:
-            worker_idx: Which worker.
+            worker_idx: Index of the worker.
             run_id: The current run.
-            ticket: Its number; they grow.
+            ticket: Its number; they grow, but for those of a worker that has no place (`Exited.has_no_place`), or is
+                not reached (`Unreachable`), which this one is to do meanwhile.
             payload: In task mode, what to work on, as `pack` returned it; in stream mode `None`: the next item.
         """
 
@@ -126,7 +135,7 @@ class Executor(ABC):
         """Give a worker some tickets at once, see `submit`: for executors to which a message costs more than a ticket.
 
         Args:
-            worker_idx: Which worker.
+            worker_idx: Index of the worker.
             run_id: The current run.
             tickets: At least one.
             payloads: One for each.
@@ -156,7 +165,7 @@ class Executor(ABC):
         event of it comes any more. Results of it that were reported before stay valid.
 
         Args:
-            worker_idx: Which worker.
+            worker_idx: Index of the worker.
             first_item: In stream mode, how many items its new iterator passes over.
         """
 
@@ -230,10 +239,10 @@ def may_be_elsewhere(executor: str | Executor) -> bool:
 
 
 def check_executor_name(name: str) -> None:
-    """Refuse the name of an executor that there is not.
+    """Refuse an unknown name of an executor.
 
     Raises:
-        ConfigError: So it is.
+        ConfigError: There is no executor of this name.
     """
     if name not in _CLASS_OF:
         raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
@@ -263,7 +272,7 @@ def _name_here(name: str) -> str:
 def _has_processes() -> bool:
     try:
         os.close(create_memfd("headrace-probe"))
-    except OSError:  # no descriptor is left, for example: whoever starts the workers says so
+    except OSError:  # no descriptor is left, for example: starting the workers reports it
         return True
     except ConfigError:
         _logger.warning(

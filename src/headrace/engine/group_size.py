@@ -1,4 +1,4 @@
-"""How many small things go together: as many as are made within some milliseconds and fit into so many bytes. Pure.
+"""Decides how many small items go together: as many as take some milliseconds and fit into a limit of bytes. Pure.
 
 A message costs more than many small items, and an item that is slow or large should not wait for others. Sizes begin at
 1 and double while what is known of the items allows it; they never change the order of the items.
@@ -11,8 +11,10 @@ GROUP_SECONDS = 0.010
 # Bytes of a group: beyond this, a message costs little compared with its content, and memory is used up ahead.
 GROUP_BYTES = 2 << 20
 MAX_ITEMS = 1024
-# Of a new measure in the average: high, because sizes must follow items that become slow.
-_WEIGHT = 0.5
+# Of earlier items, each time that a group was made: low, because sizes must follow items that become slow. Sums are
+# kept, and no average of averages: a group of one item, or one in which the process had to wait for its processor, says
+# little about what an item of a large group takes.
+_KEPT = 0.5
 
 
 class GroupSize:
@@ -20,8 +22,8 @@ class GroupSize:
 
     Args:
         max_seconds: That a worker should need for a group.
-        max_bytes: Of a group.
-        max_items: Of a group. 1: each goes alone.
+        max_bytes: Limit on the bytes of a group.
+        max_items: Limit on the items of a group. 1: each goes alone.
 
     Attributes:
         most: How many items the largest group had that was asked for.
@@ -32,7 +34,7 @@ class GroupSize:
     ) -> None:
         self._max_seconds, self._max_bytes, self._max_items = max_seconds, max_bytes, max_items
         self.most = 1
-        self._seconds = self._bytes = 0.0  # of one item
+        self._num_items = self._seconds = self._bytes = 0.0  # sums, in which what is older counts less
         self._largest = 0  # group that was measured
 
     def note(self, num_items: int, seconds: float, num_bytes: float) -> None:
@@ -41,21 +43,36 @@ class GroupSize:
         Args:
             num_items: How many items there are in it.
             seconds: What it took in all.
-            num_bytes: Of one item.
+            num_bytes: Bytes of one item.
         """
         if num_items == 0:
             return
-        weight = 1.0 if self._largest == 0 else _WEIGHT
-        self._seconds += weight * (seconds / num_items - self._seconds)
-        self._bytes += weight * (num_bytes - self._bytes)
+        self._num_items = _KEPT * self._num_items + num_items
+        self._seconds = _KEPT * self._seconds + seconds
+        self._bytes = _KEPT * self._bytes + num_bytes * num_items
         self._largest = max(self._largest, num_items)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether anything is known of the items."""
+        return self._largest > 0
+
+    @property
+    def is_growing(self) -> bool:
+        """Whether groups are only as small as they are because none that was larger is known."""
+        return 2 * self._largest < min(self._allowed(), self._max_items)
 
     def choose(self) -> int:
         """Return how many items the next groups should have."""
         if self._largest == 0:
             return 1
-        by_time = self._max_seconds / max(self._seconds, 1e-9)
-        by_bytes = self._max_bytes / max(self._bytes, 1.0)
-        count = max(1, round(min(by_time, by_bytes, 2 * self._largest, self._max_items)))
+        count = max(1, round(min(self._allowed(), 2 * self._largest, self._max_items)))
         self.most = max(self.most, count)
         return count
+
+    def _allowed(self) -> float:
+        """Return how many items fit into the limits of time and bytes, by what is known."""
+        if self._largest == 0:
+            return self._max_items
+        by_time = self._max_seconds / max(self._seconds / self._num_items, 1e-9)
+        return min(by_time, self._max_bytes / max(self._bytes / self._num_items, 1.0))

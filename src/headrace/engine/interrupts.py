@@ -1,7 +1,7 @@
-"""Lets Ctrl-C wait for a few moments: while processes are started or ended, between a resource and who remembers it.
+"""Delays Ctrl-C for a few moments, while processes are started or ended, and until a new resource is recorded.
 
 An interrupt may come between the system call that opens a descriptor, or starts a process, and the assignment that
-notes it; then nobody could close it any more.
+notes it; then it could not be closed any more.
 
 What a handler raises in a finalizer is lost: Python prints it and goes on. So an interrupt that waits for the end of
 something that a `__del__` does has its effect when the object is gone, and the finalizer with it.
@@ -10,12 +10,13 @@ something that a `__del__` does has its effect when the object is gone, and the 
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -58,6 +59,7 @@ class _End(weakref.ref[Any]):
 
 
 _RAISE = getattr(ctypes.CDLL(None), "raise")
+_AGAIN_SECONDS = 0.05
 _ends: list[_End] = []  # the last one, so that it lives until it is of use
 
 
@@ -87,4 +89,16 @@ class _Later:
             _ends[:] = [_End(frame.f_locals["self"], partial(_RAISE, int(signal.SIGINT)))]
         except TypeError:  # an object without weak references
             return False
+        if sys.version_info >= (3, 14):  # there, the collector of cycles does not tell so late a reference of the end
+            self._come_again_soon()
         return True
+
+    def _come_again_soon(self) -> None:
+        timer = threading.Timer(_AGAIN_SECONDS, self._come_again)
+        timer.daemon = True
+        with suppress(RuntimeError):  # the interpreter is ending
+            timer.start()
+
+    def _come_again(self) -> None:
+        if signal.getsignal(signal.SIGINT) is self:  # not handled yet
+            os.kill(os.getpid(), signal.SIGINT)

@@ -62,7 +62,7 @@ class Quarantine:
 
     def _write(self, data: bytes) -> None:
         # One write to a descriptor in append mode, not a buffered file: lines of several trainers do not mix. What is
-        # no file may block for ever when it is opened, and behind a link may lie anything.
+        # no file may block for ever when it is opened, and a link may point to anything.
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY
         fd = os.open(self._path, flags, 0o644)
         try:

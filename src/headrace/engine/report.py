@@ -1,4 +1,4 @@
-"""Where the time of an engine went, and what happened on the way: sums over all of its runs."""
+"""Statistics of an engine: where time was spent, and counts of events, summed over all of its runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class WorkerReport:
-    """What one worker did.
+    """Statistics of one worker.
 
     Attributes:
         num_tickets: How many tickets it answered, also such as were given up later.
@@ -16,8 +16,17 @@ class WorkerReport:
         seconds_loaded: Time in user code.
         seconds_transport: Time to put values where the consumer sees them.
         seconds_awaited: Time in which the consumer could not go on because it waited for this one.
-        num_bytes: Of results in memory between processes; of a remote worker, what came by the network.
+        num_bytes: Bytes of results in memory between processes; of a remote worker, what came by the network.
         is_remote: Whether its results come by a network.
+
+    Examples:
+        >>> from headrace.engine import Engine, Job
+        >>> def setup(info):
+        ...     return lambda number: number * 10
+        >>> with Engine(Job(setup), num_workers=0) as engine:
+        ...     values = [delivered.value for delivered in engine.run(range(3))]
+        >>> [worker.num_tickets for worker in engine.report.workers]
+        [3]
     """
 
     num_tickets: int = 0
@@ -32,7 +41,7 @@ class WorkerReport:
 
 @dataclass(slots=True)
 class EngineReport:
-    """What the engine did.
+    """Statistics of an engine.
 
     Attributes:
         num_delivered: Values handed to the consumer.
@@ -42,6 +51,15 @@ class EngineReport:
         seconds_taken: Time to turn what came into values, in the consumer's thread.
         seconds_consumer: Time the consumer spent on its own between two values.
         workers: One entry for each worker, also for those that are gone.
+
+    Examples:
+        >>> from headrace.engine import Engine, Job
+        >>> def setup(info):
+        ...     return lambda number: number * 10
+        >>> with Engine(Job(setup), num_workers=0) as engine:
+        ...     values = [delivered.value for delivered in engine.run(range(3))]
+        >>> engine.report.num_delivered, engine.report.num_skipped
+        (3, 0)
     """
 
     num_delivered: int = 0
@@ -73,7 +91,7 @@ class EngineReport:
         return [worker for worker in self.workers if worker.is_remote]
 
     def expect(self, worker_idx: int, *, is_remote: bool) -> None:
-        """Have an entry for a worker, and for all before it."""
+        """Make sure that there is an entry for a worker, and for all before it."""
         while len(self.workers) <= worker_idx:
             self.workers.append(WorkerReport())
         self.workers[worker_idx].is_remote = is_remote

@@ -1,4 +1,4 @@
-"""One pass over tickets: does what the supervisor decides, and measures what it took.
+"""One pass over tickets: carries out the decisions of the supervisor, and measures time.
 
 Invariants: payloads are pulled in ticket order, in the consumer's thread, each once. An interrupt or an unforeseen
 error anywhere in here ends the workers (they are restarted for the next run), because it is unknown what was half
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from headrace.errors import ConfigError, HeadraceError, takes_note
+from headrace.errors import ConfigError, HeadraceError, InternalError, takes_note
 
 from .events import (
     Action,
@@ -23,11 +23,13 @@ from .events import (
     Assign,
     Deliver,
     Done,
+    Drop,
     End,
     Event,
     Failed,
     PayloadsEnded,
     Raise,
+    Ready,
     Remove,
     Resized,
     Restart,
@@ -39,9 +41,11 @@ from .events import (
 )
 from .group_size import GroupSize
 from .interrupts import interrupts_wait
+from .memory import forks
 from .quarantine import Quarantine
 from .report import EngineReport
 from .supervisor import Supervisor
+from .user.failure import Failure
 from .workers import Workers
 
 _logger = logging.getLogger("headrace.engine")
@@ -50,18 +54,30 @@ _SILENT = Silent()
 # A signal that arrives just before a wait begins is not seen before that wait is over (Python runs handlers between
 # bytecodes, and a lock or an epoll that is entered after the signal does not return for it). So no wait is longer.
 _MAX_WAIT_SECONDS = 0.25
+# A wait that has taken so much longer than it was to take was none all the time: this process was stopped, by Ctrl-Z,
+# a debugger, or whoever froze its container. Nobody is blamed for the rest of it.
+_MAX_LATE_SECONDS = 1.0
 # A payload that takes longer is slow: the next ones are pulled one by one, with a look at what has come in between.
 _SLOW_SECONDS = 0.001
 
 
 class Delivered(NamedTuple):
-    """A value, handed over.
+    """A value delivered to the consumer.
 
     Attributes:
         ticket: Its number in the run. Numbers grow; those of skipped tickets, and in stream mode those beyond the end
             of a worker's stream, are left out.
         value: What the worker's function returned. It belongs to the consumer.
         worker_idx: Who made it.
+
+    Examples:
+        >>> from headrace.engine import Engine, Job
+        >>> def setup(info):
+        ...     return lambda number: number * 10
+        >>> with Engine(Job(setup), num_workers=0) as engine:
+        ...     delivered = next(engine.run([7]))
+        >>> delivered.ticket, delivered.value, delivered.worker_idx
+        (0, 70, 0)
     """
 
     ticket: int
@@ -84,6 +100,16 @@ class Run(Iterator[Delivered]):
         report: Where to add what happened.
         quarantine: Where to write down what is skipped.
         clock: Seconds; only differences count.
+
+    Examples:
+        >>> from headrace.engine import Engine, Job
+        >>> def setup(info):
+        ...     return lambda number: number * 10
+        >>> with Engine(Job(setup), num_workers=0) as engine:
+        ...     run = engine.run(range(100))
+        ...     print(next(run).value)
+        ...     run.close()
+        0
     """
 
     def __init__(
@@ -105,7 +131,8 @@ class Run(Iterator[Delivered]):
         self._payloads = payloads
         self._min_tickets = supervisor.tickets_per_worker
         self._ahead = ahead
-        self._is_task_mode = supervisor.assigns_one = payloads is not None  # nobody knows yet how slow payloads are
+        self._is_task_mode = supervisor.assigns_one = payloads is not None  # it is not known yet how slow payloads are
+        self._num_pulled = 0
         self._pulled: dict[int, Any] = {}  # payloads of unanswered tickets: they may have to be submitted again
         self._payload_seconds = 0.0  # of the last one
         self._report = report
@@ -123,10 +150,10 @@ class Run(Iterator[Delivered]):
         return not self._is_over and self._workers.current_run_id == self._run_id
 
     def resize(self, num_workers: int) -> None:
-        """Have so many workers from now on; to be called on the current run only.
+        """Set the number of workers from now on; only for the current run.
 
         Raises:
-            ConfigError: The order of this run, or who does what in it, depends on their number.
+            ConfigError: The order of this run, or the assignment of its tickets, depends on their number.
         """
         supervisor = self._supervisor
         why = supervisor.why_not_resizable
@@ -160,7 +187,7 @@ class Run(Iterator[Delivered]):
         """
         if self._is_over:
             raise StopIteration
-        if os.getpid() != self._owner[0]:
+        if forks.own_pid != self._owner[0]:
             what = "this iterator belongs to the process that forked this one"
             raise HeadraceError(what, fix="make an engine of your own here")
         start = self._clock()
@@ -207,8 +234,28 @@ class Run(Iterator[Delivered]):
         finally:
             del answer  # its traceback holds this frame
 
+    def skip_item(self, delivered: Delivered, failure: Failure) -> BaseException | None:
+        """Apply the policy on errors to an item that failed, of which the value of a ticket tells.
+
+        For values of many items, all of which before the one whose error is raised are wanted: `skip_item` in a worker
+        cannot tell which these are. Call it in the order of the items, before the next value is taken.
+
+        Returns:
+            `None` if it is skipped: it is counted, and written down. Else the error, which the caller raises when its
+            turn has come; the run goes on until it is closed.
+        """
+        decided = self._supervisor.decide_of_item(delivered.ticket, delivered.worker_idx, failure)
+        if isinstance(decided, Raise):
+            return decided.error
+        try:
+            self._act([decided])
+        except BaseException:
+            self._abort()
+            raise
+        return None
+
     def close(self) -> None:
-        """Leave early: give up what is under way. The workers stay. Harmless at any time."""
+        """End the run early: running work is given up. The workers stay. Harmless at any time."""
         if not self._is_over:
             self._is_over = True
             self.give_up()
@@ -261,11 +308,11 @@ class Run(Iterator[Delivered]):
 
     def _hear(self, timeout_seconds: float, awaited: int | None) -> None:
         """Have the executor wait, for a worker or for none, and tell the supervisor what has happened."""
-        self._executor.awaited_worker_idx = awaited
+        self._executor.awaited_worker_idx = None if awaited is None else self._supervisor.starving_worker()
         start = self._clock()
         events = self._executor.wait(timeout_seconds)
         seconds = self._clock() - start
-        self._seconds_waited += seconds
+        self._seconds_waited += min(seconds, timeout_seconds + _MAX_LATE_SECONDS)
         self._report.seconds_waited += seconds
         if awaited is not None:
             self._report.workers[awaited].seconds_awaited += seconds
@@ -310,6 +357,8 @@ class Run(Iterator[Delivered]):
                     are_measured = False
                 answers.append(event)
             elif not isinstance(event, StreamEnded) or event.run_id == run_id:
+                if isinstance(event, Ready):
+                    self._workers.ready.add(event.worker_idx)
                 if answers:
                     self._act(self._supervisor.handle_answers(answers))
                     answers, seconds, num_bytes, are_measured = [], 0.0, 0, True
@@ -325,7 +374,7 @@ class Run(Iterator[Delivered]):
         Args:
             ahead: Of a worker.
             seconds: What a ticket took its worker.
-            num_bytes: Of a payload and its result.
+            num_bytes: Bytes of a payload and its result.
         """
         supervisor = self._supervisor
         before = supervisor.tickets_per_worker
@@ -350,6 +399,8 @@ class Run(Iterator[Delivered]):
                     if stack:
                         error.add_note(stack)
                     self._answer = action
+                case Drop(answer):
+                    self._give_up((answer,))
                 case Skip(ticket, _, failure):
                     self._report.num_skipped += 1
                     if self._quarantine is not None:
@@ -358,7 +409,7 @@ class Run(Iterator[Delivered]):
                     worker = self._report.workers[worker_idx]
                     worker.num_restarts += is_accident
                     worker.num_replaced += not is_accident
-                    self._executor.restart(worker_idx, first_item)
+                    self._workers.restart(worker_idx, first_item)
                 case Add(worker_idx):
                     self._report.expect(worker_idx, is_remote=self._executor.is_remote(worker_idx))
                     self._workers.add(worker_idx)
@@ -383,6 +434,8 @@ class Run(Iterator[Delivered]):
             if ticket in pulled:
                 payload = pulled[ticket]
             elif self._is_task_mode:
+                if ticket < self._num_pulled:
+                    raise InternalError(f"ticket {ticket} is assigned again, and was answered")
                 if self._payloads is None:
                     continue  # they ended at a ticket before this one
                 try:
@@ -396,6 +449,7 @@ class Run(Iterator[Delivered]):
                 end = clock()
                 seconds, start = end - start, end
                 pulled[ticket] = payload
+                self._num_pulled = ticket + 1
             burst = bursts.get(assignment.worker_idx)
             if burst is None:
                 burst = bursts[assignment.worker_idx] = [], []

@@ -4,9 +4,11 @@ Events go in, actions come out; there is no clock, no thread and no process here
 Invariants, whatever happens to workers:
 
 * each ticket below the end is delivered once, or skipped once, or the run ends in one `Raise`; in ticket order;
-* a worker's unanswered tickets are in ascending order, are answered in that order, and stay its own over a restart;
-* the ticket the consumer waits for, if it exists, is the first unanswered one of some worker: a worker that blocks
-  because its earlier results have not been taken is never the one that is waited for;
+* a worker's own unanswered tickets are in ascending order, are answered in that order, and stay its own over a restart;
+* the ticket the consumer waits for, if it exists, is the first unanswered one of its own of some worker: a worker that
+  blocks because its earlier results have not been taken is never the one that is waited for. Others do it as well,
+  while a place for that worker is looked for, or it is not reached, as soon as another one is there: the first answer
+  counts;
 * no more than `look_ahead` tickets are assigned and not yet handed over, but for those that were when it was more;
 * a worker that is let go does what it has, gets nothing more, and is removed then.
 """
@@ -14,10 +16,10 @@ Invariants, whatever happens to workers:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
-from headrace.errors import InternalError, TransformError
+from headrace.errors import InternalError, TransformError, WorkerDiedError
 
 from .events import (
     Action,
@@ -27,6 +29,7 @@ from .events import (
     Beat,
     Deliver,
     Done,
+    Drop,
     End,
     Event,
     Exited,
@@ -34,6 +37,7 @@ from .events import (
     Offered,
     PayloadsEnded,
     Raise,
+    Reached,
     Ready,
     Remove,
     Resized,
@@ -41,11 +45,14 @@ from .events import (
     ResultRequested,
     SetupFailed,
     Silent,
+    Skip,
     StreamEnded,
+    Unreachable,
     Vacant,
     Warn,
 )
 from .options import AccidentPolicy, EngineOptions, ErrorPolicy
+from .user.failure import Failure
 from .user.job import Mode
 from .worker_state import WorkerState, Workforce
 
@@ -63,9 +70,10 @@ class Supervisor:
         mode: Tasks or streams.
         options: Budgets and limits.
         replayable: Stream mode: whether an iterator that is made again gives the same items again.
-        in_turns: Task mode: ticket t is worker t mod W's, and not whoever's has the fewest.
+        in_turns: Task mode: ticket t goes to worker t mod W, and not to the one with the fewest.
         max_open: Returns how many tickets may be open now, see `Engine.run`.
         max_look_ahead: See `Executor`.
+        ready_workers: Those that were set up before the run began.
 
     Attributes:
         num_workers: How many there are, but for those that were let go.
@@ -92,17 +100,19 @@ class Supervisor:
         in_turns: bool = False,
         max_open: Callable[[], int] | None = None,
         max_look_ahead: int | None = None,
+        ready_workers: Collection[int] = (),
     ) -> None:
         self._mode = mode
         self._options = options
         self._replayable, self._in_turns = replayable, in_turns
         self._max_open, self._max_look_ahead = max_open, max_look_ahead
-        self._force = Workforce(num_workers)
+        self._force = Workforce(num_workers, ready_workers)
         self._workers = self._force.states
         self.look_further(options.min_tickets)
         self.assigns_one = self.is_short = False
         self.ready: deque[Done[Any]] = deque()
         self._answers: dict[int, Answer] = {}  # neither handed over nor ready
+        self._late: list[Answer] = []  # that came when the end was decided
         self.num_open = 0
         self._next_assigned = 0  # task mode: the next ticket to assign
         self._next_delivered = 0
@@ -117,7 +127,7 @@ class Supervisor:
         self._accidents = AccidentPolicy(options.on_death, options.on_stall)
 
     def look_further(self, tickets_per_worker: int) -> None:
-        """Let each worker have so many tickets before it from now on; one that has more keeps them."""
+        """Let each worker have this many tickets queued from now on; one that has more keeps them."""
         num_all = self._force.num_staying * tickets_per_worker
         self.tickets_per_worker = tickets_per_worker
         self._look_ahead = num_all if self._options.look_ahead is None else self._options.look_ahead
@@ -139,9 +149,14 @@ class Supervisor:
             return []
         if type(event) is ResultRequested:
             self._wanted = True
-            return self._decide([])
+            return self._decide(self._cover([]) if self._force.has_changed else [])
         actions = _HANDLERS[type(event)](self, event)
-        return actions if type(event) is Resized else self._decide(actions)  # it may come while a payload is pulled
+        if type(event) is Resized:  # it may come while a payload is pulled
+            return actions
+        # As this comes: tickets before it are not submitted yet.
+        if self._force.has_changed and type(event) is not PayloadsEnded:
+            actions = self._cover(actions)
+        return self._decide(actions)
 
     def handle_answers(self, answers: Iterable[Answer]) -> list[Action]:
         """Do as `handle` does, for answers that came together.
@@ -150,10 +165,11 @@ class Supervisor:
             InternalError: If an executor breaks its contract.
         """
         if self._over or self._fatal is not None:
-            self._answers.update({answer.ticket: answer for answer in answers})  # for who gives them up
+            self._late += answers
             return []
         workers, waiting, now = self._workers, self._answers, self.now
-        holders, idle = self._force.holders, self._force.idle
+        force, actions = self._force, list[Action]()
+        holders, idle, stand_ins = force.holders, force.idle, force.stand_ins
         for answer in answers:
             worker, ticket = workers[answer.worker_idx], answer.ticket
             unanswered = worker.unanswered
@@ -162,19 +178,26 @@ class Supervisor:
                 what = f"worker {answer.worker_idx} answered ticket {ticket}, expected: {expected}"
                 raise InternalError(what)
             unanswered.popleft()
-            del holders[ticket]
+            holder = holders.pop(ticket, None)
             if not unanswered:
                 idle.append(answer.worker_idx)
             worker.last_failed = type(answer) is Failed
-            worker.quiet_since, worker.warned = now, False
+            worker.quiet_since, worker.warned, worker.is_ready = now, False, True
+            if holder is None:
+                actions.append(Drop(answer))
+                continue
+            if holder != answer.worker_idx or ticket in stand_ins:
+                force.note_stood_in(ticket, holder)
             waiting[ticket] = answer
-        return self._decide(self._dismiss() if self._force.leaving else [])
+        if force.leaving:
+            actions += self._dismiss()
+        return self._decide(self._cover(actions) if force.has_changed else actions)
 
     def give_up(self) -> list[Answer]:
         """Return the answers that were not handed over: they are the caller's."""
-        answers: list[Answer] = [*self.ready, *self._answers.values()]
+        answers: list[Answer] = [*self.ready, *self._answers.values(), *self._late]
         self.ready.clear()
-        self._answers = {}
+        self._answers, self._late = {}, []
         return answers
 
     def deadline(self, awaited: int | None) -> float | None:
@@ -186,7 +209,7 @@ class Supervisor:
         if awaited is None:
             return None
         worker = self._workers[awaited]
-        seconds = self._options.stall_seconds
+        seconds = self._options.seconds_to_stall(is_ready=worker.is_ready)
         if self._options.warn_seconds > 0 and not worker.warned:
             seconds = min(seconds, self._options.warn_seconds) if seconds > 0 else self._options.warn_seconds
         return worker.quiet_since + seconds if seconds > 0 else None
@@ -286,6 +309,10 @@ class Supervisor:
             self._wanted = False
             actions.append(Deliver(answer))
 
+    def decide_of_item(self, ticket: int, worker_idx: int, failure: Failure) -> Skip | Raise:
+        """Apply the policy on errors to an item that is missing in a delivered value; the run goes on either way."""
+        return self._errors.decide(ticket, worker_idx, failure)
+
     def _pass_over_ends(self) -> bool:
         """Stream mode: pass over tickets beyond the end of their worker's stream; tell whether nothing is left."""
         num_workers = len(self._workers)
@@ -356,7 +383,7 @@ class Supervisor:
             return []
         new = self._force.resize(event.num_workers)
         self.look_further(self.tickets_per_worker)
-        return [*map(Add, new), *self._dismiss()]
+        return [*map(Add, new), *self._force.call_someone_back(), *self._dismiss()]
 
     def _on_offered(self, event: Offered) -> list[Action]:
         return self._on_resized(Resized(self.num_workers + event.num_more))
@@ -373,23 +400,42 @@ class Supervisor:
 
     # --- deaths and stalls ---
 
+    def _cover(self, actions: list[Action]) -> list[Action]:
+        """Add who does what those that are lost cannot, after somebody was lost or has come."""
+        if self._fatal is None and self.why_not_resizable is None:
+            actions += self._force.cover(self.now)
+        return actions
+
     def _on_setup_failed(self, event: SetupFailed) -> list[Action]:
         self.workers_are_lost = True
         return self._fail(Raise(event.failure.raisable(None, event.worker_idx)))
 
     def _on_exited(self, event: Exited) -> list[Action]:
         worker = self._workers[event.worker_idx]
-        if worker.is_leaving and not worker.unanswered:  # nothing is lost by it
-            return self._dismiss()
+        if worker.is_leaving:
+            self._force.forget_answered(event.worker_idx)
+            if not worker.unanswered:  # nothing is lost by it
+                return self._dismiss()
         if event.is_orderly and not self._is_lost(worker):
             actions: list[Action] = [Warn(f"worker {event.worker_idx} {event.cause}; it is replaced")]
-            return actions + self._replace(event.worker_idx, is_accident=False)
+            return actions + self._replace(event.worker_idx, is_accident=False, has_no_place=event.has_no_place)
         decided = self._accidents.decide_death(event, worker.first_ticket, can_replay=not self._is_lost(worker))
-        return self._restart_or_raise(event.worker_idx, decided)
+        if isinstance(decided, Raise) and isinstance(decided.error, WorkerDiedError) and worker.unanswered:
+            decided.error.ticket = worker.unanswered[0]
+        return self._restart_or_raise(event.worker_idx, decided, has_no_place=event.has_no_place)
 
-    def _on_sign_of_life(self, event: Ready | Beat) -> list[Action]:
-        self._workers[event.worker_idx].show_life(self.now)
+    def _on_unreachable(self, event: Unreachable) -> list[Action]:
+        if self.why_not_resizable is not None:
+            return []
+        self._force.lose_sight(event.worker_idx)
         return []
+
+    def _on_sign_of_life(self, event: Ready | Reached | Beat) -> list[Action]:
+        worker = self._workers[event.worker_idx]
+        worker.show_life(self.now)
+        worker.is_ready |= isinstance(event, Ready)
+        is_back = not isinstance(event, Beat) and worker.is_lost
+        return [*self._force.call_back(event.worker_idx)] if is_back else []
 
     def _on_silent(self, _event: Silent) -> list[Action]:
         worker_idx = self.awaited_worker()
@@ -398,9 +444,10 @@ class Supervisor:
         worker = self._workers[worker_idx]
         quiet_seconds = self.now - worker.quiet_since
         options = self._options
-        if 0 < options.stall_seconds <= quiet_seconds:
+        if 0 < options.seconds_to_stall(is_ready=worker.is_ready) <= quiet_seconds:
+            where = worker.first_ticket if worker.is_ready else f"{worker.first_ticket}, before the worker was ready"
             decided = self._accidents.decide_stall(
-                worker_idx, quiet_seconds, worker.first_ticket, can_replay=not self._is_lost(worker)
+                worker_idx, quiet_seconds, where, can_replay=not self._is_lost(worker)
             )
             return self._restart_or_raise(worker_idx, decided)
         if 0 < options.warn_seconds <= quiet_seconds and not worker.warned:
@@ -410,25 +457,37 @@ class Supervisor:
         return []
 
     def awaited_worker(self) -> int | None:
-        """Return the worker that has the ticket for which the consumer waits, if there is one."""
+        """Return the worker that does the ticket for which the consumer waits, if there is one."""
+        return self._force.who_does(self._next_delivered) if self._wanted and not self._over else None
+
+    def starving_worker(self) -> int | None:
+        """Return the worker for whose memory the consumer waits, if it has none left: never one that stands in.
+
+        That one may block on what it has made of later tickets, until the one whose ticket it is, is there again.
+        """
         return self._force.holders.get(self._next_delivered) if self._wanted and not self._over else None
 
-    def _restart_or_raise(self, worker_idx: int, decided: Warn | Raise) -> list[Action]:
+    def _restart_or_raise(self, worker_idx: int, decided: Warn | Raise, *, has_no_place: bool = False) -> list[Action]:
         if isinstance(decided, Warn):
-            return [decided, *self._replace(worker_idx, is_accident=True)]
+            return [decided, *self._replace(worker_idx, is_accident=True, has_no_place=has_no_place)]
         self.workers_are_lost = True
         return self._fail(decided)
 
     def _is_lost(self, worker: WorkerState) -> bool:
-        """Tell whether nobody can go on where a worker was."""
+        """Tell whether no other worker can go on at the position of this one."""
         return not self._replayable and worker.next_item > 0 and worker.num_items is None
 
-    def _replace(self, worker_idx: int, *, is_accident: bool) -> list[Action]:
+    def _replace(self, worker_idx: int, *, is_accident: bool, has_no_place: bool = False) -> list[Action]:
         worker = self._workers[worker_idx]
         worker.show_life(self.now)
-        worker.last_failed = False
+        worker.last_failed = worker.is_ready = False
         first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
-        again = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
+        self._force.forget_answered(worker_idx)
+        again: list[Assign] = []
+        if has_no_place and self.why_not_resizable is None:
+            self._force.send_away(worker_idx, is_accident=is_accident)
+        else:
+            again = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
         return [Restart(worker_idx, first_item, is_accident), *again]
 
 
@@ -443,9 +502,11 @@ def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
 _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
     Silent: Supervisor._on_silent,
     Ready: Supervisor._on_sign_of_life,
+    Reached: Supervisor._on_sign_of_life,
     Beat: Supervisor._on_sign_of_life,
     StreamEnded: Supervisor._on_stream_ended,
     Exited: Supervisor._on_exited,
+    Unreachable: Supervisor._on_unreachable,
     SetupFailed: Supervisor._on_setup_failed,
     PayloadsEnded: Supervisor._on_payloads_ended,
     Resized: Supervisor._on_resized,

@@ -1,28 +1,31 @@
 """What a worker does with its tickets, whatever carries them to it: shared by all executors.
 
 Invariant: an `Exception` of user code never leaves this file, it becomes a `Failure`; what is not an `Exception`
-(`SystemExit`, `KeyboardInterrupt`) always leaves it, and means the end of the worker.
+(`SystemExit`, `KeyboardInterrupt`) always leaves it, and means the end of the worker. But where no Ctrl-C arrives
+(processes of their own, threads), user code has raised a `KeyboardInterrupt`, which becomes a `Failure` as well:
+no policy skips it, and the consumer raises it, once.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import GeneratorType
 from typing import Any
 
-from .events import Answer, Done, Failed, Result, StreamEnded
+import msgspec
+
+from .events import Answer, Done, Failed, StreamEnded
 from .user.failure import Failure
 from .user.job import Job, Mode
 from .user.worker_info import WorkerInfo, WorkerScope
 
 
-@dataclass(slots=True)
-class ValueResult(Result):
+class ValueResult(msgspec.Struct):
     """A value that is already here."""
 
     value: Any
+    num_bytes: int | None = None
 
     def take(self) -> Any:
         """Return the value."""
@@ -56,6 +59,7 @@ class Worker:
         self._stream: Iterator[Any] | None = None
         self._num_items = 0
         self._ended = False
+        self._caught = (Exception,) if info.runs_in == "caller" else (Exception, KeyboardInterrupt)
 
     def set_up(self) -> Failure | None:
         """Call `worker_init` and `setup`; return what went wrong."""
@@ -64,7 +68,7 @@ class Worker:
             if self._job.worker_init is not None:
                 self._job.worker_init(info)
             self._function = self._job.setup(info)
-        except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
+        except self._caught as error:  # the boundary of user code: it goes on as a Failure
             return Failure.of(error, item=self.scope.item)
         return None
 
@@ -73,7 +77,7 @@ class Worker:
 
         Args:
             mode: Tasks or streams.
-            payload: Of the run, for streams.
+            payload: Payload of the run, for streams.
             first_item: Streams: how many items to pass over, because they were delivered before a restart.
         """
         self.end_run()
@@ -103,8 +107,8 @@ class Worker:
         if self._mode is Mode.TASK:
             try:
                 value = self._function(payload)
-            except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
-                failure = Failure.of(error, item=scope.item)
+            except self._caught as error:  # the boundary of user code: it goes on as a Failure
+                failure = Failure.of(error, item=scope.item, ends_stream=not isinstance(error, Exception))
         else:
             if self._ended:
                 return None
@@ -125,7 +129,7 @@ class Worker:
         if self._stream is None:
             try:
                 self._stream = iter(self._function(self._payload))
-            except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
+            except self._caught as error:  # the boundary of user code: it goes on as a Failure
                 self._ended = True
                 return None, Failure.of(error, item=self.scope.item, ends_stream=True)
         while True:
@@ -135,8 +139,8 @@ class Worker:
             except StopIteration:
                 self._ended = True
                 return None
-            except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
-                self._ended = isinstance(self._stream, GeneratorType)
+            except self._caught as error:  # the boundary of user code: it goes on as a Failure
+                self._ended = isinstance(self._stream, GeneratorType) or not isinstance(error, Exception)
                 failure = Failure.of(error, item=self.scope.item, ends_stream=self._ended)
             self._num_items += 1
             if self._num_items > self._first_item or self._ended:

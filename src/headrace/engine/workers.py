@@ -22,7 +22,7 @@ _open_workers: WeakObjects[Workers] = WeakObjects()
 
 
 class Workers:
-    """Owns an executor.
+    """Owns the executor of an engine, and starts and ends its workers.
 
     Args:
         job: What the workers do.
@@ -30,7 +30,8 @@ class Workers:
         executor: Not started yet.
 
     Attributes:
-        num_workers: How many there are to be.
+        num_workers: How many there should be.
+        ready: Numbers of those that have said that they are set up.
         current_run_id: The run that may use the executor, if there is one: no other may. Written here alone.
 
     Raises:
@@ -50,6 +51,7 @@ class Workers:
         self._job = job
         self._pid = os.getpid()
         self._present: set[int] = set()  # their numbers
+        self.ready: set[int] = set()
         self.current_run_id: int | None = None
         self._last_run_id = 0
         self._is_prepared = False
@@ -59,7 +61,7 @@ class Workers:
         _open_workers.add(self)
 
     def prepare(self) -> None:
-        """Begin what can be begun before the workers are started; nothing, if they were, or may not be."""
+        """Begin slow parts of starting before the workers are started; nothing, if they were, or may not be."""
         if not (self._is_started or self._is_closed) and os.getpid() == self._pid:
             self._is_prepared = True  # before the call, as in `start`
             self.executor.prepare(self._job)
@@ -79,6 +81,7 @@ class Workers:
             return
         self._is_started = True  # before the call: what it leaves half done is ended by `stop`
         self._present = set(range(self.num_workers))
+        self.ready.clear()
         try:
             self.executor.start(self._job, self.num_workers)
         except BaseException:
@@ -90,7 +93,7 @@ class Workers:
             raise HeadraceError("this engine belongs to the process that forked this one", fix="make a new one")
 
     def resize(self, num_workers: int) -> None:
-        """Have so many workers from the next run on.
+        """Set the number of workers from the next run on.
 
         Raises:
             ConfigError: The executor cannot have others than it was started with.
@@ -104,18 +107,24 @@ class Workers:
             )
         self.num_workers = num_workers
 
+    def restart(self, worker_idx: int, first_item: int) -> None:
+        """Start a worker again, see `Executor.restart`."""
+        self.ready.discard(worker_idx)
+        self.executor.restart(worker_idx, first_item)
+
     def add(self, worker_idx: int) -> None:
         """Start one more worker, which takes part in the current run."""
         self._present.add(worker_idx)
         self.executor.add_worker(worker_idx)
 
     def remove(self, worker_idx: int) -> None:
-        """End a worker, of which nothing more is wanted."""
+        """End a worker that is not needed any more."""
         self._present.discard(worker_idx)
+        self.ready.discard(worker_idx)
         self.executor.remove_worker(worker_idx)
 
     def _match(self) -> None:
-        """Between two runs: have the workers that there are to be, whoever has come and gone in the last run."""
+        """Between two runs, restore the wanted number of workers, whichever came and went in the last run."""
         for worker_idx in sorted(self._present - set(range(self.num_workers)), reverse=True):
             self.remove(worker_idx)
         for worker_idx in sorted(set(range(self.num_workers)) - self._present):

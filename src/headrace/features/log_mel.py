@@ -30,7 +30,7 @@ class LogMel:
     f / 700), and so are the triangles, linear in mel. It is computed in float64.
 
     Attributes:
-        sample_rate: Of the samples, in Hz.
+        sample_rate: Sample rate of the samples, in Hz.
         num_mels: Number of bands.
         window_seconds: Length of a frame.
         step_seconds: From the start of a frame to that of the next; not more than a frame, so that no sample is lost.
@@ -41,6 +41,13 @@ class LogMel:
 
     Raises:
         ConfigError: An option is out of range, or the bands are too narrow for the window.
+
+    Examples:
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> features = hr.LogMel(16_000, num_mels=80)
+        >>> features(np.zeros(16_000, np.float32)).shape  # a second
+        (99, 80)
     """
 
     sample_rate: int

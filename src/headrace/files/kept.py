@@ -190,7 +190,7 @@ class KeepLimit:
     """How much is kept in a folder; files used longest ago are removed first.
 
     Attributes:
-        max_bytes: Of all files together.
+        max_bytes: Limit on the bytes of all files together.
         max_files: How many.
         days: Files not used for this many days are removed in any case.
         idle_days: Files used within this many days are kept in any case.

@@ -117,6 +117,12 @@ class CorpusIndex(Shown):
         files: The files it was built from, as they were.
         kind: What built it, and with which options; empty if unknown.
         path: The file it was opened from, or None.
+
+    Examples:
+        >>> import headrace as hr
+        >>> index = hr.CorpusIndex.from_columns(tags=["a", "b"], lengths={"data": [120, 80]})
+        >>> index.num_seqs, index.lengths("data").tolist(), index.find_tags(["b"]).tolist()
+        (2, [120, 80], [1])
     """
 
     def __init__(
@@ -299,7 +305,7 @@ class CorpusIndex(Shown):
 
         Args:
             path: The target.
-            follow_links: If it is a symbolic link, replace the file behind it; else the link.
+            follow_links: If it is a symbolic link, replace the file that it points to; else the link.
 
         Raises:
             SourceError: The file cannot be written; nothing is left of it.

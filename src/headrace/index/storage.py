@@ -106,7 +106,7 @@ class Stored(msgspec.Struct, frozen=True):
     Attributes:
         path: Absolute path.
         header: Its header.
-        checksum: Of the header, which names the checksums of all columns.
+        checksum: Checksum of the header, which names the checksums of all columns.
         about: The header's, with absolute paths.
         columns: Its columns, read-only views of the mapping.
     """
@@ -136,7 +136,7 @@ def write_index(
 
     Args:
         path: The target; its folder must exist.
-        follow_links: Whether the file behind a symbolic link is replaced, or the link.
+        follow_links: Whether the file that a symbolic link points to is replaced, or the link.
         header: Its `columns` come from `describe_columns` of the same columns.
         columns: Little-endian, one axis each.
 

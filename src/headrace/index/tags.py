@@ -31,6 +31,12 @@ class Tags(Sequence[str]):
     It reads like a list of str: it equals lists, tuples and other tags of the same strings, a slice of it is a list,
     and so is what `+` makes. Walking through all of it makes a block of strings at a time. Membership (`in`), `index`
     and `==` are linear: to look tags up, use `CorpusIndex.find_tags`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> index = hr.CorpusIndex.from_columns(tags=["a", "b"], lengths={"data": [2, 3]})
+        >>> index.tags[1], list(index.tags), index.tags == ["a", "b"]
+        ('b', ['a', 'b'], True)
     """
 
     @abstractmethod
@@ -217,6 +223,11 @@ class PackedTags(Tags):
             digest.update(np.ascontiguousarray(self.offsets[start + 1 : start + 1 + BLOCK], dtype="<i8").data)
         digest.update(np.ascontiguousarray(self.blob).data)
 
+    @property
+    def num_bytes(self) -> int:
+        """How much memory they take."""
+        return self.offsets.nbytes + self.blob.nbytes
+
     def _not_text(self, error: UnicodeDecodeError) -> SourceError:
         return SourceError(f"a stored tag is not UTF-8 ({error}): the index is damaged", fix=REBUILD)
 
@@ -256,6 +267,12 @@ def pack_tags(tags: Any) -> Tags:
         raise SourceError(f"tags are a {type(tags).__name__}, not a sequence of strings", fix="give a list of str")
     if isinstance(tags, np.ndarray) and tags.ndim != 1:
         raise SourceError(f"the array of tags has {tags.ndim} axes, not 1", fix="give one tag per sequence")
+    packed = pack_texts(tags)
+    return _as_rule(packed) or packed
+
+
+def pack_texts(tags: Any) -> PackedTags:
+    """Return strings of text or bytes as a packed column, also where there is a rule for them: to be chained."""
     num_seqs = len(tags)
     lengths = np.empty(num_seqs, dtype=np.int64)
     pieces = []
@@ -266,8 +283,16 @@ def pack_tags(tags: Any) -> Tags:
     offsets = np.zeros(num_seqs + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     blob = np.frombuffer(b"".join(pieces), dtype=np.uint8)
-    packed = PackedTags(offsets, blob)
-    return _as_rule(packed) or packed
+    return PackedTags(offsets, blob)
+
+
+def chain_tags(parts: Sequence[PackedTags]) -> Tags:
+    """Return the tags of several corpora, one after the other, as one column; no string is made."""
+    num_bytes = np.cumsum([0, *(len(part.blob) for part in parts)], dtype=np.int64)
+    stops = [part.offsets[1:] + before for part, before in zip(parts, num_bytes[:-1], strict=True)]
+    offsets = np.concatenate([np.zeros(1, np.int64), *stops])
+    joined = PackedTags(offsets, np.concatenate([np.zeros(0, np.uint8), *(part.blob for part in parts)]))
+    return _as_rule(joined) or joined
 
 
 def _pack_block(block: Any, start: int) -> tuple[NDArray[np.int64], bytes]:
@@ -317,6 +342,6 @@ def _as_rule(tags: PackedTags) -> GeneratedTags | None:
     if not len(tags) or not tags[0].endswith("0"):
         return None
     rule = GeneratedTags(len(tags), tags[0][:-1])
-    if all(rule.block(start, start + len(block)) == block for start, block in tags.blocks()):
+    if tags[-1] == rule[-1] and all(rule.block(start, start + len(block)) == block for start, block in tags.blocks()):
         return rule
     return None

@@ -1,8 +1,8 @@
 """`DataLoader`: from a dataset to the batches of one training process.
 
 This room joins the plan of the batches to the workers that make them, and says where the consumer is. It never decides
-which sequences form a batch (`batching`) nor who makes it (`engine`), and knows no framework. Read `loader.py` first,
-then `plan.py`, `work.py` and `state.py`.
+which sequences form a batch (`batching`) nor which worker makes it (`engine`), and knows no framework. Read `loader.py`
+first, then `plan.py`, `work.py` and `state.py`.
 """
 
 from typing import TYPE_CHECKING

@@ -6,7 +6,7 @@ position); only `step` and `is_repeat` depend on the ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching.packed_layout import attention_mask, segment_bounds
-from headrace.errors import SourceError, did_you_mean
+from headrace.errors import SourceError, TransformError, did_you_mean
 from headrace.show.card import Card, Shown, layout_of_value
 
 
@@ -27,6 +27,14 @@ class Packing:
         positions: Which token of its sequence it is, from 0; 0 in the padding, `int32[R, T]`.
         rows: Row of each sequence, `int32[n]`.
         starts: First token of each sequence in its row, `int32[n]`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> seqs = [{"data": [1.0, 2.0]}, {"data": [3.0]}]
+        >>> with hr.DataLoader(seqs, batching=hr.Pack(row_tokens=4, num_rows=1)) as loader:
+        ...     (batch,) = loader
+        >>> batch.packing.segment_ids.tolist(), batch.packing.positions.tolist()
+        ([[1, 1, 2, 0]], [[0, 1, 0, 0]])
     """
 
     segment_ids: NDArray[np.int32]
@@ -63,6 +71,17 @@ class Batch(Shown, MutableMapping[str, Any]):
         chunk_starts: First frame of each, `int64[B]`, where the batching cuts sequences; else None.
         packing: Where each sequence is, if several share a row; else None.
         data_key: The key whose frames are counted; None if no key has time.
+
+    Examples:
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> seqs = [{"data": np.zeros((frames, 40), np.float32), "label": frames % 2} for frames in (3, 5)]
+        >>> with hr.DataLoader(seqs, batch_size=2) as loader:
+        ...     batch = next(iter(loader))
+        >>> batch["data"].shape, batch.lengths["data"].tolist(), batch["label"].tolist()
+        ((2, 5, 40), [3, 5], [1, 1])
+        >>> batch.tags, batch.epoch, batch.position
+        (['seq-0', 'seq-1'], 1, 0)
     """
 
     arrays: dict[str, Any]
@@ -195,19 +214,77 @@ class Batch(Shown, MutableMapping[str, Any]):
         return 1 - self.num_frames / (rows * frames) if rows * frames else 0.0
 
     def __repr__(self) -> str:
-        layout = ", ".join(f"{key}: {layout_of_value(value)}" for key, value in self.arrays.items())
-        return f"<Batch {self.position} of epoch {self.epoch}, {self.num_seqs} sequences, {layout}>"
+        layouts = [f"{key}: {layout_of_value(value)}" for key, value in self.arrays.items()]
+        if self.position < 0:  # a trainer made it from a mapping, so its origin is unknown
+            return f"<Batch, {', '.join(layouts)}>"
+        head = f"Batch {self.position} of epoch {self.epoch}, {self.num_seqs} sequences"
+        return f"<{', '.join([head, *layouts])}>"
 
     def _card(self) -> Card:
-        facts = [
-            ("place", f"batch {self.position}, step {self.step} of epoch {self.epoch}"),
-            ("size", f"{self.num_seqs:,} sequences, {self.num_frames:,} frames, {self.padding_share:.1%} padding"),
-        ]
+        facts = (
+            []
+            if self.position < 0
+            else [
+                ("place", f"batch {self.position}, step {self.step} of epoch {self.epoch}"),
+                ("size", f"{self.num_seqs:,} sequences, {self.num_frames:,} frames, {self.padding_share:.1%} padding"),
+            ]
+        )
         if self.is_repeat:
             facts.append(("repeat", "fills up the last step: give it no weight"))
         layouts = {key: layout_of_value(value) for key, value in self.arrays.items()}
         lengths = {key: np.asarray(lengths) for key, lengths in self.lengths.items()}
         return Card("Batch", facts, layouts, lengths)
+
+
+_TEXTS = None, 0  # the layout of a data key that has no arrays
+
+
+class EpochLayout:
+    """The data keys of the batches of an epoch, with the dtypes and numbers of axes of their arrays: always the same.
+
+    The first batch that is checked defines it.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Any, int]] | None = None
+
+    def check(self, epoch: int, number: int, arrays: Mapping[str, Any]) -> None:
+        """Refuse data keys that change their dtype or number of axes in mid-epoch, appear or disappear.
+
+        Raises:
+            TransformError: One does.
+        """
+        known, found = self._known, {}
+        for key, value in arrays.items():
+            found[key] = (value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS
+        if known is None:
+            self._known = found
+        elif found != known:
+            key = next(key for key in (*found, *known) if found.get(key) != known.get(key))
+            before, now = (_layout_text(one.get(key)) for one in (known, found))
+            raise TransformError(
+                f"the data key {key!r} changes in mid-epoch: {before} before, and {now} now",
+                where=f"batch {number} of epoch {epoch}",
+                fix="let the transform return the same keys, dtypes and axes for all sequences",
+            )
+
+
+def _layout_text(layout: tuple[Any, int] | None) -> str:
+    if layout is None:
+        return "not there"
+    return "texts or objects" if layout[0] is None else f"{layout[0]} with {layout[1]} axes"
+
+
+def row_of(delivered: Any) -> dict[str, Any]:
+    """Return what a loader delivers as a row of a table: value by column.
+
+    A `Batch` has its arrays, padded, by data key; `<data key>_lengths` of those with time, and `tags`. A dict is a row
+    by data key, anything else the column "item".
+    """
+    if isinstance(delivered, Batch):
+        lengths = {f"{key}_lengths": value for key, value in delivered.lengths.items()}
+        return {**delivered.arrays, **lengths, "tags": list(delivered.tags)}
+    return dict(delivered) if isinstance(delivered, Mapping) else {"item": delivered}
 
 
 class _NoKeyError(SourceError, KeyError):

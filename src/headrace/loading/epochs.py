@@ -1,4 +1,4 @@
-"""Begins epochs on the engine: of datasets whose order is known, which the trainer plans; of streams, see `streams/`.
+"""Starts epochs on the engine for datasets whose order is known, which the trainer plans; for streams, see `streams/`.
 
 Invariant: a run is a pure function of (data, recipe, position); what is remembered here from one to the next saves time
 only.
@@ -7,27 +7,31 @@ only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from copy import copy
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import Any, Self
 
 from headrace.batching import PLAN_VERSION, Batching, PlanCounts, Steps
 from headrace.batching.data_key import choose_data_key
-from headrace.engine import Engine, Job, WorkerInfo
-from headrace.errors import ConfigError
+from headrace.engine import Engine, EngineOptions, Job, Skipping, WorkerInfo
+from headrace.engine.user.ship import ship_job, unship
+from headrace.errors import ConfigError, InternalError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
+from .batch import row_of
 from .inputs import EpochOrder, PlanNeeds, Subject
-from .iterate import CloseableRun, LoaderPosition
+from .iterate import BatchIterator, Begun, CloseableRun, Consumer, LoaderPosition
 from .options import LoaderOptions
 from .plan import EpochPlan, NoLengthError, PlanRecipe, Progress
 from .plan_cache import is_worth_keeping, table_name
-from .shapes import BatchShapes, shapes_of
+from .shapes import BatchShapes, no_shapes_error, shapes_of
 from .state import digest_text
-from .steps import Arrivals, EpochRun, PlannedArrivals, check_position, steps_of
-from .work import BatchWork, WorkOptions
+from .steps import Arrivals, Arrived, EpochRun, PlannedArrivals, check_position, steps_of
+from .work import BatchWork, CarriedTask, WorkOptions
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,14 @@ class Recipe:
         plan: How sequences form batches.
         needs: What is to be known of an epoch.
         work: What is done to a batch.
+        data_hosts: Where the data lie, which determines nothing of that, see `Executor`.
     """
 
     options: LoaderOptions
     plan: PlanRecipe
     needs: PlanNeeds
     work: BatchWork
+    data_hosts: Callable[[], Mapping[str, float]]
 
     @classmethod
     def of(cls, options: LoaderOptions, subject: Subject) -> Self:
@@ -82,11 +88,17 @@ class Recipe:
             seeds_globals=options.seeds_globals,
         )
         occurs = options.transform is not None and wants_rng(options.transform)
-        return cls(options, plan, PlanNeeds(data_key, needs_lengths, occurs), BatchWork(subject.reading, work))
+        return cls(
+            options,
+            plan,
+            PlanNeeds(data_key, needs_lengths, occurs),
+            BatchWork(subject.reading, work),
+            subject.data_hosts,
+        )
 
     @property
     def data_key(self) -> str | None:
-        """Whose frames count; None where sequences are not by data key. Of a stream, the first item decides."""
+        """The data key whose frames count; None if sequences are not by data key. In streams the first item decides."""
         return self.needs.data_key
 
     @property
@@ -106,6 +118,10 @@ class Recipe:
         is_seeded = self.options.seeds_globals and subject.may_draw_order()
         return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
+    def job(self, work: Callable[[WorkerInfo], Callable[[Any], Any]], *, is_pure: bool = False) -> Job:
+        """Return what workers are given."""
+        return Job(work, self.options.worker_init, self.options.seed, is_pure=is_pure)
+
     def open_engine(
         self, work: Callable[[WorkerInfo], Callable[[Any], Any]], *, is_pure: bool = False, **others: Any
     ) -> Engine:
@@ -118,13 +134,88 @@ class Recipe:
         """
         options = replace(self.options, **others) if others else self.options
         engine = Engine(
-            Job(work, options.worker_init, options.seed, is_pure=is_pure),
+            self.job(work, is_pure=is_pure),
             num_workers=options.num_workers,
             executor=options.limited_executor(),
             options=options.engine_options,
+            data_hosts=self.data_hosts,
         )
         engine.prepare()
         return engine
+
+
+@dataclass(frozen=True)
+class Portion:
+    """Consecutive batches of an epoch, as plain data: any process that has the job of the loader can make them from it.
+
+    Attributes:
+        position: Where the epoch was begun.
+        ranks: The rank that it is for.
+        tasks: One for each batch.
+        arrived: What is known of each, without its value.
+        data_key: Data key of the batches.
+        equal_steps_of: See `Begun`.
+        options: Options of the engine.
+    """
+
+    position: LoaderPosition
+    ranks: Ranks
+    tasks: list[CarriedTask]
+    arrived: list[Arrived]
+    data_key: str | None
+    equal_steps_of: str | None
+    options: EngineOptions | None
+
+    @property
+    def num_rows(self) -> int | None:
+        """How many batches it has; None: some may be skipped."""
+        options = self.options
+        return None if options is not None and isinstance(options.on_error, Skipping) else len(self.tasks)
+
+    def rows(self, data: bytes, buffers: list[memoryview]) -> Iterator[dict[str, Any]]:
+        """Make the batches here, one after the other, and yield each as a row.
+
+        Args:
+            data: Data of the parcel of the job.
+            buffers: Buffers of the parcel.
+        """
+        job: Job = unship(data, buffers)
+        arrivals = PlannedArrivals()
+        arrivals.asked.extend(map(copy, self.arrived))
+        with Engine(job, num_workers=0, options=self.options) as engine:
+            run = engine.run(self.tasks)
+            begun = Begun(self.position, self.ranks, run, arrivals, None, self.equal_steps_of)
+            consumer = Consumer(self.position)
+            yield from map(row_of, BatchIterator(lambda _: begun, consumer, lambda _: None, self.data_key, begun))
+
+
+class Portions:
+    """The rest of an epoch, for processes that no executor of ours has started.
+
+    Args:
+        job: With which they make it.
+        whole: All of it.
+
+    Attributes:
+        parcel: The job, pickled.
+    """
+
+    def __init__(self, job: Job, whole: Portion) -> None:
+        self.parcel = ship_job(job)
+        self._whole = whole
+
+    def cut(self, num: int) -> list[Portion]:
+        """Return `num` portions of equal size, or fewer; at least one."""
+        whole, num = self._whole, max(min(num, len(self)), 1)
+        ends = [len(self) * number // num for number in range(num + 1)]
+        return [
+            replace(whole, tasks=whole.tasks[first:end], arrived=whole.arrived[first:end])
+            for first, end in pairwise(ends)
+        ]
+
+    def __len__(self) -> int:
+        """Return the number of batches."""
+        return len(self._whole.tasks)
 
 
 class Epochs(ABC):
@@ -183,6 +274,24 @@ class Epochs(ABC):
             self._subject.num_shards,
         )
 
+    @property
+    def can_be_divided(self) -> bool:
+        """Whether independent processes can make parts of an epoch, see `portions`."""
+        return False
+
+    def portions(self, position: LoaderPosition, ranks: Ranks, equal_steps_of: str | None) -> Portions:
+        """Return the rest of an epoch for other processes to make.
+
+        Args:
+            position: Where it begins.
+            ranks: The rank that it is for.
+            equal_steps_of: See `Begun`.
+
+        Raises:
+            ResumeError: There is no such position.
+        """
+        raise InternalError(f"the steps of {ranks} from {position} on cannot be divided {equal_steps_of or ''}")
+
     @abstractmethod
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Return the number of steps of an epoch on one of the ranks, from a position on."""
@@ -199,9 +308,9 @@ class Epochs(ABC):
         """Return the shapes of the first batches of an epoch, see `DataLoader.batch_shapes`.
 
         Raises:
-            ConfigError: They are not known before the epoch is read.
+            ConfigError: The shapes are not known before the epoch is read.
         """
-        raise _no_shapes(f"a stream is planned while it is read, also in epoch {epoch}", self._subject.name)
+        raise no_shapes_error(f"a stream is planned while it is read, also in epoch {epoch}", self._subject.name)
 
     def digests(self, epoch: int) -> dict[str, str]:
         """Return digests of data, order, batching, ... of an epoch, which a state must match; see `LoaderState`."""
@@ -254,6 +363,26 @@ class PlannedEpochs(Epochs):
         check_position(run, plan)
         return self.engine.run(arrivals.tasks(plan, steps_of(run, plan))), arrivals
 
+    @property
+    def can_be_divided(self) -> bool:
+        """Whether ranks know how many steps there are, and do not ask each other while they go."""
+        return self._recipe.options.agree is None
+
+    def portions(self, position: LoaderPosition, ranks: Ranks, equal_steps_of: str | None) -> Portions:
+        """Plan the rest of the epoch, all of it."""
+        options = self._recipe.options
+        plan, run, arrivals = (
+            self.plan_of(position.epoch, position.window),
+            self._run_at(position, ranks),
+            PlannedArrivals(),
+        )
+        check_position(run, plan)
+        tasks = list(arrivals.tasks(plan, steps_of(run, plan)))
+        whole = Portion(
+            position, ranks, tasks, list(arrivals.asked), self._recipe.data_key, equal_steps_of, options.engine_options
+        )
+        return Portions(self._recipe.job(self._recipe.work, is_pure=True), whole)
+
     def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0)) -> EpochPlan:
         """Return the plan of an epoch; the last plan is kept."""
         if self.plan is None or self.plan.epoch != epoch:
@@ -294,7 +423,7 @@ class PlannedEpochs(Epochs):
         """
         if self._recipe.options.agree is not None:
             raise NoLengthError(
-                "the number of steps is agreed on by the ranks while they go",
+                "the number of steps is not known before the epoch: the ranks agree on it step by step",
                 where=f"epoch {epoch}",
                 fix="count(epoch) tells what this rank has",
             )
@@ -315,17 +444,17 @@ class PlannedEpochs(Epochs):
         """Plan the batches, whether or not batching itself needs the lengths."""
         recipe, subject = self._recipe, self._subject
         if not subject.knows_lengths(recipe.needs.data_key):
-            raise _no_shapes("the lengths are not known", subject.name)
+            raise no_shapes_error("the lengths are not known", subject.name)
         with recipe.ordering(subject, epoch):
             order = subject.start(epoch, replace(recipe.needs, lengths=True))
         return shapes_of(EpochPlan(order, recipe.plan), recipe.plan.batching, max_batches)
 
     def num_filtered(self) -> tuple[int, int] | None:
-        """Ask the plan."""
+        """Return the counts of the plan."""
         return None if self.plan is None else self.plan.num_filtered
 
     def is_empty(self) -> bool:
-        """Ask the plan."""
+        """Tell whether the plan has no sequences."""
         return self.plan is not None and self.plan.num_seqs == 0
 
     def progress(self) -> tuple[int, Progress]:
@@ -334,14 +463,6 @@ class PlannedEpochs(Epochs):
         if plan is None:
             return 0, Progress()
         return plan.epoch, Progress(plan.num_planned, str(plan.num_windows), plan.counts)
-
-
-def _no_shapes(why: str, name: str) -> ConfigError:
-    return ConfigError(
-        f"the shapes of batches are not known before they are read: {why}",
-        where=name,
-        fix="for a MapDataset give lengths=, or a method get_seq_len; of a stream see padding_share of each batch",
-    )
 
 
 def is_of_headrace(policy: object) -> bool:

@@ -28,7 +28,7 @@ class Explainer:
         subject: What is loaded.
         recipe: How.
         runs: Its epochs.
-        ranks: Of the loader.
+        ranks: Ranks of the loader.
     """
 
     def __init__(self, subject: Subject, recipe: Recipe, runs: Epochs, ranks: LoaderRanks) -> None:
@@ -101,11 +101,12 @@ class Explainer:
                 epoch,
             )
 
-    def explain(self, position: LoaderPosition) -> str:
+    def explain(self, position: LoaderPosition, left: LoaderPosition | None = None) -> str:
         """Return a text that describes what is loaded and how, and what was dropped so far.
 
         Args:
             position: Where the consumer is.
+            left: Where an epoch was left before its end, if one was.
         """
         subject, options, plan = self._subject, self._recipe.options, self._recipe.plan
         agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
@@ -118,10 +119,16 @@ class Explainer:
             f"workers:  {self._runs.who_works}, executor {executor if options.num_workers else 'inline'}",
             f"position: epoch {position.epoch}, batch {position.position}",
         ]
+        if left is not None:
+            lines.append(f"left:     epoch {left.epoch} before batch {left.position}: the rest of it did not come")
         epoch, progress = self._runs.progress()
         for counts, of_what in ((subject.corpus.num_filtered(), ""), (self._runs.num_filtered(), f" of epoch {epoch}")):
             if counts is not None:
                 lines.append(f"filter:   {counts[0]:,} of {counts[1]:,} sequences are left out{of_what}")
+        if subject.corpus.encodes_texts:
+            lines.append(
+                "texts:    each epoch encodes them again; `headrace convert` with the same options stores them encoded"
+            )
         if progress.num_planned:
             of_all = f"{progress.num_planned} of {progress.num_windows} windows planned"
             lines.append(f"epoch {epoch}: {of_all}: {progress.counts}")

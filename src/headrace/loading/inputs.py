@@ -1,4 +1,4 @@
-"""What a loader asks of its dataset in the trainer: which sequences an epoch has, in which order, how long they are.
+"""What a loader asks its dataset in the trainer: which sequences an epoch has, in which order, and their lengths.
 
 Nothing here reads a sequence: `reading.py` is the other side, which does.
 Invariant: everything that a subject says of an epoch is a pure function of the epoch.
@@ -29,12 +29,12 @@ from .state import digest_array, digest_text
 
 @dataclass(frozen=True)
 class PlanNeeds:
-    """What a loader has to know about an epoch in addition to its order.
+    """What a loader needs to know about an epoch in addition to its order.
 
     Attributes:
         data_key: The data key whose lengths count; None for the first one.
-        lengths: Whether lengths may cost something; else they are given only where they are at hand.
-        occurrences: Whether the loader itself draws random numbers by them.
+        lengths: Whether lengths may be expensive to get; otherwise they are given only where they are at hand.
+        occurrences: Whether the loader itself seeds random draws by how often a sequence came before.
     """
 
     data_key: str | None = None
@@ -47,7 +47,7 @@ class EpochOrder:
     """Order and lengths of one epoch, as needed to plan its batches.
 
     Attributes:
-        epoch: Its number.
+        epoch: The epoch number.
         order: Corpus indices.
         lengths_of: Returns the frames of sequences, `int[n]`, by corpus index; None if they are not known.
         occurrences: How often each sequence of the order came before in it, `int64[N]`; None if none repeats.
@@ -75,15 +75,15 @@ class Subject(ABC):
     """What a loader loads: the part of it that the trainer needs.
 
     Attributes:
-        name: For messages.
-        reading: What workers read it by.
+        name: Its name in messages.
+        reading: How workers read it.
         data_key: The first data key, None if sequences are not by data key.
         num_shards: Into how many shards it divides itself already.
-        sharded_by: The options that say so.
+        sharded_by: The options that divide it, for messages.
         has_even_shards: Whether all shards have as many sequences.
         is_stream: Whether the order is not known beforehand.
         window_seqs: How many sequences are planned at a time, by default.
-        workers: Those that the dataset was given, where the loader's workers read it instead.
+        workers: The workers that the dataset was given, which the loader's workers replace.
     """
 
     is_stream = False
@@ -99,7 +99,7 @@ class Subject(ABC):
     @property
     @abstractmethod
     def corpus(self) -> Corpus:
-        """What is known without reading; where epochs differ, of the epoch that was started last."""
+        """What is known about the sequences without reading them; where epochs differ, in the epoch started last."""
 
     @abstractmethod
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
@@ -130,6 +130,10 @@ class Subject(ABC):
         """Tell whether user code defines the order, and may draw it from the global random generators."""
         return False
 
+    def data_hosts(self) -> Mapping[str, float]:
+        """Return where the data lie, as far as that is known, see `Source.data_hosts`."""
+        return {}
+
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release resources."""
 
@@ -140,7 +144,7 @@ class DatasetSubject(Subject):
     Args:
         config: What workers make theirs of: a config, or the dataset itself, which is copied.
         dataset: Initialized. It is asked for its order only.
-        specs: What it says of its layout.
+        specs: Its layout, by data key.
         is_own: Whether it was made for the loader, which closes it.
     """
 
@@ -169,7 +173,7 @@ class DatasetSubject(Subject):
 
     @property
     def corpus(self) -> Corpus:
-        """What the dataset knows."""
+        """What the dataset knows about its sequences."""
         return self.dataset.get_corpus(self._epoch)
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
@@ -203,6 +207,10 @@ class DatasetSubject(Subject):
         """Return how the dataset reads, and what it draws."""
         return self.dataset.reading_text(epoch)
 
+    def data_hosts(self) -> Mapping[str, float]:
+        """Ask the dataset."""
+        return self.dataset.data_hosts()
+
     def may_draw_order(self) -> bool:
         """Ask the dataset."""
         return self.dataset.may_draw_order()
@@ -220,7 +228,7 @@ class DatasetSubject(Subject):
         """Shuffle a dataset that has no order of its own.
 
         Raises:
-            ConfigError: It has one.
+            ConfigError: It has an order of its own.
         """
         if self.dataset.seq_ordering != "default":
             raise ConfigError(
@@ -282,6 +290,11 @@ class ItemsSubject(Subject):
 
     def _all_lengths(self) -> NDArray[Any]:
         return _ask_each(self._items.get_seq_len)(np.arange(len(self._items)))
+
+    def data_hosts(self) -> Mapping[str, float]:
+        """Ask the object: by its method `data_hosts()`, if it has one."""
+        tell = getattr(self._items, "data_hosts", dict)
+        return dict(tell())
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the object: by its method `get_seq_len(i)`."""

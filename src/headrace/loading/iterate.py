@@ -1,4 +1,4 @@
-"""The iterator over the batches of one epoch on one rank, and which of a loader's iterators is the current one.
+"""Iterates over the batches of one epoch on one rank, and tracks which of a loader's iterators is the current one.
 
 Invariants: the position of the consumer moves when a batch is handed over and never when one is prefetched; it is the
 same on all ranks after as many steps. All runs in the consumer's thread.
@@ -14,18 +14,16 @@ from functools import partial
 from typing import Any, Protocol
 
 import msgspec
-import numpy as np
 
 from headrace.engine import Delivered
 from headrace.engine.memory.lease import MemoryWatcher
-from headrace.errors import HeadraceError, TransformError
+from headrace.errors import HeadraceError
 from headrace.ranks import Ranks
 
-from .batch import Batch, Made, Packing, is_made
+from .batch import Batch, EpochLayout, Made, Packing, is_made
 from .steps import Agreement, Arrivals, Arrived
 
 _logger = logging.getLogger("headrace.loading")
-_TEXTS = None, 0  # the layout of a data key that has no arrays
 
 
 class LoaderPosition(msgspec.Struct, frozen=True):
@@ -68,10 +66,10 @@ class Begun:
 
     Attributes:
         position: Where it begins.
-        ranks: For which rank.
-        run: Of the workers.
-        arrivals: What its tickets are.
-        agreement: By which the ranks find out how many steps they have; None: they know.
+        ranks: The rank that it is for.
+        run: The run of the workers.
+        arrivals: Maps its tickets to batches.
+        agreement: How the ranks agree on the number of steps; None: they know it.
         equal_steps_of: Which rank this is of those that must have equally many steps; None: it need not.
     """
 
@@ -93,8 +91,16 @@ class BatchIterator(Iterator[Any]):
         start: Returns what is iterated over, when the first batch is asked for.
         consumer: Gets each new position.
         on_event: Called with this iterator when it has its first batch, or none, and when it is at its end.
-        data_key: Of the batches.
+        data_key: Data key of the batches.
         begun: What `start` may return, if nothing has happened in between.
+
+    Examples:
+        >>> import headrace as hr
+        >>> seqs = [{"data": [1.0, 2.0]}, {"data": [3.0]}]
+        >>> with hr.DataLoader(seqs, batch_size=1) as loader:
+        ...     batches = iter(loader)
+        ...     print(next(batches)["data"].tolist())
+        [[1.0, 2.0]]
     """
 
     def __init__(
@@ -112,7 +118,7 @@ class BatchIterator(Iterator[Any]):
         self._superseded: str | None = None
         self._start, self._consumer, self._on_event = start, consumer, on_event
         self._data_key = data_key
-        self._layout: dict[str, tuple[Any, int]] | None = None
+        self._layout = EpochLayout()
 
     def __next__(self) -> Any:
         """Return the next batch.
@@ -161,8 +167,8 @@ class BatchIterator(Iterator[Any]):
         """Return the run to iterate over, when the first batch is requested.
 
         Raises:
-            StopIteration: It is over.
-            HeadraceError: It is over, and not by itself.
+            StopIteration: The iterator is exhausted or closed.
+            HeadraceError: It was superseded.
         """
         if self._superseded is not None:
             where = None if self.begun is None else f"epoch {self.begun.position.epoch}"
@@ -203,12 +209,12 @@ class BatchIterator(Iterator[Any]):
             self.begun.run.close()
 
     def give_up_begun(self) -> Begun | None:
-        """Hand over the run that was started for this iterator, which has delivered nothing: it will start another."""
+        """Hand over the run that was started for this iterator and has delivered nothing; it will start another one."""
         begun, self.begun = self.begun, None
         return begun
 
     def supersede(self, reason: str) -> None:
-        """Close it for an outside reason: from now on it raises an error, rather than seeming exhausted."""
+        """Close it from outside: from now on it raises an error with this reason, rather than seeming exhausted."""
         if not self.is_over:
             self._superseded = reason
             self.close()
@@ -226,7 +232,7 @@ class BatchIterator(Iterator[Any]):
         step, seq_idx, corpus_idx, starts = arrived.step, arrived.seq_idx, arrived.corpus_idx, arrived.chunk_starts
         _, tags, kept, arrays, lengths, packing = made
         epoch = begun.position.epoch
-        self._check_layout(epoch, step.number, arrays)
+        self._layout.check(epoch, step.number, arrays)
         if kept is None:  # a batch that is kept keeps no plan: it has arrays of its own
             seq_idx, corpus_idx = seq_idx.copy(), corpus_idx.copy()
             starts = None if starts is None else starts.copy()
@@ -250,29 +256,6 @@ class BatchIterator(Iterator[Any]):
         batch.take_tags(tags)
         return batch
 
-    def _check_layout(self, epoch: int, number: int, arrays: dict[str, Any]) -> None:
-        """Refuse data keys that change their dtype or number of axes in mid-epoch, appear or disappear."""
-        known = self._layout
-        if known is not None and len(known) == len(arrays):
-            for key, value in arrays.items():
-                if known.get(key) != ((value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS):
-                    break
-            else:
-                return
-        layout = {
-            key: (value.dtype, value.ndim) if isinstance(value, np.ndarray) else _TEXTS for key, value in arrays.items()
-        }
-        if known is None:
-            self._layout = layout
-            return
-        key = next(key for key in (*layout, *known) if layout.get(key) != known.get(key))
-        before, now = (_layout_text(one.get(key)) for one in (known, layout))
-        raise TransformError(
-            f"the data key {key!r} changes in mid-epoch: {before} before, and {now} now",
-            where=f"batch {number} of epoch {epoch}",
-            fix="let the transform return the same keys, dtypes and axes for all sequences",
-        )
-
 
 class Iterations:
     """The iterators of one loader: one at a time delivers batches; for a new one, workers may have begun already.
@@ -284,11 +267,14 @@ class Iterations:
         settle_ranks: Returns which rank this is of how many, for good.
         on_event: Called with an iterator when it has its first batch, or none, and when it is at its end.
         watch_memory: Tells a watcher of the memory that batches come in.
-        data_key: Of the batches.
+        data_key: Data key of the batches.
 
     Attributes:
         consumer: Where the consumer is.
+        left: Where the last epoch was left before its end; `None`: none was, so that all batches came.
     """
+
+    left: LoaderPosition | None = None
 
     def __init__(
         self,
@@ -319,6 +305,7 @@ class Iterations:
         if self.live() is None:
             position = self._position_of(epoch)
             if epoch is not None and self.consumer.position.epoch != epoch:
+                self._note_left(epoch)
                 self.consumer.position = position
             waiting = self._take_waiting()
             begun = waiting if waiting is not None and waiting.position == position else self._begin_run(position)
@@ -333,6 +320,7 @@ class Iterations:
         """Return the run of an iterator whose first batch is requested; all other iterators end."""
         self._check_open()
         position, ranks = self._position_of(epoch), self._settle_ranks()
+        self._note_left(position.epoch)
         live = self.live()
         if live is not None:
             live.supersede("another iteration over the same loader has begun")
@@ -344,6 +332,15 @@ class Iterations:
             self._watch_memory(None)
         self._waiting, self._current = None, weakref.ref(iterator)
         return begun
+
+    def _note_left(self, next_epoch: int) -> None:
+        """Note that the consumer goes on with another epoch than the one that it is in the middle of."""
+        position = self.consumer.position
+        if position.position and position.epoch != next_epoch:
+            if self.left is None:
+                what = "epoch %d was left before batch %d: the rest of it does not come (logged once; see set_epoch)"
+                _logger.info(what, position.epoch, position.position)
+            self.left = position
 
     def _check_open(self) -> None:
         if self._is_closed:
@@ -390,6 +387,22 @@ class Iterations:
         if self.live() is None:
             self.consumer.position = self._resumed or LoaderPosition(epoch)
 
+    def pass_over(self) -> tuple[LoaderPosition, Ranks]:
+        """Skip the next epoch because others deliver it; return where it would have begun, and on which rank.
+
+        Raises:
+            HeadraceError: The loader is closed.
+        """
+        self._check_open()
+        position, ranks = self._position_of(None), self._settle_ranks()
+        live = self.live()
+        if live is not None:
+            live.supersede("its loader was asked for a dataset of the next epoch")
+        self._take_waiting()
+        self._epoch, self._resumed = position.epoch + 1, None
+        self.consumer.position = LoaderPosition(self._epoch)
+        return position, ranks
+
     def resume(self, position: LoaderPosition) -> None:
         """Let the next iteration begin at a position. No iterator is live."""
         self._resumed = self.consumer.position = position
@@ -413,9 +426,18 @@ class LoaderEpoch:
     """One epoch of a loader: iterates over its batches, from the loaded position on if there is one.
 
     Args:
-        epoch: Its number.
+        epoch: The epoch number.
         begin: Begins an epoch.
         num_steps: Returns the number of steps of an epoch.
+
+    Examples:
+        >>> import headrace as hr
+        >>> seqs = [{"data": [1.0, 2.0]}, {"data": [3.0]}]
+        >>> with hr.DataLoader(seqs, batch_size=1) as loader:
+        ...     for epoch in loader.epochs(last=2):
+        ...         print(epoch, len(epoch), [batch["data"].tolist() for batch in epoch])
+        <LoaderEpoch 1> 2 [[[1.0, 2.0]], [[3.0]]]
+        <LoaderEpoch 2> 2 [[[1.0, 2.0]], [[3.0]]]
     """
 
     def __init__(self, epoch: int, begin: Callable[[int], BatchIterator], num_steps: Callable[[int], int]) -> None:
@@ -431,9 +453,3 @@ class LoaderEpoch:
 
     def __repr__(self) -> str:
         return f"<LoaderEpoch {self.epoch}>"
-
-
-def _layout_text(layout: tuple[Any, int] | None) -> str:
-    if layout is None:
-        return "not there"
-    return "texts or objects" if layout[0] is None else f"{layout[0]} with {layout[1]} axes"

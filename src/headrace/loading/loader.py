@@ -18,7 +18,9 @@ from headrace.errors import ConfigError, ResumeError, check_count
 from headrace.ranks import Ranks
 from headrace.rng.process import kept_globals
 from headrace.show.card import Card, Shown, layout_of
+from headrace.sources.tables.ray_rows import dataset_of_portions, dataset_of_rows
 
+from .batch import row_of
 from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
 from .iterate import BatchIterator, Begun, Iterations, LoaderEpoch, LoaderPosition
@@ -30,10 +32,10 @@ from .state import FORMAT, LoaderState
 from .steps import Agree
 from .streams.epochs import StreamEpochs
 from .streams.input import StreamSubject
-from .torch_args import NOT_GIVEN, NotGiven, take_foreign
+from .torch_args import NOT_GIVEN, Given, NotGiven, take_foreign
 
 
-class DataLoader(Shown):
+class DataLoader(Given, Shown):
     """Iterates over a dataset in batches, which worker processes prepare in shared memory. Not thread-safe.
 
     Each pass over the loader is one epoch; the first one is epoch 1. Which sequences form batch n of an epoch depends
@@ -105,7 +107,7 @@ class DataLoader(Shown):
         collate_fn: The same as `collate`.
         pin_memory: Has no effect; `headrace.adapters.torch.to_device` copies batches to a GPU.
         drop_last: Drop the last batch of an epoch if it has fewer than `batch_size` sequences.
-        timeout: Sets `stall_seconds` of `EngineOptions`; 0 keeps its default.
+        timeout: Sets `stall_seconds` of `EngineOptions`, but for workers that are still starting; 0 keeps its default.
         worker_init_fn: The same as `worker_init`, but called with the index of the worker.
         multiprocessing_context: How to start worker processes: `"fork"`, `"spawn"`, `"forkserver"`, or a context.
         generator: A torch generator, whose initial seed is used as `seed`.
@@ -170,10 +172,10 @@ class DataLoader(Shown):
         }
         for name in ("self", "dataset", "unknown"):
             del own[name]
-        order = take_foreign(own, unknown)
+        self._dataset, self._order = dataset, take_foreign(own, unknown)
         options = LoaderOptions(**own)
         with kept_globals() if options.seeds_globals else nullcontext():  # a sequence may be read to learn the layout
-            self._subject = subject = open_subject(dataset, order, options)
+            self._subject = subject = open_subject(dataset, self._order, options)
         if subject.workers is not None:
             options = options.with_workers(subject.workers, takes_number=num_workers is None)
         self._options = options
@@ -219,6 +221,7 @@ class DataLoader(Shown):
                 reads a stream for the others.
         """
         self._runs.resize(num_workers)
+        self._num_workers = num_workers
 
     @property
     def ranks(self) -> Ranks:
@@ -316,6 +319,29 @@ class DataLoader(Shown):
         number = self.position.epoch if epoch is None else check_count("epoch", epoch, minimum=1)
         return self._runs.shapes(number, max_batches)
 
+    def to_ray_dataset(self, *, block_bytes: int = 16 << 20, **options: Any) -> Any:
+        """Return the next epoch, or the rest of that of a loaded state, as a `ray.data.Dataset` in this order.
+
+        Each row is what this loader would deliver: a sequence with `batch_size=None`, by data key; else a batch, with
+        its arrays, padded, `<data key>_lengths`, and `tags`. Anything else is the column "item". Tasks of Ray make the
+        rows whenever, and as far as, the dataset is read; the workers of this loader have no part in it. A stream, or
+        an epoch whose steps ranks agree on, is read here and at once, into the object store.
+
+        Args:
+            block_bytes: How much a task makes before it hands a block of rows over, from which Ray makes its own.
+            **options: Of `ray.data.read_datasource`: `concurrency`, `override_num_blocks`, `num_cpus`, ...
+
+        Raises:
+            ConfigError: Ray is not installed, or an option is wrong; or the epoch is empty.
+        """
+        check_count("block_bytes", block_bytes, minimum=1)
+        if not self._runs.can_be_divided:
+            return dataset_of_rows(map(row_of, self), block_bytes, **options)
+        position, ranks = self._iterations.pass_over()
+        self._rank_check.compare(self._runs, position, ranks)
+        portions = self._runs.portions(position, ranks, self._ranks.equal_steps_of(ranks))
+        return dataset_of_portions(portions, block_bytes, **options)
+
     # --- state ---
 
     def state_dict(self) -> dict[str, Any]:
@@ -378,7 +404,7 @@ class DataLoader(Shown):
 
     def explain(self) -> str:
         """Return a text that describes what is loaded and how, and what was dropped so far."""
-        return self._explainer.explain(self.position)
+        return self._explainer.explain(self.position, self._iterations.left)
 
     def close(self) -> None:
         """End the workers and close the dataset. Batches that were delivered stay valid. May be called twice."""

@@ -1,10 +1,10 @@
-"""Which rank a loader is, of how many: looked up when its first iteration begins, and the same from then on.
+"""Finds the rank and the world size of a loader when its first iteration begins; they stay the same from then on.
 
 A loader is often made before the training is distributed: before `init_process_group`, or before a trainer starts its
 other processes. So nothing is decided in the constructor but what the user said there. Invariant: once a batch was
 asked for, the ranks never change; if the environment says something else later, an error names both.
 
-Whether all ranks are about to load the same is compared once, before the first batch, if the user says how to ask.
+With `check_ranks`, the ranks compare once, before the first batch, whether all of them are about to load the same.
 Each rank writes a card, a text of less than 1 KB. `check_ranks` gathers the cards of all ranks, in the order of the
 ranks, by whatever the training communicates with; the comparison comes to the same result on each of them, so that all
 of them stop, and none waits for another. Invariant: one exchange before an iteration, none later.
@@ -48,11 +48,11 @@ class LoaderRanks:
     """The ranks of one loader.
 
     Args:
-        options: Of the loader.
-        subject: What it loads; it may divide itself already.
+        options: Options of the loader.
+        subject: What it loads; it may be divided among ranks already.
 
     Raises:
-        ConfigError: What the user said of the ranks cannot be.
+        ConfigError: The user's options contradict each other about the ranks.
     """
 
     def __init__(self, options: LoaderOptions, subject: Subject) -> None:
@@ -148,7 +148,7 @@ class RankCheck:
     """Compares what the ranks are about to load, once before the first batch, and once after each `ask_again`.
 
     Args:
-        options: Of the loader: by which `check_ranks` the texts are gathered, if by any.
+        options: Options of the loader: by which `check_ranks` the texts are gathered, if by any.
         subject: What it loads.
     """
 

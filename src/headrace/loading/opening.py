@@ -1,11 +1,13 @@
-"""Opens what a user gives a loader: a dataset or its config, files, a source, a list, a map-style dataset, a stream."""
+"""Opens the `dataset` argument of a loader: a dataset, config, files, a source, list, map-style dataset or stream."""
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,14 @@ from headrace import sources
 from headrace.batching import Batching
 from headrace.batching.data_key import data_key_of_item, frames_of
 from headrace.datasets import Dataset, init_dataset
+from headrace.datasets.checks import remark_once
 from headrace.datasets.files.mapped import dataset_over
 from headrace.datasets.parts import open_apart
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, HeadraceError
 from headrace.files.lists.patterns import is_pattern
 from headrace.files.locations import is_url
 from headrace.sources import Source
+from headrace.sources.formats import find_format
 
 from .inputs import DatasetSubject, ItemsSubject, Subject
 from .options import LoaderOptions
@@ -27,6 +31,9 @@ from .sampler import SampledSubject
 from .streams.input import DatasetStream, IterableStream
 from .torch_args import ForeignOrder
 
+_LOGGER = logging.getLogger("headrace.loading")
+_TEXTS = ("string", "large_string")
+_NUM_LOOKED_AT = 100  # items of a list that may be names of files; each is a look at the disk
 _CONFIG_TEXT = re.compile(r"""\s*(\{\s*['"]|\w+:(?!//))""")  # {"class": ...} or HDFDataset:files=...
 
 
@@ -34,7 +41,7 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
     """Turn the argument `dataset` of a loader into a subject.
 
     Raises:
-        ConfigError: It is nothing that can be loaded, or the order is said twice.
+        ConfigError: It is nothing that can be loaded, or its order is given twice.
     """
     shuffled = f"permute:seed={options.seed}" if order.shuffle else None
     if not isinstance(dataset, Dataset | Source):
@@ -49,12 +56,17 @@ def open_subject(dataset: Any, order: ForeignOrder, options: LoaderOptions) -> S
             fix="give a Headrace dataset or its config, a path, an object with __len__ and __getitem__, or an iterable",
         )
     elif not _is_map_style(dataset):
+        if not hasattr(dataset, "__iter__"):  # Python would ask for the items 0, 1, 2, ... until an IndexError
+            raise ConfigError(
+                f"a {type(dataset).__name__} has __getitem__, and no __len__: how many items there are is not known",
+                fix="define __len__; or, for a stream, __iter__ in place of __getitem__",
+            )
         if isinstance(dataset, Iterator):
             raise ConfigError(
                 f"a {type(dataset).__name__} can be iterated over only once, and each epoch iterates over it",
                 fix="give an object whose __iter__ starts from the beginning",
             )
-        subject = IterableStream(dataset)
+        subject = IterableStream(*_open_iterable(dataset, options))
     else:
         subject = _open_items(dataset, shuffled or "default", options)
     if subject.is_stream and (order.shuffle or order.sampler is not None):
@@ -76,9 +88,10 @@ def _names_files(dataset: Any) -> bool:
 def _known_table(dataset: Any, options: LoaderOptions) -> Any:
     """Return what to read in place of a table of another library; anything else is returned unchanged.
 
-    A `datasets.Dataset` of numbers becomes a source, whose lengths are known. Its rows are left as they are for a
-    collate of the user's, where a format or a transform makes them, and where there are texts, recordings or the like,
-    unless lengths are needed. A `ray.data.Dataset` is such a table where it is materialized, and else a stream.
+    A `datasets.Dataset` of numbers, recordings or images becomes a source, whose lengths are known. Its rows are left
+    as they are for a user's collate function, where a format or a transform makes them, and where all else is texts,
+    unless lengths are needed. A `DatasetDict` of one split stands for that split. A `ray.data.Dataset` is such a table
+    where it is materialized, and else a stream.
 
     Raises:
         ConfigError: It is several tables, or one whose columns cannot be told apart.
@@ -86,6 +99,9 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
     if _is_of_module(dataset, "pandas", "DataFrame"):
         return _Rows(dataset)
     if _is_of_module(dataset, "datasets", "DatasetDict", "IterableDatasetDict"):
+        if len(dataset) == 1:
+            (split,) = dataset.values()
+            return _known_table(split, options)
         names = ", ".join(map(repr, dataset))
         raise ConfigError(
             f"a {type(dataset).__name__} has one dataset for each split: {names}",
@@ -97,17 +113,74 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
         return open_ray_data(
             dataset, is_as_stored=options.collate is None, needs_lengths=options.batching.needs_lengths
         )
-    is_table = options.collate is None and _is_of_module(dataset, "datasets", "Dataset")
-    if is_table and (options.batching.needs_lengths or _is_as_stored(dataset)):
-        return sources.HuggingFaceSource(dataset)
+    if not _is_of_module(dataset, "datasets", "Dataset"):
+        return dataset
+    if options.collate is None and (options.batching.needs_lengths or _is_as_stored(dataset)):
+        source = sources.HuggingFaceSource(dataset)
+        texts = [name for name in source.specs if getattr(dataset.features[name], "dtype", "") in _TEXTS]
+        if texts:
+            _LOGGER.warning(
+                "the texts of %s are read as UTF-8 bytes; for classes of a vocabulary give HuggingFaceSource(dataset, "
+                'fields={..., %r: {"field": %r, "vocab": "tokenizer.json"}})',
+                ", ".join(map(repr, texts)),
+                texts[0],
+                texts[0],
+            )
+        if left := [name for name in dataset.column_names if name not in source.specs]:
+            _LOGGER.warning(
+                "the columns %s of the dataset become no arrays, and are left out: give collate=, which gets the rows "
+                "as they are, or choose columns by select_columns",
+                ", ".join(map(repr, left)),
+            )
+        return source
+    _require_torchcodec(dataset, options)
     return dataset
 
 
+def _open_iterable(dataset: Any, options: LoaderOptions) -> tuple[Any, Callable[[Any], Any] | None]:
+    """Return an iterable, and what each of its items is converted by, or None.
+
+    The recordings of a streaming dataset of Hugging Face are decoded as those of any other one are, unless there is a
+    format, or a collate function, which gets the rows as the library makes them.
+    """
+    if not _is_of_module(dataset, "datasets", "IterableDataset"):
+        return dataset, None
+    if options.collate is None and not dataset._formatting:  # there is no public way to ask for its format
+        from headrace.sources.tables.streamed import decode_here  # it imports the library
+
+        return decode_here(dataset)
+    _require_torchcodec(dataset, options)
+    return dataset, None
+
+
 def _is_as_stored(dataset: Any) -> bool:
-    """Tell whether a `datasets.Dataset` has no format or transform, and numbers only."""
+    """Tell whether a `datasets.Dataset` has no format or transform, and numbers only, or any recordings or images."""
     form = dataset.format
     is_formatted = form["type"] is not None or set(form["columns"]) != set(dataset.column_names)
-    return not is_formatted and all(map(_is_of_numbers, dataset.features.values()))
+    features = dataset.features.values()
+    return not is_formatted and (
+        all(map(_is_of_numbers, features)) or any(_is_of_module(one, "datasets", "Audio", "Image") for one in features)
+    )
+
+
+def _require_torchcodec(dataset: Any, options: LoaderOptions) -> None:
+    """Refuse rows that the library would decode, and cannot."""
+    form = getattr(dataset, "format", None)  # a streaming dataset tells none
+    names = [
+        name
+        for name, feature in (dataset.features or {}).items()
+        if _is_of_module(feature, "datasets", "Audio") and feature.decode and (not form or name in form["columns"])
+    ]
+    if not names or importlib.util.find_spec("torchcodec") is not None or (form and form["type"] == "custom"):
+        return
+    asked = "collate=" if options.collate is not None else "the format of the dataset"
+    raise ConfigError(
+        f"rows with recordings ({', '.join(map(repr, names))}) are decoded by the package torchcodec, which is not "
+        "installed",
+        where="dataset of Hugging Face",
+        fix=f"leave out {asked}: then they are decoded by soundfile; or pip install torchcodec; or "
+        f"cast_column({names[0]!r}, Audio(decode=False))",
+    )
 
 
 def _is_of_numbers(feature: Any) -> bool:
@@ -172,13 +245,34 @@ def _is_map_style(dataset: Any) -> bool:
 
 def _open_items(items: Any, seq_ordering: str, options: LoaderOptions) -> Subject:
     """Make a dataset of items that are dicts of numbers; other items, or those for a collate, stay as they are."""
+    if type(items) in (list, tuple) and options.collate is None and options.transform is None:
+        _tell_of_file_names(items)
     first = items[0] if options.collate is None and len(items) else None
     if isinstance(first, Mapping) and all(np.asarray(value).dtype.kind in "biufc" for value in first.values()):
-        made = dataset_over(items, seq_ordering)
+        made = dataset_over(items, seq_ordering, first)
         return _subject_of(init_dataset(made), made, None, is_own=True)
     if options.batching.needs_lengths and isinstance(items, list | tuple) and items and isinstance(items[0], Mapping):
         return _ListSubject(items, seq_ordering, options.batching)
     return ItemsSubject(items, seq_ordering)
+
+
+def _tell_of_file_names(items: Sequence[Any]) -> None:
+    """Log a hint where all items (the first of many) are names of data files: a list of texts is legal, and is items.
+
+    It is no error: what a program does must not depend on which files are there.
+    """
+    looked_at = items[:_NUM_LOOKED_AT]
+    if not looked_at or not all(isinstance(item, str | os.PathLike) and os.path.isfile(item) for item in looked_at):
+        return
+    try:
+        find_format(looked_at[0])
+    except HeadraceError:
+        return
+    remark_once(
+        f"the items of the list are names of data files, such as {os.fspath(looked_at[0])!r}: the names are delivered, "
+        "and no file is read. To read them, give DataLoader(open_source(files), ...) or a dataset",
+        "DataLoader",
+    )
 
 
 class _ItemsWithLengths:
@@ -199,7 +293,7 @@ class _ItemsWithLengths:
 
 
 class _ListSubject(ItemsSubject):
-    """A list of dicts that contain texts, or that are for a collate of the user's; lengths are known.
+    """A list of dicts that contain texts, or that are for a user's collate function; lengths are known.
 
     Args:
         items: At least one.

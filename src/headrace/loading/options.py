@@ -99,14 +99,14 @@ class LoaderOptions:
             )
 
     def with_workers(self, workers: Workers, *, takes_number: bool) -> Self:
-        """Return these options with those that a dataset was given for its workers, which this loader's stand for.
+        """Return these options plus those that a dataset was given for its workers, which the loader's workers replace.
 
         Args:
-            workers: They.
+            workers: The workers that the dataset was given.
             takes_number: Whether the loader was given no number of workers.
 
         Raises:
-            ConfigError: Both were told what to do in a worker, or about its errors.
+            ConfigError: Both were given `worker_init`, or both `engine_options`.
         """
         changes: dict[str, Any] = {}
         for name in ("worker_init", "engine_options"):
@@ -150,14 +150,14 @@ class LoaderOptions:
                 )
 
     def check_known_steps(self, name: str, num_shards: int) -> None:
-        """Refuse what says how many steps there are, for a dataset whose length is known.
+        """Refuse options about the number of steps, for a dataset whose length is known.
 
         Args:
-            name: Of the dataset.
+            name: Name of the dataset.
             num_shards: Into how many shards it divides itself.
 
         Raises:
-            ConfigError: Something says it.
+            ConfigError: One of these options is given.
         """
         if self.steps_per_epoch is not None:
             raise ConfigError(
@@ -173,13 +173,13 @@ class LoaderOptions:
             )
 
     def check_equal_steps(self, name: str) -> None:
-        """Refuse what promises several ranks of a stream equal steps, and does not promise them.
+        """Refuse options that contradict each other about equal numbers of steps on all ranks of a stream.
 
         Args:
-            name: Of the stream.
+            name: Name of the stream.
 
         Raises:
-            ConfigError: So it is.
+            ConfigError: They do.
         """
         if self.remainder == "keep" and self.steps_per_epoch is not None:
             raise ConfigError(
@@ -194,18 +194,18 @@ class LoaderOptions:
 
     @cached_property
     def seeds_globals(self) -> bool:
-        """Whether the global generators are seeded where code of the user's may draw from them."""
+        """Whether the global generators are seeded wherever user code may draw from them."""
         return not self._has_threads if self.seed_globals is None else self.seed_globals
 
     @contextmanager
     def order_seeded(self, epoch: int) -> Iterator[None]:
-        """Seed the global generators while code of the user's says the order of an epoch: the same on each rank."""
+        """Seed the global generators while user code determines the order of an epoch: the same on each rank."""
         with kept_globals():
             seed_globals(self.seed, "order", epoch=epoch)
             yield
 
     def start_agreement(self) -> Agreement | None:
-        """Return how the ranks find out together how many steps an epoch has; None if they know."""
+        """Return the object by which the ranks agree on the number of steps of an epoch; None if they know it."""
         if self.agree is None or self.agree_every is None:
             return None
         return Agreement(self.agree, self.agree_every, may_repeat=self.remainder == "pad")

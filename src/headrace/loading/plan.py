@@ -1,7 +1,7 @@
 """The batches of one epoch, planned window by window when they are needed.
 
 A window is some 65 thousand consecutive positions of the order; each is planned on its own, so neither the start of an
-epoch nor a resume depends on the number of sequences. Invariants: batch n is the same whoever asks, in whatever order,
+epoch nor a resume depends on the number of sequences. Invariants: batch n is the same for every caller, in any order,
 and from wherever the plan was begun; nothing here knows of workers.
 """
 
@@ -45,7 +45,7 @@ class PlanRecipe:
         batching: The policy.
         batch_order: In which order its batches come.
         window_seqs: Sequences of a window.
-        seed: Of the loader.
+        seed: Seed of the loader.
         grows: Whether the windows of a stream are longer where they would not fill some batches.
         checks_lengths: Whether sequences may be read with other lengths than those that they are planned by.
         seeds_globals: Whether the global generators are seeded while a stream is read.
@@ -83,8 +83,7 @@ class _Window:
     starts: list[int]  # of its batches, and the end
     seq_idx: NDArray[np.int64]
     indices: NDArray[np.int64]
-    occurrences: NDArray[np.int64] | None
-    seq_frames: NDArray[np.int64] | None
+    others: dict[str, NDArray[Any]]  # further attributes of `Task`
 
 
 class _Chain:
@@ -96,7 +95,7 @@ class _Chain:
 
     @property
     def end(self) -> int:
-        """The number of the first batch behind the windows that are known."""
+        """The number of the first batch after the known windows."""
         return self._ends[-1] if self._ends else self.first
 
     @property
@@ -107,7 +106,7 @@ class _Chain:
         self._ends.append(self.end + num_batches)
 
     def locate(self, number: int) -> tuple[int, int, int]:
-        """Return the window of a batch between `first` and `end`, its first batch, and the first one behind it."""
+        """Return the window of a batch between `first` and `end`, its first batch, and the first batch after it."""
         offset = bisect_right(self._ends, number)
         return self.window + offset, self._ends[offset - 1] if offset else self.first, self._ends[offset]
 
@@ -161,8 +160,8 @@ class EpochPlan:
         self._head = _Chain(0, 0)
         self._tail = _Chain(*start) if start[0] else self._head
         self.end = self._tail.end
-        self._located = 0, 0, 0  # a window, its first batch, and the first one behind it: mostly the next one is there
-        self._current: tuple[int, int, _Window] | None = None  # first batch, first one behind, of the one used last
+        self._located = 0, 0, 0  # a window, its first batch, and the first one after it: mostly asked for again
+        self._current: tuple[int, int, _Window] | None = None  # first batch, the one after, of that used last
         self._windows: dict[int, _Window] = {}
         self._counts: dict[int, PlanCounts] = {}
         self._sizes: dict[int, int] = {}  # batches of the windows that were planned
@@ -178,7 +177,7 @@ class EpochPlan:
         return sum(self._counts.values(), PlanCounts(remainder=self._num_remaining))
 
     def leave_out(self, first: int) -> None:
-        """Take note, at the end of the epoch, that no rank gets the batches from this one on."""
+        """Note, at the end of the epoch, that no rank gets the batches from this one on."""
         self._num_remaining = self.num_pieces_from(first)
         last = self.num_windows - 1
         if last >= 0 and last not in self._counts and self._size_of(last) == 0:
@@ -252,7 +251,7 @@ class EpochPlan:
         return True
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return the window of a batch and the number of its first batch; for one behind the end, the end."""
+        """Return the window of a batch and the number of its first batch; for a batch after the end, the end."""
         window, first, end = self._located
         if not first <= number < end:
             is_there = self.has(number)
@@ -275,19 +274,10 @@ class EpochPlan:
             window = self._plan(window_number)
             current = self._current = first, first + len(window.plan), window
         first, _, window = current
-        plan, starts = window.plan, window.starts
+        starts = window.starts
         part = slice(starts[number - first], starts[number - first + 1])
-        task = Task(
-            self.epoch,
-            number,
-            window.indices[part],
-            None if window.occurrences is None else window.occurrences[part],
-            None if plan.rows is None else plan.rows[part],
-            None if plan.chunk_starts is None else plan.chunk_starts[part],
-            None if plan.chunk_frames is None else plan.chunk_frames[part],
-            None if window.seq_frames is None else window.seq_frames[part],
-        )
-        return task, window.seq_idx[part]
+        others: dict[str, Any] = {key: array[part] for key, array in window.others.items()} if window.others else {}
+        return Task(self.epoch, number, window.indices[part], **others), window.seq_idx[part]
 
     def _chain_of(self, number: int) -> _Chain:
         return self._tail if number >= self._tail.first else self._head
@@ -346,7 +336,7 @@ class EpochPlan:
         """Refuse a budget that no sequence fits into. All sequences are looked at only if a window is suspicious.
 
         Raises:
-            ConfigError: So it is.
+            ConfigError: No sequence of the epoch fits into the budget.
         """
         self._is_checked = True
         if self.order.shortest is None or not is_all_over(counts):
@@ -371,14 +361,16 @@ class EpochPlan:
             key = WindowKey(recipe.seed, order.epoch, number)
             plan = recipe.batching.plan_window(lengths, key, recipe.batch_order)
         seq_idx = plan.members.astype(np.int64) + start
-        return _Window(
-            plan,
-            plan.starts.tolist(),
-            seq_idx,
-            indices[plan.members],
-            None if order.occurrences is None else order.occurrences[seq_idx],
-            lengths[plan.members].astype(np.int64) if plan.chunk_starts is not None or recipe.checks_lengths else None,
-        )
+        has_frames = plan.chunk_starts is not None or recipe.checks_lengths
+        others = {
+            "occurrences": None if order.occurrences is None else order.occurrences[seq_idx],
+            "rows": plan.rows,
+            "chunk_starts": plan.chunk_starts,
+            "chunk_frames": plan.chunk_frames,
+            "seq_frames": lengths[plan.members].astype(np.int64) if has_frames else None,
+        }
+        known = {key: array for key, array in others.items() if array is not None}
+        return _Window(plan, plan.starts.tolist(), seq_idx, indices[plan.members], known)
 
 
 def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:

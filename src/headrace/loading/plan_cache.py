@@ -1,8 +1,8 @@
 """Disk cache of batch counts per window: an epoch of a large corpus is planned once per machine.
 
-A table is named by a digest of all that decides it (data, order, batching, seed, epoch), so one that is found is never
-too old, and all ranks and loaders of a machine share it. It is never needed: what is damaged is made again, and where
-nothing can be kept, tables stay in memory. Invariant: nothing here decides what a batch holds.
+A table is named by a digest of all that it depends on (data, order, batching, seed, epoch), so a table that is found is
+never out of date, and all ranks and loaders of a machine share it. It only saves time: a damaged table is computed
+again, and where no file can be written, tables stay in memory. Invariant: nothing here decides what a batch holds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PlanTable:
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of a file, behind its checksum: the name, the batches of each window, `<i4`, and the counts."""
+    """The content of a file, after its checksum: the name, the batches of each window, `<i4`, and the counts."""
 
     name: str
     windows: bytes
@@ -63,17 +63,17 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def table_name(text: str) -> str:
-    """Return the name of a table from a text that says all that decides it."""
+    """Return the name of a table from a text of all that it depends on."""
     return xxhash.xxh3_128_hexdigest(f"table {_FORMAT} {text}".encode("utf-8", "surrogatepass"))
 
 
 def is_worth_keeping(num_seqs: int, window_seqs: int) -> bool:
-    """Tell whether the table of so many sequences takes long to make, and little to keep."""
+    """Tell whether the table for `num_seqs` sequences is slow to compute and small to store."""
     return _MIN_KEPT_SEQS <= num_seqs <= _MAX_WINDOWS * window_seqs
 
 
 def find_table(name: str, num_windows: int) -> PlanTable | None:
-    """Return a table that was kept, `None` if there is none, or none that is whole; some 0.1 ms."""
+    """Return a kept table, `None` if there is none or it is damaged; some 0.1 ms."""
     table = _in_memory.get(name)
     if table is None:
         table = _read(name)
@@ -104,7 +104,7 @@ def keep_table(name: str, table: PlanTable) -> None:
 
 
 def forget_table(name: str) -> None:
-    """Give up a table that does not fit the plan."""
+    """Drop a table that does not fit the plan."""
     _in_memory.pop(name, None)
     with contextlib.suppress(OSError, CacheError):
         (kept_path(_FOLDER) / _file_name(name)).unlink(missing_ok=True)

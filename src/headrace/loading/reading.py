@@ -1,4 +1,4 @@
-"""How a worker reads the sequences of a batch: from a dataset of its own, or item by item from the user's object.
+"""Reads the sequences of a batch in a worker: from a dataset of its own, or item by item from the user's object.
 
 A `Reading` is carried to the workers and opened there. A sequence that cannot be read does not keep the others from
 being read: its error takes its place.
@@ -7,22 +7,21 @@ being read: its error takes its place.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from operator import getitem
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.batching import Column
+from headrace.batching import Column, ItemStack
 from headrace.datasets.configs import init_dataset
 from headrace.datasets.parts import open_reader
 from headrace.datasets.reading import reader as datasets
 from headrace.datasets.reading.chunks import Cutter, SeqChunks
-from headrace.datasets.reading.reader import Failed as Failed
-from headrace.engine import NumberedTags, WorkerInfo, note_items, note_number, note_together
+from headrace.datasets.reading.reader import FailedSeq as FailedSeq
+from headrace.engine import NumberedTags, WorkerInfo, note_each, note_number, note_together
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
@@ -30,14 +29,15 @@ from .batch import ITEM_TAG
 
 # Read between two signs of life: few enough that no storage takes a minute for them.
 _SEQS_AT_ONCE = 64
-ITEM_NAME = "(item {})"  # of an item of the user's, while it is read
+_ITEMS_AT_ONCE = 1024  # of a user's object, noted together: as many as surely fit where a worker publishes them
+ITEM_NAME = "(item {})"  # the name of a user's item while it is read
 
 
 class ReadRequest(NamedTuple):
     """Sequences of one epoch that a worker is to read.
 
     Attributes:
-        epoch: Its number.
+        epoch: The epoch number.
         indices: Corpus indices, `int64[n]`.
         occurrences: How often each of them came before in the epoch, `int64[n]`; None if never.
         seqs: What was read already: tag and data of each; None if nothing was.
@@ -53,10 +53,10 @@ class Reader(ABC):
     """Reads in one worker. Not thread-safe.
 
     Attributes:
-        is_all_ours: Whether no code of the user's reads, which might draw from the global generators.
+        is_all_ours: Whether reading runs no user code, which might draw from the global generators.
         has_columns: Whether `columns` may be asked.
         reads_alone: Whether `read_alone` may be asked: tags follow from the corpus indices.
-        reads_items: Whether `items` may be asked: tags follow from the corpus indices, see `ITEM_TAG`.
+        reads_items: Whether `take_items` may be called: tags follow from the corpus indices, see `ITEM_TAG`.
     """
 
     is_all_ours = False
@@ -66,22 +66,31 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
-        """Yield for each sequence that is wanted, in order, its tag and what was read; or a `Failed`."""
+        """Yield the tag and the data of each requested sequence, in order; in place of the data, a `FailedSeq`."""
+
+    def read_lent(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+        """Do as `read`, for a caller that only copies the arrays, once all of them are there."""
+        return self.read(wanted)
 
     def read_alone(self, epoch: int, corpus_idx: int) -> Any:
-        """Return what was read of one sequence, without its tag, in a third of the time; raises its error."""
+        """Read one sequence and return its data without the tag, in a third of the time of `read`; raises its error."""
         raise NotImplementedError(f"{type(self).__name__} reads by requests, also sequence {corpus_idx} of {epoch}")
 
-    def items(self, wanted: ReadRequest) -> Iterator[Any]:
-        """Yield what was read as `read` does, or a `Failed`, without tags: in half the time."""
+    def take_items(self, wanted: ReadRequest, stack: ItemStack) -> list[tuple[int, Exception]]:
+        """Stack the requested items, in order and without tags, in a third of the time of `read`.
+
+        Returns:
+            Those that could not be read: which of the request each was, and its error.
+        """
+        del stack
         raise NotImplementedError(f"{type(self).__name__} gives tags to what it reads, also in epoch {wanted.epoch}")
 
     def read_chunks(
         self, wanted: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
-    ) -> Iterator[tuple[str, list[Any] | Failed]]:
-        """Yield for each sequence that is wanted, in order, its tag and its chunks; or a `Failed`."""
+    ) -> Iterator[tuple[str, list[Any] | FailedSeq]]:
+        """Yield the tag and the chunks of each requested sequence, in order; in place of the chunks, a `FailedSeq`."""
         for (tag, seq), own in zip(self.read(wanted), chunks, strict=True):
-            yield tag, seq if isinstance(seq, Failed) else cutter.cut(tag, seq, own)
+            yield tag, seq if isinstance(seq, FailedSeq) else cutter.cut(tag, seq, own)
 
     def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
         """Return the tags and the columns of a request, which are read when they are written into a batch.
@@ -92,10 +101,10 @@ class Reader(ABC):
 
 
 class Reading(ABC):
-    """What is carried to the workers.
+    """Opens a `Reader` in each worker; it is pickled and sent to them.
 
     Attributes:
-        specs: What is known of the layout, by data key.
+        specs: The layout by data key, as far as it is known.
         is_by_key: Whether sequences are arrays by data key, and not just items.
     """
 
@@ -104,7 +113,7 @@ class Reading(ABC):
 
     @abstractmethod
     def open(self, info: WorkerInfo) -> Reader:
-        """Get ready to read, in a worker."""
+        """Return a reader, in a worker."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +130,7 @@ class DatasetReading(Reading):
     is_by_key = True
 
     def open(self, info: WorkerInfo) -> Reader:
-        """Build the dataset. What was carried to another process is a copy already."""
+        """Build the dataset and return a reader of it. In another process this object is a copy already."""
         if info.runs_in == "process":
             return _DatasetReader(init_dataset(self.config).make_reader())
         return _DatasetReader(open_reader(self.config, in_thread=info.runs_in == "thread"))
@@ -136,7 +145,7 @@ class _DatasetReader(Reader):
         self._source, self.has_columns = source, source is not None
         self._keys = [] if source is None else [_SourceKey(source, key) for key in source.specs]
         self._tags = None if source is None else source.index.tags
-        self.is_all_ours = source is not None and type(source).__module__.startswith("headrace.")
+        self.is_all_ours = source is not None and not source.runs_user_code
 
     def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
         assert self._source is not None
@@ -148,7 +157,7 @@ class _DatasetReader(Reader):
 
     def read_chunks(
         self, wanted: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
-    ) -> Iterator[tuple[str, list[Any] | Failed]]:
+    ) -> Iterator[tuple[str, list[Any] | FailedSeq]]:
         reader = self._reader
 
         def take(number: int) -> tuple[str, list[Any]]:
@@ -160,7 +169,7 @@ class _DatasetReader(Reader):
             return seq.seq_tag, cutter.cut(seq.seq_tag, dict(seq.features), chunks[number])
 
         for tag, taken in reader.take_each(_request_of(wanted), take):
-            if isinstance(taken, Failed):
+            if isinstance(taken, FailedSeq):
                 yield tag, taken
             else:
                 yield taken
@@ -169,7 +178,10 @@ class _DatasetReader(Reader):
         are_own = self._reader.gives_own
         for tag, features in self._reader.features_each(_request_of(wanted)):
             # a transform may put others into it
-            yield tag, features if are_own or isinstance(features, Failed) else dict(features)
+            yield tag, features if are_own or isinstance(features, FailedSeq) else dict(features)
+
+    def read_lent(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+        return self._reader.lent_each(_request_of(wanted))
 
 
 def _request_of(wanted: ReadRequest) -> datasets.ReadRequest:
@@ -178,7 +190,7 @@ def _request_of(wanted: ReadRequest) -> datasets.ReadRequest:
 
 
 class _SourceKey:
-    """What a source says of a data key, for all batches: its dtype, the shape of a value without time, all lengths."""
+    """What a source says of a data key, for all batches: dtype, shape of a value without its time axis, all lengths."""
 
     def __init__(self, source: Source, name: str) -> None:
         spec = source.specs[name]
@@ -194,7 +206,7 @@ class _SourceKey:
 
 
 class _SourceColumn(Column):
-    """What a source has for one data key of the sequences that are wanted. Lengths are those of the index."""
+    """The values of one data key in the requested sequences, read from a source. Lengths are those of the index."""
 
     def __init__(self, source: Source, key: _SourceKey, wanted: ReadRequest, tags: list[str]) -> None:
         indices, lengths = wanted.indices, key.lengths
@@ -219,7 +231,7 @@ class _SourceColumn(Column):
 
 @dataclass(frozen=True)
 class ItemsReading(Reading):
-    """Reads items of the user's object, as they are.
+    """Reads the items of a user's object, unchanged.
 
     Args:
         items: Anything with `__getitem__`.
@@ -230,7 +242,7 @@ class ItemsReading(Reading):
     is_by_key = False
 
     def open(self, info: WorkerInfo) -> Reader:
-        """Get ready to read: there is nothing to be done."""
+        """Return a reader of the items."""
         del info
         return _ItemsReader(self.items)
 
@@ -256,31 +268,32 @@ class _ItemsReader(Reader):
         note_number(ITEM_NAME, corpus_idx, epoch)
         return self._items[corpus_idx]
 
-    def items(self, wanted: ReadRequest) -> Iterator[Any]:
-        return _each(wanted, partial(getitem, self._items))
+    def take_items(self, wanted: ReadRequest, stack: ItemStack) -> list[tuple[int, Exception]]:
+        items, failures = self._items, list[tuple[int, Exception]]()
+        for number, corpus_idx in enumerate(_each_noted(wanted)):
+            try:
+                item = items[corpus_idx]
+            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
+                failures.append((number, error))
+            else:
+                stack.add(item)
+                del item  # before the next one is made: it gets the memory
+        return failures
 
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
-        for corpus_idx, found in zip(wanted.indices.tolist(), _each(wanted, self._tagged), strict=True):
-            yield (ITEM_NAME.format(corpus_idx), found) if type(found) is Failed else found
-
-    def _tagged(self, corpus_idx: int) -> tuple[str, Any]:
-        tag = ITEM_TAG.format(corpus_idx) if self._get_tag is None else str(self._get_tag(corpus_idx))
-        return tag, self._items[corpus_idx]
-
-
-def _each(wanted: ReadRequest, get: Callable[[int], Any]) -> Iterator[Any]:
-    """Yield what is got for each corpus index, or a `Failed`; each is noted before."""
-    indices = wanted.indices.tolist()
-    for start in range(0, len(indices), _SEQS_AT_ONCE):
-        part = indices[start : start + _SEQS_AT_ONCE]
-        go_to = note_items(NumberedTags(ITEM_NAME, part), wanted.epoch)  # the first one is noted by this
-        for number, corpus_idx in enumerate(part):
-            if number:
-                go_to(number)
+        items, get_tag = self._items, self._get_tag
+        for corpus_idx in _each_noted(wanted):
             try:
-                found = get(corpus_idx)
-            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-                found = Failed(error)
+                tag = ITEM_TAG.format(corpus_idx) if get_tag is None else str(get_tag(corpus_idx))
+                found = tag, items[corpus_idx]
+            except Exception as error:  # noqa: BLE001 - as above
+                found = ITEM_NAME.format(corpus_idx), FailedSeq(error)
             yield found
             del found  # before the next one is made: it gets the memory
-        go_to(-1)
+
+
+def _each_noted(wanted: ReadRequest) -> Iterator[int]:
+    """Return an iterator over the corpus indices: each is noted when it is to be read."""
+    indices = wanted.indices.tolist()
+    parts = [indices[start : start + _ITEMS_AT_ONCE] for start in range(0, len(indices), _ITEMS_AT_ONCE)]
+    return chain.from_iterable(note_each(part, NumberedTags(ITEM_NAME, part), wanted.epoch) for part in parts)

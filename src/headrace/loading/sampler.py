@@ -1,7 +1,7 @@
-"""Orders, and batches, that a sampler of the user's says: torch's `sampler` and `batch_sampler`.
+"""Orders and batches given by a user's sampler: torch's `sampler` and `batch_sampler`.
 
-A sampler is asked once for each epoch, for all of it, in the trainer; so all that it says is known before the first
-batch, its batches are shared out to ranks by their numbers, and a resume goes on at any of them.
+A sampler is iterated over once for each epoch, to its end, in the trainer; so its whole order is known before the first
+batch, its batches are assigned to ranks by their numbers, and a resume can begin at any of them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .state import digest_array
 
 @dataclass(frozen=True)
 class SampledBatches(Batching):
-    """Stands for the batches of a `batch_sampler`: which they are is part of the order of an epoch."""
+    """The batching of a `batch_sampler`: the batches are part of the order of an epoch."""
 
     @property
     def needs_lengths(self) -> bool:
@@ -39,11 +39,11 @@ class SampledBatches(Batching):
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a sampler said of an epoch.
+    """The order of an epoch that a sampler gave.
 
     Attributes:
         indices: Corpus indices, `int64[N]`.
-        starts: Where each batch starts, and the end, `int64[B + 1]`; None: it says no batches.
+        starts: Where each batch starts, and the end, `int64[B + 1]`; None: the sampler gives no batches.
     """
 
     indices: NDArray[np.int64]
@@ -51,7 +51,7 @@ class Drawn:
 
 
 def draw_indices(sampler: Any) -> Drawn:
-    """Ask a sampler for corpus indices.
+    """Iterate over a sampler of corpus indices.
 
     Raises:
         ConfigError: It gives something else.
@@ -67,7 +67,7 @@ def draw_indices(sampler: Any) -> Drawn:
 
 
 def draw_batches(sampler: Any) -> Drawn:
-    """Ask a sampler for batches of corpus indices.
+    """Iterate over a sampler of batches of corpus indices.
 
     Raises:
         ConfigError: A batch is empty, or is not a list of indices.
@@ -90,7 +90,7 @@ def draw_batches(sampler: Any) -> Drawn:
 
 
 class SampledSubject(Subject):
-    """Another subject in the order of a sampler, which is asked once for each epoch.
+    """Another subject in the order of a sampler, which is iterated over once for each epoch.
 
     Args:
         subject: Whose corpus indices the sampler gives.

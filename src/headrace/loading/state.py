@@ -1,4 +1,4 @@
-"""The state of a loader: where it is, and digests of what the position is a position of.
+"""The state of a loader: its position, and digests of everything that gives the position its meaning.
 
 A position is a number of batches of one epoch, over all ranks. It means the same again only if the data, their order,
 the batching, the seed and the user's code are the same; so each has a digest, and a state is refused if one differs.
@@ -23,7 +23,8 @@ FORMAT = 1
 _FIXES = {
     "shards": "resume with as many ranks as before, because the dataset shares itself out; or begin a new epoch, by "
     "set_epoch(n). A loader that shares the batches of an unsharded dataset goes on with any number",
-    "data": "resume with the data that it was saved with: the same tags and lengths, in the same order",
+    "data": "resume with the data that it was saved with: the same tags and lengths, in the same order, and texts by "
+    "the same vocabularies",
     "lengths": "resume with a dataset whose get_seq_length (or get_seq_len) tells the same lengths: batches are "
     "planned by them",
     "order": "give the dataset the same seq_ordering, partition_epoch, seeds and filters (or the same sampler); a "
@@ -44,7 +45,7 @@ class LoaderState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         window: The window in which the next batch is, and the number in the epoch of the window's first batch: so that
             a resume plans one window only.
         digests: Part of the recipe -> digest.
-        digest: Of all of the above; `None` in a state of an older version, and in one that was not written yet.
+        digest: Digest of all of the above; `None` in a state of an older version, and in one that was not written yet.
     """
 
     format: int

@@ -1,4 +1,4 @@
-"""The steps of a rank: which batch each is, whether it is a repeat, how many there are, and what is on its way.
+"""The steps of a rank: which batch each is, whether it is a repeat, how many there are, and which are in flight.
 
 Where ranks cannot know how many steps the others have (a stream that shares itself out), they find out together: one
 flag is exchanged every k steps. Each rank knows its own next k steps, since it reads that far ahead. Before every block
@@ -34,15 +34,15 @@ class EpochRun:
     """The part of an epoch to run: the steps of one rank, from a position on.
 
     Attributes:
-        epoch: Its number.
+        epoch: The epoch number.
         position: Where to begin: batches that all ranks are done with.
         window: The window of the next batch, and the number of its first batch.
-        rank: Whose batches to make.
-        world_size: Of how many ranks.
+        rank: The rank whose batches to make.
+        world_size: Number of ranks.
         remainder: See `DataLoader`.
         max_steps: Steps of a whole epoch that every rank has to have; None: as many as there are.
         agree_every: How many steps to look ahead, where ranks agree on how many there are; None: they do not.
-        num_shards: Into how many shards what is loaded divides itself.
+        num_shards: Into how many shards the dataset divides itself.
     """
 
     epoch: int
@@ -57,7 +57,7 @@ class EpochRun:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether ranks that have no more batches of their own repeat others, so that a position may be behind the end.
+        """Whether ranks that have no more batches of their own repeat others, so that a position may lie past the end.
 
         Then the ranks find out together where the epoch ends.
         """
@@ -111,7 +111,7 @@ def check_position(run: EpochRun, plan: Plan) -> None:
     """Refuse a position that the epoch does not have.
 
     Raises:
-        ResumeError: So it is.
+        ResumeError: The position lies after the end of the epoch.
     """
     if not run.may_repeat and run.position > run.window[1] and not plan.has(run.position - 1):
         raise ResumeError(
@@ -149,7 +149,7 @@ def plan_steps(plan: Plan, rank: int, world_size: int, position: int, remainder:
     """Yield the steps of one rank from a position on; plans no more windows than the next step needs.
 
     Args:
-        plan: Of the epoch.
+        plan: Plan of the epoch.
         rank: Which rank, from 0.
         world_size: How many there are.
         position: Batches of the epoch that are done, on all ranks.
@@ -197,7 +197,7 @@ def _agreed_steps(
     Reads `every` steps ahead.
 
     Args:
-        plan: Of the epoch.
+        plan: Plan of the epoch.
         rank: Which rank of those that share this plan, from 0.
         world_size: How many these are.
         position: Batches of the epoch that are done, on all of them.
@@ -244,7 +244,7 @@ class Arrived(msgspec.Struct):
 
 
 class Arrivals(Protocol):
-    """What the trainer knows of the batches of a run before they arrive.
+    """What the trainer knows about the batches of a run before they arrive.
 
     Attributes:
         next_ticket: The ticket that comes next, if none is left out.

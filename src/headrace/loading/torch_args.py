@@ -1,4 +1,4 @@
-"""Translates torch's DataLoader arguments.
+"""Translates torch's DataLoader arguments, and answers programs that read them from a loader.
 
 An argument that means something here is translated, one that changes nothing is accepted, and one that would be
 without effect, or contradicts another, is refused with what to write instead. `pin_memory` asks for speed and changes
@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from headrace.batching import FixedCount
+from headrace.batching import Batching, FixedCount
 from headrace.engine import EngineOptions, WorkerInfo
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, did_you_mean
 
+from .options import LoaderOptions
 from .sampler import Drawn, SampledBatches, draw_batches, draw_indices
 
 _logger = logging.getLogger("headrace.loading")
@@ -55,6 +56,9 @@ TORCH_DEFAULTS: Mapping[str, Any] = {
     "in_order": True,
 }
 """Torch's arguments that `DataLoader` takes in addition to its own."""
+# Options of sources and datasets that are given to a loader by mistake.
+_OF_SOURCES = ("fields", "targets", "vocab", "features", "label", "tag_field", "root", "sample_rate", "size")
+_OF_DATASETS = ("seq_ordering", "partition_epoch", "repeat_epoch", "random_seed_offset", "seq_list_filter_file")
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,12 @@ def take_foreign(own: dict[str, Any], unknown: Mapping[str, Any]) -> ForeignOrde
         foreign[name] = value = own.pop(name)
         is_said = is_said or value is not default
     for name in unknown:
-        raise ConfigError(f"DataLoader has no option {name!r}", fix=did_you_mean(name, (*own, *TORCH_DEFAULTS)))
+        fix = did_you_mean(name, (*own, *TORCH_DEFAULTS))
+        if name in _OF_SOURCES:
+            fix = f"give it to what is read: DataLoader(open_source(files, {name}=...), ...)"
+        elif name in _OF_DATASETS:
+            fix = f"give it to the dataset: DataLoader(SourceDataset(files, {name}=...), ...)"
+        raise ConfigError(f"DataLoader has no option {name!r}", fix=fix)
     order = _translate(own, foreign) if is_said else ForeignOrder()
     if own["batching"] is None:
         raise ConfigError(
@@ -150,7 +159,7 @@ def _take_batch_size(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
         return
     if size is None:
         if own["batching"] is None:
-            own["batching"], own["collate"] = FixedCount(1), _Alone(own["collate"])
+            own["batching"], own["collate"] = FixedCount(1), Alone(own["collate"])
         return
     if own["batching"] is not None:
         raise ConfigError("batching and batch_size both define the batches", fix="leave batch_size out")
@@ -187,9 +196,14 @@ def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> Non
 
 
 def engine_options_of(prefetch_factor: int | None, timeout: float) -> EngineOptions:
-    """Return the engine options for torch's `prefetch_factor` and `timeout`; None and 0 mean the defaults."""
+    """Return the engine options for torch's `prefetch_factor` and `timeout`; None and 0 mean the defaults.
+
+    A timeout is for a batch, as in torch, whose workers are forks: how long workers take to start is not part of it.
+    """
     options = EngineOptions(tickets_per_worker=prefetch_factor)
-    return dataclasses.replace(options, stall_seconds=timeout) if timeout else options
+    if not timeout:
+        return options
+    return dataclasses.replace(options, stall_seconds=timeout, start_seconds=max(timeout, options.stall_seconds))
 
 
 def executor_of(context: Any) -> ProcessExecutor:
@@ -208,11 +222,79 @@ class _WorkerInit:
 
 
 @dataclass(frozen=True)
-class _Alone:
-    """Collates a batch of one sequence to that sequence, as torch's `batch_size=None` does."""
+class Alone:
+    """Collates a batch of one sequence to that sequence, as torch's `batch_size=None` does.
+
+    Attributes:
+        collate: What is called with it, or None.
+    """
 
     collate: Callable[[Any], Any] | None
 
     def __call__(self, seqs: list[Any]) -> Any:
+        """Return the one sequence."""
         (seq,) = seqs
         return seq if self.collate is None else self.collate(seq)
+
+
+class Given:
+    """The options of a loader that programs read from it. All are read-only."""
+
+    _dataset: Any
+    _options: LoaderOptions
+    _order: ForeignOrder
+    _num_workers: int | None = None  # since `resize`
+
+    @property
+    def dataset(self) -> Any:
+        """The `dataset` argument, unchanged: so that `len(loader.dataset)` works, for a list say."""
+        return self._dataset
+
+    @property
+    def batching(self) -> Batching:
+        """The policy that forms batches; of `batch_size=32` it is `FixedCount(32)`."""
+        return self._options.batching
+
+    @property
+    def batch_size(self) -> int | None:
+        """Sequences of a batch, or None: there are none, or they are formed by length, or by a sampler of batches."""
+        batching = self._options.batching
+        is_alone = isinstance(self._options.collate, Alone)
+        return batching.num_seqs if isinstance(batching, FixedCount) and not is_alone else None
+
+    @property
+    def drop_last(self) -> bool:
+        """Whether a last batch that is not full is dropped. What is left over for the ranks is up to `remainder`."""
+        batching = self._options.batching
+        return isinstance(batching, FixedCount) and batching.last == "drop"
+
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes, or threads, as `resize` left it."""
+        return self._options.num_workers if self._num_workers is None else self._num_workers
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order of the batches, and of the random generators of workers."""
+        return self._options.seed
+
+    @property
+    def collate_fn(self) -> Any:
+        """The function that makes a batch of items; None: sequences are padded, other items stacked."""
+        collate = self._options.collate
+        return collate.collate if isinstance(collate, Alone) else collate
+
+    @property
+    def transform(self) -> Any:
+        """The function that changes each sequence, or None."""
+        return self._options.transform
+
+    @property
+    def sampler(self) -> Any:
+        """The sampler that was given; None: the order is that of the dataset, or a shuffle."""
+        return None if self._order.draw is draw_batches else self._order.sampler
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The sampler of batches that was given, or None."""
+        return self._order.sampler if self._order.draw is draw_batches else None

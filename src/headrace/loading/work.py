@@ -20,14 +20,16 @@ from numpy.typing import NDArray
 from headrace.batching import (
     Batching,
     Column,
+    CopyingItemStack,
     ItemStack,
     LayoutOptions,
+    ReuseCheck,
     TextColumn,
     gather_columns,
     pack_columns,
     pad_columns,
 )
-from headrace.batching.data_key import data_key_of_item
+from headrace.batching.data_key import data_key_of_item, texts_of
 from headrace.datasets.reading.chunks import Cutter, chunks_by_seq
 from headrace.engine import NumberedTags, WorkerInfo, empty, note_item, skip_item
 from headrace.errors import CacheError, TransformError, takes_note
@@ -36,14 +38,13 @@ from headrace.rng.process import kept_globals, seed_globals
 from headrace.sources import confirm_reads
 
 from .batch import ITEM_TAG, Made, pack_made
-from .reading import ITEM_NAME, Failed, Reader, Reading, ReadRequest
+from .reading import ITEM_NAME, FailedSeq, Reader, Reading, ReadRequest
 
 Transform = Callable[..., Any]
 Collate = Callable[[list[Any]], Any]
 
 
 CarriedTask = tuple[Any, ...]  # a `Task` on its way to a worker
-_NOTHING = {type(None)}
 _NUM_CARRIED = 3  # values of a plain task: epoch, number, indices
 _INDEX_BYTES = 8
 
@@ -53,7 +54,7 @@ class Task(msgspec.Struct, frozen=True):
 
     Attributes:
         epoch: The epoch.
-        number: Of the batch in the epoch.
+        number: Number of the batch in the epoch.
         indices: Corpus index of each member, `int64[n]`.
         occurrences: How often each came before, `int64[n]`; None if never.
         rows: Row of each, `int32[n]`, where several share one.
@@ -76,9 +77,10 @@ class Task(msgspec.Struct, frozen=True):
 
     def carried(self) -> CarriedTask:
         """Return it as plain values, whose pickle takes a third of the time that one of arrays takes."""
-        arrays = self.occurrences, self.rows, self.chunk_starts, self.chunk_frames, self.seq_frames
-        if set(map(type, arrays)) == _NOTHING and self.seqs is None:
+        is_whole = self.chunk_starts is None and self.chunk_frames is None and self.seq_frames is None
+        if is_whole and self.occurrences is None and self.rows is None and self.seqs is None:
             return self.epoch, self.number, self.indices.tobytes()
+        arrays = self.occurrences, self.rows, self.chunk_starts, self.chunk_frames, self.seq_frames
         rest = [None if array is None else (array.dtype.char, array.tobytes()) for array in arrays]
         return self.epoch, self.number, self.indices.tobytes(), self.seqs, rest
 
@@ -98,14 +100,14 @@ class WorkOptions:
     """The options of making a batch.
 
     Attributes:
-        seed: Of the loader.
+        seed: Seed of the loader.
         transform: The user's, or None.
         collate: The user's, or None.
-        pad_values: By data key.
+        pad_values: Pad values by data key.
         pad_multiple: Frames of padded arrays are rounded up to a multiple.
         data_key: The key that is cut by; None: the one that `batching` counts the frames of, by the layout of an item.
         batching: How batches are planned.
-        seeds_globals: Whether to seed the global generators for each batch that code of the user's has to do with.
+        seeds_globals: Whether to seed the global generators for each batch in which user code takes part.
     """
 
     seed: int
@@ -149,7 +151,7 @@ class _Members:
     Tags of items that have none of their own are made when they are asked for.
     """
 
-    seqs: list[Any] = field(default_factory=list)
+    stack: ItemStack
     tags: Sequence[str] = field(default_factory=list)
     failures: list[tuple[int, str, Exception]] = field(default_factory=list)
 
@@ -169,15 +171,17 @@ class _BatchMaker:
         is_plain = options.transform is None and options.collate is None
         self._reads_at_once = is_plain and reader.has_columns
         self._stacks_items = not reading.is_by_key and options.collate is None
+        self._read = reader.read_lent if is_plain else reader.read
         self._reads_items = options.transform is None and reader.reads_items
-        # What is made in a worker process is copied out of it at once, so an item of the user's can be the batch.
+        self._reuse = None if reader.is_all_ours and options.transform is None else ReuseCheck()
+        # What is made in a worker process is copied out of it at once, so a user's item itself can be the batch.
         self._gives_alone = is_plain and in_process and reader.reads_alone
         self.seeds_globals = options.seeds_globals and not (is_plain and reader.is_all_ours)
         self._seeds_lazily = in_process
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
         self._cutter = Cutter(
             options.data_key,
-            partial(data_key_of_item, options.batching),
+            partial(data_key_of_item, options.batching, texts=texts_of(reading.specs)),
             options.batching.whole_keys,
             are_own=options.transform is not None,
         )
@@ -212,30 +216,33 @@ class _BatchMaker:
             return self._make_of(task, self._read_chunks(task))
         if self._reads_items and task.seq_frames is None:
             return self._make_of(task, None)
-        return self._make_of(
-            task, self._reader.read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
-        )
+        return self._make_of(task, self._read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs)))
 
     def _make_of(self, task: Task, found: Iterable[tuple[str, Any]] | None) -> Any:
         """Make the batch of a task.
 
         Args:
-            task: It.
-            found: The tag of each member, and what was read, or a `Failed`; None: items, which are read here.
+            task: The sequences of the batch, in order.
+            found: The tag of each member, and what was read, or a `FailedSeq`; None: items, which are read here.
         """
-        stack = ItemStack(len(task.indices), _allocate) if self._stacks_items else None
-        members = _Members() if stack is None else _Members(stack.items)
+        reuse, allocate = self._reuse, _allocate if self._stacks_items else None
+        num_items = len(task.indices)
+        stack = ItemStack(num_items, allocate) if reuse is None else CopyingItemStack(num_items, allocate, reuse)
+        members = _Members(stack)
         if found is None:
-            self._take_items(task, members, stack)
+            self._take_items(task, members)
         else:
-            self._take(task, found, members, stack)
+            self._take(task, found, members)
+        if reuse is not None:
+            reuse.look()
+            self._reuse = reuse if reuse.copies else None
         confirm_reads()
         for _, tag, error in members.failures:
             note_item(tag, task.epoch)
             if len(members.failures) == len(task.indices):
                 raise error
             skip_item(error)
-        if stack is not None and not isinstance(members.seqs[0], Mapping):
+        if self._stacks_items and not isinstance(stack.items[0], Mapping):
             return self._collate(task, members, lambda _: stack.stacked())
         note_item(f"(laying out batch {task.number})", task.epoch)
         if self._options.collate is not None:
@@ -243,7 +250,7 @@ class _BatchMaker:
         kept = None
         if members.failures:
             kept = np.delete(np.arange(len(task.indices)), [number for number, _, _ in members.failures])
-        return self._lay_out(task, members.tags, gather_columns(members.seqs, self._layout, members.tags), kept)
+        return self._lay_out(task, members.tags, gather_columns(stack.items, self._layout, members.tags), kept)
 
     def _make_at_once(self, task: Task) -> Made | None:
         """Read the sequences straight into the batch; None if that fails, and they have to be read one by one."""
@@ -257,47 +264,38 @@ class _BatchMaker:
         except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
             return None
 
-    def _take(self, task: Task, found: Iterable[tuple[str, Any]], members: _Members, stack: ItemStack | None) -> None:
+    def _take(self, task: Task, found: Iterable[tuple[str, Any]], members: _Members) -> None:
         """Collect the sequences of a task as they are read, transformed.
 
         Args:
-            task: It.
-            found: The tag of each, and what was read, or a `Failed`.
+            task: The sequences of the batch, in order.
+            found: The tag of each, and what was read, or a `FailedSeq`.
             members: Gets them.
-            stack: Takes them for it, where they are items to be stacked.
         """
         is_changed = self._options.transform is not None or task.seq_frames is not None
-        tags, seqs, failures = list[str](), members.seqs, members.failures
+        tags, failures, stack = list[str](), members.failures, members.stack
         members.tags = tags
         for number, (tag, seq) in enumerate(found):
-            if is_changed and type(seq) is not Failed:
+            if is_changed and type(seq) is not FailedSeq:
                 try:
                     seq = self._changed(task, number, tag, seq)
                 except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
                     failures.append((number, tag, error))
                     continue
-            if type(seq) is Failed:
+            if type(seq) is FailedSeq:
                 failures.append((number, tag, seq.error))
             else:
                 tags.append(tag)
-                if stack is None or not stack.has_rows:
-                    seqs.append(seq)
-                else:
-                    stack.add(seq)
+                stack.add(seq)
 
-    def _take_items(self, task: Task, members: _Members, stack: ItemStack | None) -> None:
+    def _take_items(self, task: Task, members: _Members) -> None:
         """Collect the items of a task as `_take` does, without transform and without tags."""
-        take, numbers = members.seqs.append if stack is None else stack.add, task.indices
-        for number, item in enumerate(self._reader.items(ReadRequest(task.epoch, numbers, task.occurrences))):
-            if type(item) is Failed:
-                members.failures.append((number, ITEM_NAME.format(task.indices[number]), item.error))
-                continue
-            take(item)
-            del item  # before the next one is made: it gets the memory
-            if stack is not None and not stack.has_rows:
-                take, stack = members.seqs.append, None
-        failed = [number for number, _, _ in members.failures]
-        members.tags = NumberedTags(ITEM_TAG, (np.delete(numbers, failed) if failed else numbers).tolist())
+        numbers = task.indices
+        failures = self._reader.take_items(ReadRequest(task.epoch, numbers, task.occurrences), members.stack)
+        if failures:
+            members.failures += [(number, ITEM_NAME.format(numbers[number]), error) for number, error in failures]
+            numbers = np.delete(numbers, [number for number, _ in failures])
+        members.tags = NumberedTags(ITEM_TAG, numbers.tolist())
 
     def _changed(self, task: Task, number: int, tag: str, seq: Any) -> Any:
         """Return a sequence as it goes into the batch: checked and transformed."""
@@ -306,7 +304,7 @@ class _BatchMaker:
         return seq if self._options.transform is None else self._transform(task, number, tag, seq)
 
     def _read_chunks(self, task: Task) -> Iterator[tuple[str, Any]]:
-        """Yield the tag of each member of a task and its chunk, or a `Failed`; each sequence is read once."""
+        """Yield the tag of each member of a task and its chunk, or a `FailedSeq`; each sequence is read once."""
         wanted, seq_of = _each_once(task)
         assert task.chunk_starts is not None
         assert task.chunk_frames is not None
@@ -316,13 +314,13 @@ class _BatchMaker:
         for seq, number in members:
             tag, found = seqs[seq]
             note_item(tag, task.epoch)  # in the order of the plan, not in that of reading
-            yield tag, found if isinstance(found, Failed) else found[number]
+            yield tag, found if isinstance(found, FailedSeq) else found[number]
 
     def _check_length(self, planned: int, tag: str, seq: Any) -> None:
         """Refuse a sequence that is longer than its batch was planned for.
 
         Raises:
-            TransformError: It is.
+            TransformError: It is longer.
         """
         key = self._options.data_key
         if key in seq and len(seq[key]) > planned:
@@ -366,7 +364,7 @@ class _BatchMaker:
 
     def _collate(self, task: Task, members: _Members, collate: Collate) -> Any:
         try:
-            result = collate(members.seqs)
+            result = collate(members.stack.items)
         except Exception as error:
             note_item(f"(laying out batch {task.number})", task.epoch)
             takes_note(error, f"headrace: in collate, over batch {task.number} of epoch {task.epoch}: {members.tags!r}")

@@ -25,6 +25,12 @@ class Order(Sequence[int]):
         may_repeat: Whether a corpus index can come more than once; False is a promise.
         num_filtered: How many positions a filter of single epochs removed from it, and of how many; None: no such
             filter. Set on the order of an epoch, not on slices of it.
+
+    Examples:
+        >>> from headrace.order import ArrayOrder
+        >>> order = ArrayOrder([2, 0, 1])
+        >>> order[0], list(order[1:]), order.index(1)
+        (2, [0, 1], 2)
     """
 
     may_repeat: bool = False
@@ -133,6 +139,11 @@ class ArrayOrder(Order):
     Args:
         indices: `int[n]`; kept without a copy if it is `int64` already, and never written to.
         may_repeat: False if the caller knows that no index comes twice.
+
+    Examples:
+        >>> from headrace.order import ArrayOrder
+        >>> list(ArrayOrder([2, 0, 2]))
+        [2, 0, 2]
     """
 
     def __init__(self, indices: NDArray[Any], *, may_repeat: bool = True) -> None:

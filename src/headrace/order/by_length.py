@@ -118,7 +118,14 @@ def _argsort_bins(
 
 @dataclass(frozen=True)
 class Sorted(Policy):
-    """`sorted`: shortest first; equal lengths in the order of the corpus."""
+    """`sorted`: shortest first; equal lengths in the order of the corpus.
+
+    Examples:
+        >>> from headrace.order import Sorted
+        >>> import numpy as np
+        >>> Sorted().plan(4, rng_seed=1, lengths=np.array([30, 10, 40, 20])).block(0, 4).tolist()
+        [1, 3, 0, 2]
+    """
 
     name: ClassVar[str] = "sorted"
     needs_lengths: ClassVar[bool] = True
@@ -134,7 +141,14 @@ class Sorted(Policy):
 
 @dataclass(frozen=True)
 class SortedReverse(Policy):
-    """`sorted_reverse`: longest first; equal lengths still in the order of the corpus."""
+    """`sorted_reverse`: longest first; equal lengths still in the order of the corpus.
+
+    Examples:
+        >>> from headrace.order import SortedReverse
+        >>> import numpy as np
+        >>> SortedReverse().plan(4, rng_seed=1, lengths=np.array([30, 10, 40, 20])).block(0, 4).tolist()
+        [2, 0, 3, 1]
+    """
 
     name: ClassVar[str] = "sorted_reverse"
     needs_lengths: ClassVar[bool] = True
@@ -224,6 +238,12 @@ class SortBinShuffle(Binned):
     """`sort_bin_shuffle[:B | :.k][:n][:seed=K]`: shuffle, sort by length, cut into bins, shuffle the bins.
 
     Bins hold similar lengths; inside a bin they ascend.
+
+    Examples:
+        >>> from headrace.order import SortBinShuffle
+        >>> import numpy as np
+        >>> SortBinShuffle(num_bins=2).plan(4, rng_seed=1, lengths=np.array([30, 10, 40, 20])).block(0, 4).tolist()
+        [1, 3, 0, 2]
     """
 
     name: ClassVar[str] = "sort_bin_shuffle"
@@ -237,7 +257,14 @@ class SortBinShuffle(Binned):
 
 @dataclass(frozen=True)
 class SortBinShuffleX2(Binned):
-    """`sort_bin_shuffle_x2[:B | :.k][:n][:seed=K]`: as `SortBinShuffle`, then shuffle inside each bin too."""
+    """`sort_bin_shuffle_x2[:B | :.k][:n][:seed=K]`: as `SortBinShuffle`, then shuffle inside each bin too.
+
+    Examples:
+        >>> from headrace.order import SortBinShuffleX2
+        >>> import numpy as np
+        >>> SortBinShuffleX2(num_bins=2).plan(4, rng_seed=1, lengths=np.array([30, 10, 40, 20])).block(0, 4).tolist()
+        [1, 3, 0, 2]
+    """
 
     name: ClassVar[str] = "sort_bin_shuffle_x2"
 

@@ -34,8 +34,8 @@ class Mixture:
     """An endless mixture of lanes.
 
     Args:
-        weights: Of each lane, not negative, not all 0; only their ratios count. Ratios of small whole numbers, also
-            when they are written as floats, are exact; others are rounded to one part in 2**30.
+        weights: Weight of each lane, not negative, not all 0; only their ratios count. Ratios of small whole numbers,
+            also when they are written as floats, are exact; others are rounded to one part in 2**30.
         shuffle_seed: Shuffle which lane comes when within blocks of 4096 positions, keyed by this seed; the shares of
             a block stay what they are, and the draws of a lane still come in their order. `None` keeps them evenly
             spread: 2 : 1 gives A B A, A B A, ...
@@ -94,7 +94,7 @@ class Mixture:
         """Return the first position before which lanes have reached given numbers of draws, O(log position) look-ups.
 
         Args:
-            num_draws: Of each lane. Lanes of weight 0 are ignored.
+            num_draws: Number of draws of each lane. Lanes of weight 0 are ignored.
             reached_by: "any" or "all" of the lanes.
         """
         reached = np.any if reached_by == "any" else np.all

@@ -44,6 +44,14 @@ class Permutation:
 
     Raises:
         ConfigError: `size` is out of range.
+
+    Examples:
+        >>> from headrace.order import Permutation
+        >>> import numpy as np
+        >>> permutation = Permutation(size=10, seed=1)
+        >>> values = permutation.at(np.arange(10))
+        >>> sorted(values.tolist()), permutation.position_of(values).tolist()
+        ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
 
     def __init__(self, size: int, seed: int) -> None:

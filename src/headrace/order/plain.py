@@ -20,7 +20,13 @@ from .policy import Policy, legacy_rng, set_field
 
 @dataclass(frozen=True)
 class Default(Policy):
-    """`default`: the order of the corpus."""
+    """`default`: the order of the corpus.
+
+    Examples:
+        >>> from headrace.order import Default
+        >>> Default().plan(4, rng_seed=1, lengths=None).block(0, 4).tolist()
+        [0, 1, 2, 3]
+    """
 
     name: ClassVar[str] = "default"
 
@@ -34,7 +40,13 @@ class Default(Policy):
 
 @dataclass(frozen=True)
 class Reverse(Policy):
-    """`reverse`: the corpus from its end; lengths play no part."""
+    """`reverse`: the corpus from its end; lengths play no part.
+
+    Examples:
+        >>> from headrace.order import Reverse
+        >>> Reverse().plan(4, rng_seed=1, lengths=None).block(0, 4).tolist()
+        [3, 2, 1, 0]
+    """
 
     name: ClassVar[str] = "reverse"
 
@@ -55,6 +67,11 @@ class EveryN(Policy):
 
     Args:
         n: Number of blocks, at least 1.
+
+    Examples:
+        >>> from headrace.order import EveryN
+        >>> EveryN(2).plan(4, rng_seed=1, lengths=None).block(0, 4).tolist()
+        [0, 2, 1, 3]
     """
 
     n: int
@@ -130,6 +147,11 @@ class RandomSample(Shuffled):
     Args:
         num_epochs: As in `Random`.
         seed: As in `Random`.
+
+    Examples:
+        >>> from headrace.order import RandomSample
+        >>> RandomSample().plan(4, rng_seed=1, lengths=None).block(0, 4).tolist()
+        [1, 3, 0, 0]
     """
 
     name: ClassVar[str] = "random_sample"
@@ -148,7 +170,7 @@ class Permute(Shuffled):
     RETURNN has no such order. Its key is hashed from the number that RETURNN's seed rule gives.
 
     Args:
-        num_epochs: Keep the same shuffle for so many full epochs; 0 means 1.
+        num_epochs: Number of full epochs that keep the same shuffle; 0 means 1.
         seed: A seed of your own; seed and epoch are hashed together, so that different seeds are independent in every
             epoch.
     """

@@ -29,6 +29,12 @@ class Policy(ABC):
         is_random: Whether the order depends on the seed.
         num_epochs: For how many full epochs the same shuffle is kept.
         seed: The user's own seed, or None for RETURNN's seed rule.
+
+    Examples:
+        >>> from headrace.order import parse_seq_ordering
+        >>> policy = parse_seq_ordering("random:seed=1")
+        >>> policy.is_random, str(policy), sorted(policy.plan(4, rng_seed=1, lengths=None))
+        (True, 'random:seed=1', [0, 1, 2, 3])
     """
 
     name: ClassVar[str]

@@ -1,4 +1,4 @@
-"""The iterable pipes under their documented class names; importing this registers their functional names."""
+"""The iterable pipes under torchdata's class names; importing this registers their functional names."""
 
 from __future__ import annotations
 

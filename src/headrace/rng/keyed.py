@@ -44,6 +44,11 @@ def derive_seed(
         corpus_idx: Which sequence of the corpus.
         occurrence: How often this sequence came before in this epoch (0 unless an order repeats sequences).
         bits: Width of the result, 1 to 128.
+
+    Examples:
+        >>> import headrace as hr
+        >>> hr.derive_seed(1, "transform", epoch=3, corpus_idx=7, bits=32)
+        3953101571
     """
     digest = xxhash.xxh3_128_intdigest(_key_bytes(seed, purpose, epoch, corpus_idx, occurrence))
     return digest >> (128 - bits)
@@ -56,6 +61,11 @@ def derive_rng(
 
     The bit generator is Philox (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", 2011), whose 128-bit key
     is the hash (XXH3-128) of the arguments. About 10 us a call.
+
+    Examples:
+        >>> import headrace as hr
+        >>> hr.derive_rng(1, "transform", epoch=3).integers(100, size=3).tolist()
+        [79, 59, 15]
     """
     key = derive_seed(seed, purpose, epoch=epoch, corpus_idx=corpus_idx, occurrence=occurrence, bits=128)
     return np.random.Generator(np.random.Philox(key=key))

@@ -1,11 +1,11 @@
 """Generators of the process that are seeded when they are next drawn from: what is not drawn from costs nothing.
 
-A Mersenne twister takes some microseconds to seed, and most functions of users never draw. So what is noted here is the
-seed; whoever draws, or looks at a state, or sets one, gets a generator that was seeded just before. From then on it is
-what it was before: nothing of ours is in the way of a draw. Every number, and every state, is the same as if the
+A Mersenne twister takes some microseconds to seed, and most functions of users never draw. So only the seed is noted
+here; code that draws, or looks at a state, or sets one, gets a generator that was seeded just before. From then on it
+is what it was before: nothing of ours is in the way of a draw. Every number, and every state, is the same as if the
 generators had been seeded at once.
 
-Invariants: a generator is seeded lazily only where nobody holds a function or an object that draws without passing here
+Invariants: a generator is seeded lazily only where no code holds a function or object that draws without passing here
 (`from random import random` binds one), which the counts of references tell. What is forked while a seed is noted draws
 what it would have drawn: NumPy's generator goes on from the seed, Python's from what the system gave it. For processes
 in which one thread at a time seeds; draws of other threads are as safe as they are without this.
@@ -26,8 +26,8 @@ from numpy.random import MT19937, RandomState
 
 from .keyed import derive_seed
 
-# A generator that was drawn from is seeded at once so many times, twice as many each time: code that always draws pays
-# no more for being asked again and again.
+# A generator that was drawn from is next seeded at once, for this many seedings, and twice as many each time: code that
+# always draws pays no more for being asked again and again.
 _FIRST_PAUSE = 16
 
 
@@ -212,7 +212,7 @@ _CAPSULE_OF = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char
 
 
 class _LazyTwister(MT19937):
-    """Stands for NumPy's generator while a seed is noted for it; whoever looks at it gets what the other one has.
+    """Stands for NumPy's generator while a seed is noted for it; a look at it gives the state of the real one.
 
     The functions of C that draw call Python once, which seeds the generator and puts it back in its place. They have
     the state of the generator itself, so what was begun goes on with it.
@@ -334,7 +334,7 @@ class _OfNumPy(_LazySeed):
 
 
 def _is_unshared(num_ours: int) -> bool:
-    """Tell whether nobody but NumPy, and so many references of ours, can draw from its generator."""
+    """Tell whether only NumPy, and `num_ours` references of ours, can draw from its generator."""
     other: Any = RandomState(MT19937(0))
     shared: Any = np.random
     return sys.getrefcount(shared.get_bit_generator()) <= sys.getrefcount(

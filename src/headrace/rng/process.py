@@ -27,9 +27,9 @@ def seed_globals(seed: int, purpose: str, *, epoch: int = 0, number: int = 0, la
         seed: 64 bits, signed or not.
         purpose: See `derive_seed`.
         epoch: The epoch.
-        number: Of the piece of work.
+        number: Number of the piece of work.
         lazily: Let those of Python and NumPy be seeded when they are next drawn from, see `lazy.py`: about 1 us, and
-            what is drawn is the same. For processes of our own, in which nobody else draws.
+            what is drawn is the same. For processes of our own, in which no other code draws.
     """
     signed = seed - 2**64 if seed >= 2**63 else seed
     key = signed, purpose, epoch, number

@@ -1,6 +1,6 @@
 """How progress is drawn: a bar on a terminal and in a notebook, a plain line now and then elsewhere, as in a log.
 
-Invariant: all bars of one terminal are lines of one drawing, whoever opens them, so none is drawn over another.
+Invariant: all bars of one terminal are lines of one drawing, whatever opens them, so none is drawn over another.
 """
 
 from __future__ import annotations

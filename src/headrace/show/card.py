@@ -18,7 +18,7 @@ from headrace.specs import DataSpec
 _MAX_KEYS = 6  # in one line
 _MAX_CHARS = 60  # of one fact in one line
 _NUM_BINS = 16
-_MAX_LENGTHS = 20_000  # so many are looked at for a histogram: a stretch here and there of a long column
+_MAX_LENGTHS = 20_000  # this many are looked at for a histogram: a stretch here and there of a long column
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -97,7 +97,7 @@ class Shown:
 def _card_of(shown: Shown) -> Card:
     try:
         return shown._card()
-    except Exception as error:  # noqa: BLE001 (also of a class of the user's own, half made, or closed)
+    except Exception as error:  # noqa: BLE001 (also of a user-defined class, half made, or closed)
         return Card(type(shown).__name__, [("cannot be shown", f"cannot be shown ({type(error).__name__})")])
 
 
@@ -154,7 +154,7 @@ def _bars(lengths: NDArray[Any]) -> str:
 
 
 def _escape(text: str) -> str:
-    import html  # nobody who trains needs it
+    import html  # not needed in training
 
     return html.escape(text)
 

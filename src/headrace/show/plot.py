@@ -23,7 +23,7 @@ def plot(loader: Any, epoch: int | None = None, world_size: int | None = None) -
 
     Args:
         loader: A `DataLoader` whose sequences have known lengths.
-        epoch: Of which epoch; None: of the next.
+        epoch: Which epoch; None: the next.
         world_size: For how many ranks; None: for the loader's own, or 4 if that is a single one.
 
     Returns:

@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 2.0  # what takes less is over before anybody looks at a bar
 
 @contextmanager
 def watched_progress(label: str, unit: str) -> Iterator[Callable[[int, int], None] | None]:
-    """Yield a function of (how many are done, of how many), or None if nobody watches.
+    """Yield a progress callback (number done, total), or None if progress is not watched.
 
     Args:
         label: Name of the work.

@@ -1,7 +1,7 @@
 """The contract of a source, which gives sequence i, by data key, in any order.
 
-With it stands what all sources do alike, so that they answer a wrong question in the same way: checks of indices, data
-keys and frames, and `fill_rows`, which writes several sequences into one array.
+It also has what all sources share, so that they report wrong arguments in the same way: checks of indices, data keys
+and frames, and `fill_rows`, which writes several sequences into one array.
 """
 
 from __future__ import annotations
@@ -63,6 +63,14 @@ def fill_rows(out: NDArray[Any], arrays: Sequence[NDArray[Any]]) -> None:
 
     Raises:
         ValueError: They do not fit.
+
+    Examples:
+        >>> import numpy as np
+        >>> from headrace.sources import fill_rows
+        >>> rows = np.empty(3, np.int64)
+        >>> fill_rows(rows, [np.array([1, 2]), np.array([3])])
+        >>> rows.tolist()
+        [1, 2, 3]
     """
     if not out.dtype.hasobject and out.nbytes <= len(arrays) * _MAX_JOINED_BYTES:
         try:
@@ -84,11 +92,24 @@ class Source(Shown, ABC):
     Attributes:
         specs: Data key -> layout, in the order in which keys are reported; known without reading a sequence. Values of
             a sparse key with a known dim are 0..dim - 1; without one, they may be any integers.
-        labels: Data key -> class labels, for the keys that have some.
+        labels: Data key -> class labels, for the keys that have some; none, unless a sub-class says so.
+
+    Examples:
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> class Ramps(hr.Source):
+        ...     specs = {"data": hr.DataSpec("float32", ())}
+        ...     index = hr.CorpusIndex.from_columns(tags=["a", "b"], lengths={"data": [2, 3]})
+        ...
+        ...     def read(self, corpus_idx, data_key):
+        ...         return np.arange(2 + corpus_idx, dtype=np.float32)
+        >>> with hr.SourceDataset(Ramps(), seq_ordering="sorted_reverse") as corpus:
+        ...     print([seq["data"].tolist() for seq in corpus.epoch(1)])
+        [[0.0, 1.0, 2.0], [0.0, 1.0]]
     """
 
     specs: Mapping[str, DataSpec]
-    labels: Mapping[str, Sequence[str]]
+    labels: Mapping[str, Sequence[str]] = {}
 
     @property
     @abstractmethod
@@ -118,9 +139,33 @@ class Source(Shown, ABC):
         return slice_frames(array, self.specs[data_key], start, end).copy()
 
     @property
+    def runs_user_code(self) -> bool:
+        """Whether reading runs code of users, which might draw from the generators of the process each time.
+
+        What such a source gives is not kept to be given again, and the generators are seeded before it is read.
+        """
+        return not type(self).__module__.startswith("headrace.")
+
+    @property
     def encodes_texts(self) -> bool:
         """Whether each reading encodes texts by a vocabulary, as gathering the index did: a conversion stores them."""
         return False
+
+    @property
+    def vocabularies_text(self) -> str:
+        """A text that identifies the vocabularies that encode texts; "" without any. Part of a loader's state.
+
+        Lengths do not tell it: other vocabularies may make as many classes of each text.
+        """
+        return ""
+
+    def data_hosts(self) -> Mapping[str, float]:
+        """Return where the data lie, as far as that is known: name, address or Ray's ID of a machine -> bytes there.
+
+        An executor that chooses machines may prefer these for its workers (`RayExecutor`). It is asked once, in the
+        trainer, when workers start; what is delivered does not depend on it. Empty, as here: all places are alike.
+        """
+        return {}
 
     def reads_slices(self, data_key: str) -> bool:  # noqa: ARG002 (a contract)
         """Tell whether `read_slice` of a data key reads hardly more than the frames that are asked for."""
@@ -129,6 +174,14 @@ class Source(Shown, ABC):
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return all data keys of one sequence."""
         return {data_key: self.read(corpus_idx, data_key) for data_key in self.specs}
+
+    def lend_seq(self, corpus_idx: int) -> dict[str, Any]:
+        """Return all data keys of one sequence, in arrays that may be overwritten when the next one is read.
+
+        For a caller that copies them at once, or calls `own_arrays` before that. A value without axes may be a number
+        of its dtype.
+        """
+        return self.read_seq(corpus_idx)
 
     @property
     def has_fast_rows(self) -> bool:

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 
+from headrace.files.packed import PACKED_SUFFIXES
+
 from .entry import Format, Head
 
 _ARROW_STREAM = b"\xff\xff\xff\xff"
 _KIND_SCHEMA = 1  # in a message of Arrow: version, kind, what it is, in the order of its fields
 _SCHEMA_FIELD = 2
-_TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
-_LINE_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson")
+
+
+def _also_packed(*suffixes: str) -> tuple[str, ...]:
+    return tuple(suffix + packed for packed in ("", *PACKED_SUFFIXES) for suffix in suffixes)
+
+
+_TABLE_SUFFIXES = _also_packed(".csv", ".tsv")
+_LINE_SUFFIXES = _also_packed(".jsonl", ".json", ".ndjson")
 
 
 def _begins_arrow_stream(head: Head) -> bool:
@@ -48,6 +56,8 @@ def _is_cuts(head: Head) -> bool:
 def _is_other_lines(head: Head) -> bool:
     if not _is_lines(head):
         return False
+    if not head.data or head.begins_with_long_object:  # an empty file may be anything; among others it changes nothing
+        return True
     return _is_our_lines(head) or (head.first_object is not None and "audio" not in head.first_object)
 
 
@@ -114,6 +124,7 @@ BUILT_IN = (
         takes_many=False,
         takes_folder=True,
         in_list=True,
+        named_by_paths=True,
         unique_tags=True,
         docs="a [folder](folders.md) of `.npy`, `.npz`",
         suits="arrays to look at with NumPy alone",
@@ -125,6 +136,7 @@ BUILT_IN = (
         _at("arrays.writers:SafetensorsWriter"),
         (".safetensors",),
         takes_folder=True,
+        named_by_paths=True,
         unique_tags=True,
         docs="[`.safetensors`](folders.md)",
         suits="arrays from PyTorch or JAX",
@@ -154,7 +166,7 @@ BUILT_IN = (
         "JSON lines",
         _at("lines.jsonl:JsonlSource"),
         _at("lines.jsonl_writer:JsonlWriter"),
-        (".jsonl", ".jsonl.gz", ".ndjson"),
+        _also_packed(".jsonl", ".ndjson"),
         recognizes=_is_other_lines,
         beside=(".jsonl.specs.json",),
         docs="[JSON lines](text.md), `.jsonl`",
@@ -173,7 +185,7 @@ BUILT_IN = (
         "csv",
         "CSV",
         _at("lines.delimited:CsvSource"),
-        suffixes=(".csv", ".tsv", ".csv.gz", ".tsv.gz"),
+        suffixes=_TABLE_SUFFIXES,
         is_last=True,
         docs="[CSV and TSV](text.md#csv-and-tsv), `.csv`, `.tsv`",
         suits="tables from elsewhere",
@@ -183,7 +195,8 @@ BUILT_IN = (
         "tokens",
         _at("tokens.source:TokenSource"),
         _at("tokens.writer:TokenWriter"),
-        (".bin", ".idx"),
+        (".bin",),
+        magic=((0, b"MMIDIDX\x00\x00"),),  # of an .idx; a lone .idx of another program says nothing of tokens
         defaults={"by": "document"},
         unless="block_length",
         key_option="data_key",
@@ -195,7 +208,7 @@ BUILT_IN = (
         "text",
         "text",
         _at("lines.text:TextSource"),
-        suffixes=(".txt", ".txt.gz", ".txt.bz2", ".txt.xz"),
+        suffixes=_also_packed(".txt"),
         is_last=True,
         docs="[text](text.md), `.txt`",
         suits="lines",
@@ -209,6 +222,7 @@ BUILT_IN = (
         takes_folder=True,
         takes_many=False,
         in_list=True,
+        named_by_paths=True,
         docs="a [folder](folders.md) of recordings",
         suits="speech",
     ),
@@ -220,6 +234,7 @@ BUILT_IN = (
         takes_folder=True,
         takes_many=False,
         in_list=True,
+        named_by_paths=True,
         is_last=True,
         docs="a [folder](folders.md#images) of images",
         suits="images, with classes",

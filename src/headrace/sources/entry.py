@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import json
 import os
-import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,9 +12,11 @@ from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.files import open_regular
+from headrace.files.packed import damaged, is_damage, is_packed, open_packed
 
 HEAD_BYTES = 512  # a block of a tar, whose mark stands at its end
-_MAX_LINE_BYTES = 1 << 20  # of a first line; a longer one says nothing
+_MAX_LINE_BYTES = 1 << 20  # of a first line; of a longer one, that it is long
+_PART_BYTES = 1 << 16  # of a compressed file at a time
 _GZIP = b"\x1f\x8b"
 
 
@@ -25,8 +25,14 @@ class Head:
     """First bytes of a file, for detecting its format.
 
     Attributes:
-        path: Of the file.
+        path: Path of the file.
         data: Its first bytes, at most `HEAD_BYTES`.
+
+    Examples:
+        >>> from headrace.sources import Format, Head
+        >>> def is_track(head: Head) -> bool:
+        ...     return head.data.startswith(b"TRK1")
+        >>> entry = Format("trk", "tracks", "tracks:TrackSource", suffixes=(".trk",), recognizes=is_track)
     """
 
     path: str
@@ -39,15 +45,16 @@ class Head:
 
     @cached_property
     def first_line(self) -> bytes:
-        """The first line, also in a `.gz`, as far as it counts."""
-        line = b""
-        with (
-            contextlib.suppress(EOFError, gzip.BadGzipFile, zlib.error),
-            open_regular(self.path) as stored,
-            gzip.open(stored) if self.data.startswith(_GZIP) else stored as file,
-        ):
-            line = file.readline(_MAX_LINE_BYTES)
-        return line
+        """The first line, also in a compressed file, as far as it counts."""
+        if self.data.startswith(_GZIP) or is_packed(self.path):
+            return _first_line_of_packed(self.path, gzip.open if self.data.startswith(_GZIP) else open_packed)
+        with open_regular(self.path) as stored:
+            return stored.readline(_MAX_LINE_BYTES)
+
+    @property
+    def begins_with_long_object(self) -> bool:
+        """Whether the first line is an object of more than a megabyte: a document, and no row of a manifest."""
+        return len(self.first_line) >= _MAX_LINE_BYTES and self.first_line.lstrip().startswith(b"{")
 
     @cached_property
     def first_object(self) -> dict[str, Any] | None:
@@ -63,6 +70,19 @@ class Head:
         """The fields of the first line, between commas or tabs."""
         text = self.first_line.decode("utf-8-sig", errors="replace")
         return [field.strip().strip('"') for field in text.replace("\t", ",").split(",")]
+
+
+def _first_line_of_packed(path: str, open_file: Callable[[str], Any]) -> bytes:
+    start = b""
+    try:
+        with open_file(path) as file:  # pyarrow's files know no lines
+            while b"\n" not in start and len(start) < _MAX_LINE_BYTES and (part := file.read(_PART_BYTES)):
+                start += part
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        raise damaged(path, error) from error
+    return start.partition(b"\n")[0]
 
 
 @dataclass(frozen=True)
@@ -85,12 +105,14 @@ class Format:
         takes_folder: Whether the source takes a folder as it is; of another format a folder is the files in it.
         in_list: Whether even one file has to come in a list, since a path alone is taken for a folder.
         unique_tags: Whether a tag may come only once in a file.
-        defaults: Options for the source that nobody has to give: the whole of each file, in its natural form.
+        defaults: Default options for the source: the whole of each file, in its natural form.
         unless: An option that says something else in the place of all of these.
         key_option: Option of the source for the name of the only data key, where the file does not say it.
         beside: Endings of the files that may lie beside a written one, in the place of the suffix.
         docs: What a table of formats calls it, in Markdown; the title, if it is empty.
         suits: What it is good for, for the same table.
+        named_by_paths: Whether sequences are named by the paths of their files. The copy of a URL has another path, so
+            URLs are refused, before anything is fetched.
     """
 
     name: str
@@ -112,6 +134,7 @@ class Format:
     beside: tuple[str, ...] = ()
     docs: str = ""
     suits: str = ""
+    named_by_paths: bool = False
 
     def __post_init__(self) -> None:
         """Write classes as "package.module:Class".

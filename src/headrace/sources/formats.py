@@ -1,17 +1,20 @@
 """Registered formats, and detection of the format of a file or folder.
 
 A format is registered once, by `register_format`, or by another package under the entry point "headrace.formats", which
-is looked at only when a name or a file is not known otherwise. A file is told by its first bytes where they have a
-mark, else by its name, or its first line; a folder by what is in it. What is found is a guess that the source of the
+is looked at only when a name or a file is not known otherwise. A file is recognized by its first bytes where the format
+has a mark, else by its name, or its first line; a folder by its files. What is found is a guess that the source of the
 format checks in full when it opens.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import logging
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import entry_points
 from types import MappingProxyType
@@ -20,14 +23,18 @@ from typing import Any
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
 from headrace.files.atomic.together import settle
+from headrace.files.packed import PACKED_SUFFIXES
 
 from .built_in import BUILT_IN
 from .entry import HEAD_BYTES, Format, Head
 
 __all__ = ["FORMATS", "Format", "Head", "register_format"]
 
+_LOGGER = logging.getLogger("headrace.sources")
 ENTRY_POINTS = "headrace.formats"
-_MAX_NAMES = 10_000  # of a folder: where none of so many says something, nothing does
+_PACKED = (*PACKED_SUFFIXES, ".zstd", ".lz4", ".br", ".z", ".zip", ".7z")
+_MAX_LOOKED = 20  # files and sub-folders beside those of a folder that are read
+_MAX_NAMES = 10_000  # of a folder: if none of this many names tells the format, none will
 _formats: dict[str, Format] = {}
 FORMATS: Mapping[str, Format] = MappingProxyType(_formats)
 
@@ -160,7 +167,7 @@ def find_format(path: str | os.PathLike[str]) -> Format:
 
 
 def format_of_target(path: str | os.PathLike[str]) -> Format | None:
-    """Return the format that the name of a file to be written asks for, if it asks for one that can be written."""
+    """Return the writable format that the name of a file to be written implies, if there is one."""
     name = os.path.basename(os.fspath(path))
     for _ in range(2):
         written = [entry for entry in FORMATS.values() if entry.writer and entry.suffix and name.endswith(entry.suffix)]
@@ -172,42 +179,127 @@ def format_of_target(path: str | os.PathLike[str]) -> Format | None:
     return found if found is not None and found.writer else None
 
 
+def formats_of_name(name: str) -> list[Format]:
+    """Return the formats one of whose suffixes the name of a file has."""
+    lower = name.lower()
+    return [entry for entry in FORMATS.values() if lower.endswith(tuple(entry.suffixes))]
+
+
 def files_of(folder: str, entry: Format) -> list[str]:
     """Return the files of a format in a folder, in the order of their names; sub-folders and hidden files are left out.
 
     Raises:
-        SourceError: The folder cannot be read.
+        SourceError: The folder cannot be read, or has none.
     """
     try:
         names = sorted(os.listdir(folder))
     except OSError as error:
         raise SourceError(f"cannot read the folder: {error.strerror}", where=folder, fix="check the path") from error
-    known: dict[str, Format | None] = {}  # by ending: of a hundred thousand files, one is looked into
-    found = []
+    known: dict[str, Format | None] = {}  # by suffix: of a hundred thousand files, one is looked into
+    found, others = [], []
     for name in names:
         if name[0] != ".":
-            ending = os.path.splitext(name)[1]
-            if ending not in known or not _has_looked_suffix(name):
-                known[ending] = _format_in_folder(folder, name)
-            if known[ending] is entry:
+            suffix = _looked_suffix(name)
+            if not suffix or suffix not in known:
+                known[suffix] = _format_in_folder(folder, name)
+            if known[suffix] is entry:
                 found.append(os.path.join(folder, name))
-    return found
+            else:
+                others.append(name)
+    _refuse_packed(folder, others, entry)
+    if found:
+        by_path = {os.path.join(folder, name): name for name in others}
+        apart = without_side_files([*found, *by_path])
+        _tell_left_out(folder, [by_path[path] for path in apart if path in by_path], entry)
+    else:
+        raise SourceError(
+            f"the folder itself has no {entry.title} files",
+            where=folder,
+            fix="name those of its sub-folders, by a pattern such as 'folder/*/*'",
+        )
+    return without_side_files(found)
+
+
+def _refuse_packed(folder: str, names: Iterable[str], entry: Format) -> None:
+    """Refuse a folder in which files of the format are compressed in a way that is not read: they would be missing.
+
+    Raises:
+        SourceError: There are some.
+    """
+    packed = [name for name in names if name.lower().endswith(_PACKED) and _has_suffix(name.rpartition(".")[0], entry)]
+    if packed:
+        raise SourceError(
+            f"{len(packed)} {entry.title} files of the folder are compressed in a way that {entry.source_name} does "
+            "not read, or damaged",
+            where=os.path.join(folder, packed[0]),
+            fix="decompress them or get them again, or leave them out by a pattern: "
+            f"{os.path.join(folder, f'*{entry.suffix}')!r}",
+        )
+
+
+def _tell_left_out(folder: str, names: Iterable[str], entry: Format) -> None:
+    """Log which files of the same format are left out of a folder: in a sub-folder, or with another ending."""
+    left_out: list[str] = []
+    for name in itertools.islice(names, _MAX_LOOKED):
+        path = os.path.join(folder, name)
+        with contextlib.suppress(OSError, SourceError):
+            if os.path.isfile(path):
+                left_out += [name] if _format_of_file(path) is entry else []
+            else:
+                left_out += [f"{name}/{one}" for one in sorted(os.listdir(path)) if _has_suffix(one, entry)][:1]
+    if left_out:
+        _LOGGER.warning(
+            "of the folder %s, %s files are read, and some are left out: %s; name all of them by patterns",
+            folder,
+            entry.title,
+            ", ".join(left_out),
+        )
+
+
+def _has_suffix(name: str, entry: Format) -> bool:
+    return name.lower().endswith(entry.suffixes) and name[0] != "."
+
+
+def files_in(folder: str) -> list[str]:
+    """Return the files in a folder, of the format that the folder has, where each file is a corpus by itself.
+
+    Raises:
+        ConfigError: The folder as a whole is one corpus.
+        SourceError: The folder cannot be read, or there are no files of a known format.
+    """
+    entry = find_format(folder)
+    if entry.takes_folder:
+        raise ConfigError(
+            f"the folder is one corpus ({entry.title}), and what is wanted here are files that can be read one by one",
+            where=folder,
+            fix=f"name files by a pattern: {os.path.join(folder, '**', f'*{entry.suffix}')!r}",
+        )
+    return files_of(folder, entry)
+
+
+def without_side_files(names: Iterable[str]) -> list[str]:
+    """Leave out files that belong to others of the list, such as the `.idx` of a `.bin`, which is read with it."""
+    names = list(names)
+    beside: set[str] = set()
+    for entry in FORMATS.values():
+        if entry.beside:
+            beside.update(side for name in names if name.endswith(entry.suffix) for side in entry.files_beside(name))
+    return [name for name in names if name not in beside] if beside else names
 
 
 def _format_in_folder(folder: str, name: str) -> Format | None:
     """Return the format that the name of a file in a folder says, or what is in it, where the name leaves that open."""
     found = _by_suffix(name)
-    if found is None and _has_looked_suffix(name) and os.path.isfile(path := os.path.join(folder, name)):
+    if found is None and _looked_suffix(name) and os.path.isfile(path := os.path.join(folder, name)):
         return _format_of_file(path)
     return found
 
 
-def _has_looked_suffix(name: str) -> bool:
-    """Tell whether a name ends as that of a format which has no marks, but looks at what is in a file."""
-    suffixes = tuple(
-        one for entry in FORMATS.values() if entry.recognizes and not entry.magic for one in entry.suffixes
-    )
-    return name.lower().endswith(suffixes)
+def _looked_suffix(name: str) -> str:
+    """Return the suffix of a format which has no marks, but looks at what is in a file; "" if the name has none."""
+    lower = name.lower()
+    looked = (entry.suffixes for entry in FORMATS.values() if entry.recognizes and not entry.magic)
+    return next((one for suffixes in looked for one in suffixes if lower.endswith(one)), "")
 
 
 def _by_suffix(name: str) -> Format | None:

@@ -19,6 +19,16 @@ from headrace.specs import DataSpec
 
 from .base import SORT_LENGTHS, Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .shared.data_types import checked_seq, dtype_of, learn_specs, parse_data_types
+from .shared.lending import MIN_LENT_BYTES
+
+
+class LearntSpecs(dict[str, DataSpec]):
+    """Layouts that were learnt from an item: every item must have these data keys, and no others."""
+
+    @classmethod
+    def of_item(cls, item: Any) -> LearntSpecs:
+        """Learn them from item 0."""
+        return cls(learn_specs(_item_to_seq(item, None, "item 0"), where="item 0"))
 
 
 class MapSource(Source):
@@ -42,7 +52,7 @@ class MapSource(Source):
         specs: Layouts, see `parse_data_types`; other keys of an item are left out. A dtype that they do not name is
             that of the array in item 0, which is read for it. If `None`, all is learnt from item 0 (the first axis is
             time; an integer with at most that axis is sparse, with an unknown number of classes), and every item must
-            have the same keys.
+            have the same keys. `LearntSpecs` were learnt so before, and item 0 is not read for them again.
         labels: Data key -> class labels; they give a sparse key its number of classes, too.
         tags: Tags; else those of `get_seq_tag`, else "seq-0", "seq-1", ... May repeat.
         lengths: Instead of `get_seq_len`: numbers to sort by, `int[N]`, or a dict (data key -> frames, `int[N]`).
@@ -51,6 +61,17 @@ class MapSource(Source):
     Raises:
         ConfigError: The object or an argument has the wrong form, or there is no item to learn the specs from.
         SourceError: An item has another layout than the specs or another length than was claimed.
+
+    Examples:
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> seqs = [{"data": np.zeros((frames, 40), np.float32)} for frames in (3, 5)]
+        >>> source = hr.MapSource(seqs, lengths={"data": [3, 5]})
+        >>> source.read(1, "data").shape
+        (5, 40)
+        >>> with hr.SourceDataset(source, seq_ordering="sorted_reverse") as corpus:
+        ...     print([seq.tag for seq in corpus.epoch(1)])
+        ['seq-1', 'seq-0']
     """
 
     def __init__(
@@ -74,25 +95,29 @@ class MapSource(Source):
         if tags is not None and len(tags) != self._num_seqs:
             raise ConfigError(f"there are {len(tags)} tags for {self._num_seqs} sequences")
         self._tags, self._lengths = tags, lengths
-        self._learnt = specs is None
-        self._last: tuple[int, dict[str, NDArray[Any]]] | None = None
+        self._learnt = specs is None or isinstance(specs, LearntSpecs)
+        self._last: tuple[int, dict[str, NDArray[Any]], set[str]] | None = None  # and the keys that were read of it
         self._index: CorpusIndex | None = None
         self.labels = {key: list(values) for key, values in (labels or {}).items()}
-        self.specs = self._learn() if specs is None else self._with_own_dtypes(specs)
+        self.specs = self._learn(specs) if specs is None or self._learnt else self._with_own_dtypes(specs)
         self.specs = {key: self._with_labels(key, spec) for key, spec in self.specs.items()}
         if SORT_LENGTHS in self.specs:
             raise ConfigError(f"{SORT_LENGTHS!r} cannot be a data key: it names what sequences are sorted by")
         self._expected = [_Expected.of(key, spec) for key, spec in self.specs.items()]
+        are_numbers = all(np.dtype(spec.dtype).kind in "biufc" for spec in self.specs.values())
+        self._min_lent_bytes = MIN_LENT_BYTES if are_numbers else sys.maxsize  # batches get texts as they are
         self._claims_by_key = isinstance(lengths, Mapping) or (lengths is None and hasattr(obj, "get_seq_len"))
 
-    def _learn(self) -> dict[str, DataSpec]:
+    def _learn(self, before: Mapping[str, Any] | None) -> dict[str, DataSpec]:
+        if before is not None:
+            return dict(before)
         if self._num_seqs == 0:
             raise ConfigError(
                 "there is no item to learn the layout of the data from",
                 where=f"an empty {type(self._obj).__name__}",
                 fix='give specs, for example {"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 10}}',
             )
-        return learn_specs(_item_to_seq(self._obj[0], None, "item 0"), where="item 0")
+        return LearntSpecs.of_item(self._obj[0])
 
     def _with_own_dtypes(self, given: Mapping[str, DataSpec | Mapping[str, Any]]) -> dict[str, DataSpec]:
         """Return declared layouts, with the dtypes of item 0 where they name none."""
@@ -174,7 +199,7 @@ class MapSource(Source):
     def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return a copy of one value of an item."""
         check_data_key(data_key, self.specs)
-        return self._seq(corpus_idx)[data_key].copy()
+        return self._seq(corpus_idx, data_key)[data_key].copy()
 
     def read_slice(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return a copy of some frames of one value of an item."""
@@ -184,33 +209,59 @@ class MapSource(Source):
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
         """Return copies of all values of an item."""
-        return {data_key: array.copy() for data_key, array in self._seq(corpus_idx).items()}
-
-    def _seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return the checked arrays of a sequence; they may belong to the object."""
         if self._last is not None and self._last[0] == corpus_idx:
-            return self._last[1]
+            return {data_key: array.copy() for data_key, array in self._last[1].items()}
+        return self._take(corpus_idx, sys.maxsize)  # nothing of it is left to be read, so it is not kept
+
+    def lend_seq(self, corpus_idx: int) -> dict[str, Any]:
+        """Return all values of an item: copies of small arrays, and large ones and numbers as they are."""
+        is_kept = self._last is not None and self._last[0] == corpus_idx
+        return self.read_seq(corpus_idx) if is_kept else self._take(corpus_idx, self._min_lent_bytes)
+
+    def _seq(self, corpus_idx: int, data_key: str | None = None) -> dict[str, NDArray[Any]]:
+        """Return the checked arrays of a sequence; they may belong to the object.
+
+        It is taken anew for a key that was read of it before, or what an object draws would depend on earlier reads.
+        """
+        if self._last is None or self._last[0] != corpus_idx or data_key in self._last[2]:
+            self._last = corpus_idx, self._take(corpus_idx, 0), set()
+        if data_key is not None:
+            self._last[2].add(data_key)
+        return self._last[1]
+
+    def _take(self, corpus_idx: int, min_lent_bytes: int) -> dict[str, NDArray[Any]]:
+        """Take a sequence from the object; return its checked arrays.
+
+        Arrays of at least `min_lent_bytes` may belong to the object; the others are copies.
+        """
         check_corpus_idx(corpus_idx, self._num_seqs)
         item = self._obj[corpus_idx]
-        arrays = self._arrays_as_expected(item)
+        arrays = self._arrays_as_expected(item, min_lent_bytes)
         if arrays is None:
             where, keys = self._where(corpus_idx), None if self._learnt else list(self.specs)
             arrays = checked_seq(_item_to_seq(item, keys, where), self.specs, exact=self._learnt, where=where)
+            arrays = {
+                data_key: array if array.nbytes >= min_lent_bytes else array.copy()
+                for data_key, array in arrays.items()
+            }
         if self._claims_by_key:
             self._check_claims(corpus_idx, arrays)
-        self._last = corpus_idx, arrays
         return arrays
 
-    def _arrays_as_expected(self, item: Any) -> dict[str, NDArray[Any]] | None:
-        """Return the arrays of an item that is a dict of arrays, tensors and numbers of the layouts; or `None`."""
+    def _arrays_as_expected(self, item: Any, min_lent_bytes: int) -> dict[str, Any] | None:
+        """Return the arrays of an item that is a dict of arrays, tensors and numbers of the layouts; or `None`.
+
+        As in `_take`, large ones may belong to the object.
+        """
         if type(item) is not dict or (self._learnt and len(item) != len(self._expected)):
             return None
         arrays = {}
-        for key, dtype, num_axes, sizes in self._expected:
+        for key, dtype, num_axes, takes_int, sizes in self._expected:
             array = item.get(key)
             if type(array) is not np.ndarray:
-                if not num_axes and _is_number_of(array, dtype):
-                    arrays[key] = np.array(array, dtype)
+                is_int = takes_int and type(array) is int and -1 << 62 < array < 1 << 62
+                if is_int or (not num_axes and isinstance(array, np.generic) and array.dtype == dtype):
+                    arrays[key] = array if 0 < min_lent_bytes < sys.maxsize else np.array(array, dtype)
                     continue
                 array = _array_of_tensor(array)
                 if array is None:
@@ -222,7 +273,7 @@ class MapSource(Source):
                 for axis, size in sizes:
                     if shape[axis] != size:
                         return None
-            arrays[key] = array
+            arrays[key] = array if array.nbytes >= min_lent_bytes else array.copy()
         return arrays
 
     def _where(self, corpus_idx: int) -> str:
@@ -249,9 +300,16 @@ class MapSource(Source):
                     fix="correct get_seq_len or lengths=",
                 )
 
+    @property
+    def runs_user_code(self) -> bool:
+        """Yes: the object is the user's."""
+        return True
+
     def for_another_reader(self) -> Source:
-        """Return one of the same object, which keeps a last sequence of its own."""
-        return copy.copy(self)
+        """Return a source of the same object, which caches a last sequence of its own."""
+        source = copy.copy(self)
+        source._last = None
+        return source
 
     def close(self) -> None:
         """Drop the last sequence; the object stays as it is."""
@@ -267,22 +325,15 @@ class _Expected(NamedTuple):
     key: str
     dtype: np.dtype[Any]
     num_axes: int
+    takes_int: bool  # an int is a value as it is
     sizes: tuple[tuple[int, int], ...]  # of axes that are not free
 
     @classmethod
     def of(cls, key: str, spec: DataSpec) -> _Expected:
         """Return it from a spec."""
         sizes = enumerate(spec.shape, start=int(spec.has_time))
-        return cls(
-            key, np.dtype(spec.dtype), spec.ndim, tuple((axis, size) for axis, size in sizes if size is not None)
-        )
-
-
-def _is_number_of(value: object, dtype: np.dtype[Any]) -> bool:
-    """Tell whether a value is a number that an array of a dtype holds as it is."""
-    if type(value) is int:
-        return dtype == np.int64 and -1 << 62 < value < 1 << 62
-    return isinstance(value, np.generic) and value.dtype == dtype
+        dtype, fixed = np.dtype(spec.dtype), tuple((axis, size) for axis, size in sizes if size is not None)
+        return cls(key, dtype, spec.ndim, spec.ndim == 0 and dtype == np.int64, fixed)
 
 
 def _array_of_tensor(value: Any) -> NDArray[Any] | None:
@@ -312,6 +363,13 @@ def _item_to_seq(item: Any, keys: Sequence[str] | None, where: str) -> Mapping[s
     """Assign data keys to the parts of an item."""
     if isinstance(item, Mapping):
         return item
+    if item is None:
+        raise SourceError(
+            "the item is None",
+            where=where,
+            fix="return the item from __getitem__; leave out what cannot be read when the list of items is made, or "
+            "raise an error for it: EngineOptions(on_error=Skipping(budget=...)) counts and leaves it out",
+        )
     if not isinstance(item, tuple):
         item = (item,)
     names = getattr(item, "_fields", keys)

@@ -35,6 +35,14 @@ class MemorySource(Source):
     Raises:
         ConfigError: The arguments do not fit together.
         SourceError: A sequence has another layout than the specs, or than the first one.
+
+    Examples:
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> seqs = [{"data": np.zeros((frames, 40), np.float32), "classes": [0, 1]} for frames in (3, 5)]
+        >>> source = hr.MemorySource(seqs, labels={"classes": ["no", "yes"]})
+        >>> source.index.lengths("data").tolist(), source.specs["classes"].dim
+        ([3, 5], 2)
     """
 
     def __init__(

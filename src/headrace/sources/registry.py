@@ -1,7 +1,7 @@
-"""`init_source` and `open_source`: a source from a dict, as configs write it, or from the files that lie there.
+"""`init_source` and `open_source`: open a source from a dict, as configs write it, or from files.
 
-A dict names a class and its options; nothing that it says is evaluated. From a path alone, the format is found by what
-lies there (`formats.py`), and the class of that format opens it.
+A dict names a class and its options; nothing that it says is evaluated. From a path alone, the format is detected
+(`formats.py`), and the class of that format opens it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 from headrace.errors import ConfigError
-from headrace.files.cache.local_copies import local_copies
 
 from .base import Source
-from .formats import FORMATS, Format, files_of, find_format, format_named, format_of_source, load_entry_points
+from .formats import (
+    FORMATS,
+    Format,
+    files_of,
+    find_format,
+    format_named,
+    format_of_source,
+    load_entry_points,
+    without_side_files,
+)
 from .naming.classes import NamedClasses, first_option_of, options_of
-from .shared.paths import PathLike, expand_path
+from .shared.paths import PathLike, expand_path, local_files
 from .shared.writer import Writer
 
 
@@ -107,7 +115,7 @@ def open_source(paths: PathLike | Sequence[PathLike], *, source_class: str | Non
 def resolve_files(
     paths: PathLike | Iterable[PathLike], source_class: str | None = None
 ) -> tuple[type[Source], str | list[str]]:
-    """Return the class that opens files or folders, and what to give it: one path, or several.
+    """Return the class that opens files or folders, and its argument: one path, or several.
 
     Args:
         paths: Files, folders, patterns or URLs.
@@ -117,18 +125,14 @@ def resolve_files(
         ConfigError: They are of different formats, or no one corpus, or there is no such class.
         SourceError: A file is missing, or of no format that is known.
     """
-    names = expand_paths(paths)
-    cls, entry = _named(source_class) if source_class is not None else _found(names)
+    cls, entry = (None, None) if source_class is None else _named(source_class)
+    names = expand_paths(paths, entry)
+    if cls is None:
+        cls, entry = _found(names)
     if entry is None:
         return cls, names[0] if len(names) == 1 else names
     if not entry.takes_folder:
         names = [file for name in names for file in (files_of(name, entry) if os.path.isdir(name) else [name])]
-    if not names:
-        raise ConfigError(
-            f"the folder itself has no {entry.title} files",
-            where=os.fsdecode(next(iter(expand_paths(paths)))),
-            fix="name those of its sub-folders, by a pattern such as 'folder/*/*'",
-        )
     if len(names) == 1:
         return cls, names if entry.in_list and os.path.isfile(names[0]) else names[0]
     if not entry.takes_many and (not entry.in_list or os.path.isdir(names[0])):
@@ -147,7 +151,8 @@ def _found(names: Sequence[str]) -> tuple[type[Source], Format | None]:
         other = entry if suffix and os.path.splitext(name)[1] == suffix else find_format(name)
         if other != entry:
             raise ConfigError(
-                f"files of different formats are no one corpus: {entry.title} ({names[0]}) and {other.title} ({name})",
+                f"files of different formats cannot be one corpus: {entry.title} ({names[0]}) and {other.title} "
+                f"({name})",
                 fix="open each by itself",
             )
     return _SOURCES.resolve(entry.source), entry
@@ -204,16 +209,20 @@ def writer_class_of(target: Format) -> type[Writer]:
     return _WRITERS.resolve(target.writer)
 
 
-def expand_paths(paths: PathLike | Iterable[PathLike]) -> list[str]:
-    """Return absolute paths: patterns become what matches them, by name, and URLs local copies, see `list_paths`.
+def expand_paths(paths: PathLike | Iterable[PathLike], entry: Format | None = None) -> list[str]:
+    """Return absolute paths: patterns become what matches them, by name, and URLs local copies, see `local_files`.
+
+    Args:
+        paths: Files, folders, patterns or URLs.
+        entry: Their format; None: not known yet.
 
     Raises:
-        ConfigError: There is none.
+        ConfigError: There is none; or files are given by URLs that are named by their paths.
         SourceError: A pattern matches nothing, or a store refuses.
     """
     given: list[Any]
     given = [paths] if isinstance(paths, str | bytes) or not isinstance(paths, Iterable) else list(paths)
-    names = local_copies([name for path in given for name in expand_path(path)])
+    names = without_side_files(name for path in given for name in expand_path(path))
     if not names:
         raise ConfigError("no files are named", fix="name at least one")
-    return names
+    return local_files(names, entry)

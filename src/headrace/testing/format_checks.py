@@ -29,8 +29,9 @@ from .source_checks import check_source
 def check_format(entry: Format, *, writer_options: Mapping[str, Any] | None = None) -> int:
     """Check that a format gives back what was written, or refuses it before anything is there.
 
-    Call it from a test. It writes small corpora of many layouts (all dtypes, with and without time, several axes, class
-    indices with and without labels, several keys, no sequences), with and without `specs`, and reads them back:
+    Call it from a test. It writes small corpora of many layouts (all dtypes, with and without a time axis, several
+    axes, class indices with and without labels, several keys, no sequences), with and without `specs`, and reads them
+    back:
 
     - A layout or labels that the format cannot hold are refused with a `HeadraceError`, and nothing is left on disk.
       Else each sequence comes back under its tag, bit for bit, and labels as they are, by `open_source` of the path
@@ -48,10 +49,10 @@ def check_format(entry: Format, *, writer_options: Mapping[str, Any] | None = No
         writer_options: Options of the writer that it cannot do without.
 
     Returns:
-        The number of corpora that the format holds.
+        The number of corpora that the format holds, at least 1.
 
     Raises:
-        AssertionError: The format breaks the contract; the text says how.
+        AssertionError: The format breaks the contract, or holds nothing; the text says how.
     """
     format = _CheckedFormat(entry, dict(writer_options or {}))
     held: list[Corpus] = []
@@ -59,6 +60,7 @@ def check_format(entry: Format, *, writer_options: Mapping[str, Any] | None = No
         with tempfile.TemporaryDirectory() as folder:
             if format.is_held(corpus, folder):
                 held.append(corpus)
+    format.require(bool(held), f"it holds none of the corpora, so nothing was checked; the last one: {format.refusal}")
     kinds = {corpus.kind: corpus for corpus in held if corpus.seqs}  # one of each: the others fail in the same way
     for corpus in kinds.values():
         for check in _CHECKS:
@@ -75,6 +77,7 @@ class _CheckedFormat:
 
     def __init__(self, entry: Format, writer_options: dict[str, Any]) -> None:
         self._entry, self._options = entry, writer_options
+        self.refusal = ""  # why the last corpus is not held
 
     def path(self, folder: str, name: str = "corpus") -> str:
         """Return the name of a target."""
@@ -120,7 +123,8 @@ class _CheckedFormat:
         """Write a corpus and read it; return whether the format can hold it."""
         try:
             writer = self.write(self.path(folder), corpus)
-        except HeadraceError:
+        except HeadraceError as error:
+            self.refusal = str(error)
             self.require(not os.listdir(folder), f"{corpus} was refused, and left {os.listdir(folder)}")
             return False
         num_seqs = len(corpus.seqs)

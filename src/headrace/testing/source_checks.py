@@ -34,7 +34,7 @@ def check_source(source: Source, *, max_seqs: int = _MAX_SEQS) -> None:
 
     Args:
         source: The source to check.
-        max_seqs: Of a larger corpus, so many sequences are read, spread evenly; index and tags are checked in full.
+        max_seqs: Of a larger corpus, this many sequences are read, spread evenly; index and tags are checked in full.
 
     Raises:
         AssertionError: The source breaks the contract; the text says how.

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -25,17 +26,18 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _sharding_worker_in
 from torch.utils.data.graph_settings import apply_sharding
 
 from headrace.engine import Engine, EngineOptions, EngineReport, Job, Run
-from headrace.errors import HeadraceError, ResumeError
+from headrace.errors import HeadraceError, ResumeError, StalledError
 from headrace.loading.torch_args import engine_options_of, executor_of
 from headrace.rng.process import kept_globals
 from headrace.show.card import Card, Shown
 
+from .asking import Asking, draws_in_parts, num_free
 from .state import FORMAT, Generators, TorchState, encode_index, encode_states, process_generators
 from .work import Draws, MapTask, StreamPass, TorchWork, added_collate_fns
 
 _logger = logging.getLogger("headrace.torch")
 _PRELOAD = ("torch",)
-_TORCH_PREFETCH = 2  # what torch takes where nobody has said it
+_TORCH_PREFETCH = 2  # torch's value where none is given
 _Item_co = TypeVar("_Item_co", covariant=True)  # what the dataset gives: `DataLoader[Item]`, as of torch's class
 
 
@@ -63,7 +65,7 @@ class DataLoader(Shown, TorchDataLoader[_Item_co]):  # type: ignore[misc, unused
     _resumed: TorchState | None = None
     _iterators: weakref.WeakSet[_TorchIterator] | None = None  # all that live
 
-    if not TYPE_CHECKING:  # whoever reads the source sees torch's signature, which is inherited
+    if not TYPE_CHECKING:  # static tools see torch's signature, which is inherited
 
         @functools.wraps(TorchDataLoader.__init__)
         def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -174,7 +176,7 @@ class _Progress:
         draws: By which its batches are seeded.
         saved: The generators, as they were before.
         num_workers: See `TorchState`.
-        report: Of the engine.
+        report: Report of the engine.
     """
 
     def __init__(
@@ -209,7 +211,7 @@ class _Progress:
         )
 
     def take(self) -> None:
-        """Take note that the next batch was delivered, or left out."""
+        """Note that the next batch was delivered, or left out."""
         self.batches += 1
         self.order.update(self.asked.popleft()[1])
 
@@ -218,7 +220,7 @@ class _Progress:
         self.resumed, self.batches, self.tickets = resumed, resumed.batches or 0, resumed.tickets
 
     def pass_over(self, indices: Iterator[Any], resumed: TorchState) -> Iterator[Any] | None:
-        """Return the indices behind those of the batches that were delivered; None if there are none.
+        """Return the indices after those of the delivered batches; None if there are none.
 
         Raises:
             ResumeError: They are not the same.
@@ -251,6 +253,9 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
     _shared_seed: int | None
     _run: Run | None
     _progress: _Progress
+    _asking: Asking | None = None
+    _look: Callable[[], object] | None = None
+    _num_free: float = math.inf  # without workers, batches are asked for one by one
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         resumed, generators = loader._resumed, Generators(loader)
@@ -302,6 +307,9 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
                     self._sampler_iter = indices
         self._progress, self._start = progress, progress.tickets if is_iterable else 0
         self._ended_by: str | None = None
+        if loader.num_workers and not is_iterable:
+            self._num_free, self._prefetch_factor = num_free(loader), loader.prefetch_factor or _TORCH_PREFETCH
+            self._look = None if draws_in_parts(loader) else lambda: encode_states(*generators.save())
         if is_iterable:
             self._run = self._engine.run_stream(StreamPass(draws, self._start, self._shared_seed))
         else:
@@ -348,8 +356,14 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
 
     def _run_tasks(self) -> Run:
         """Have the engine make the batches that the sampler gives from here on."""
-        progress, self._next_ticket = self._progress, 0
-        return self._engine.run(_tasks_of(self._sampler_iter, progress.draws, progress.batches, progress.asked))
+        progress, self._next_ticket, self._asking = self._progress, 0, None
+        tasks = _tasks_of(self._sampler_iter, progress.draws, progress.batches, progress.asked)
+        if math.isinf(self._num_free):
+            return self._engine.run(tasks)
+        ahead = self._num_workers * self._prefetch_factor
+        self._asking = Asking(tasks, progress.batches, self._num_free, ahead, progress.asked)
+        self._asking.begin(progress.batches, self._look)
+        return self._engine.run(self._asking, max_open=self._asking.max_open)
 
     def _next_data(self) -> Any:
         progress = self._progress
@@ -367,6 +381,8 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
                 self.close()
             raise
         except Exception as error:
+            if isinstance(error, StalledError) and self._timeout and error.seconds is not None:
+                error.what = f"DataLoader timed out after {error.seconds:.0f} seconds: {error.what}"  # torch's words
             self._pass_failed(error)
             raise
         value = delivered.value
@@ -376,13 +392,15 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
             for _ in range(self._next_ticket, delivered.ticket + 1):  # those before were left out, see `Skipping`
                 progress.take()
             self._next_ticket = delivered.ticket + 1
+            if self._asking is not None:
+                self._asking.keep_up(progress.batches)
         else:
             progress.batches += 1
             progress.tickets = delivered.ticket + 1
         return value
 
     def _pass_failed(self, error: Exception) -> None:
-        """Go on behind a batch whose items raised an error, when the next one is asked for, as torch does.
+        """Go on after a batch whose items raised an error, when the next one is asked for, as torch does.
 
         Where that cannot be, the iteration is over, and says so: it never seems complete.
         """

@@ -35,14 +35,14 @@ class TorchState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         generators: States of the generators of the loader and its samplers, before the iteration, base64.
         batches: How many batches were delivered; None: the iteration is over, or did not begin.
         tickets: Iterable-style datasets: where the workers' streams are.
-        num_workers: Of an iterable-style dataset, each worker of which reads a copy of its own; else None.
+        num_workers: Number of workers of an iterable-style dataset, each of which reads a copy of its own; else None.
         seed: torch's base seed of the iterator.
         epoch: How many passes the same workers have made before.
         shared_seed: That of data pipes of torch, in an iteration; else None.
         order: Digest of what the sampler gave so far.
         globals: States of the global generators of torch, Python and NumPy before the iteration, base64, where the
             sampler may draw from them.
-        digest: Of all of the above.
+        digest: Digest of all of the above.
     """
 
     format: int
@@ -73,7 +73,7 @@ class TorchState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             loaded = msgspec.convert({name: value for name, value in state.items() if name not in _ADDED}, cls)
         except (TypeError, ValueError) as error:
             raise ResumeError(
-                f"this is no state of a headrace.torch.DataLoader: {error}",
+                f"this is not a state of a headrace.torch.DataLoader: {error}",
                 fix="give what its state_dict() returned, as it was",
             ) from error
         if loaded.format != FORMAT or loaded.to_dict()["digest"] != loaded.digest:

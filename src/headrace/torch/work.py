@@ -48,8 +48,8 @@ class MapTask(NamedTuple):
     """A batch of a map-style dataset.
 
     Attributes:
-        draws: Of its pass.
-        number: Of the batch in the pass, from 0.
+        draws: Draws of its pass.
+        number: Number of the batch in the pass, from 0.
         index: What the sampler gave: a list of keys, or one key where items are not batched.
     """
 
@@ -62,9 +62,9 @@ class StreamPass(NamedTuple):
     """A pass over an iterable-style dataset.
 
     Attributes:
-        draws: Of the pass.
+        draws: Draws of the pass.
         start: Tickets before this one were delivered already: their items are passed over.
-        shared_seed: Of the data pipes of torch that shuffle, the same in all workers; None: they are none.
+        shared_seed: Seed of the data pipes of torch that shuffle, the same in all workers; None: they are none.
     """
 
     draws: Draws
@@ -136,7 +136,7 @@ class TorchWork:
 
 
 def _draws_nothing(dataset: Any) -> bool:
-    """Tell whether no code of the user's reads the items, which might draw from the generators."""
+    """Tell whether no user code reads the items, which might draw from the generators."""
     while type(dataset) is Subset:
         dataset = dataset.dataset
     return type(dataset) in (TensorDataset, list, tuple, range, np.ndarray, torch.Tensor)
@@ -239,8 +239,8 @@ def _collate_in_place(batch: list[Any]) -> Any:
 
 def _stack(batch: list[Any], *, collate_fn_map: Any = None) -> Any:
     first = batch[0]
-    if first.is_nested or first.layout is not torch.strided:
-        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)  # which says why not
+    if first.is_nested or first.layout is not torch.strided:  # these torch refuses, and says why
+        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     return stack_tensors(torch, batch, _allocate)
 
 

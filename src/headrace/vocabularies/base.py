@@ -1,4 +1,4 @@
-"""The contract of a vocabulary, from a text to class indices and back, and how one is made from a dict.
+"""The contract of a vocabulary, from a text to class indices and back, and how one is made of what a user gives.
 
 All kinds are exact functions of the text: the same text has the same indices in every
 process and epoch, so that lengths can be known before anything is read. A kind that can draw one of several
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from itertools import islice
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.show.card import Card, Shown
 
 # Module and class by the name in a dict, which is RETURNN's. Imported when asked for.
 _CLASS_OF = {
@@ -30,18 +33,54 @@ _CLASS_OF = {
     "Vocabulary": ("labels", "LabelVocabulary"),
     "WithEnds": ("ends", "WithEnds"),
 }
+_TOKENIZERS = (  # `BaseTokenizer` wraps a `Tokenizer`
+    ("tokenizers", "Tokenizer"),
+    ("tokenizers", "BaseTokenizer"),
+    ("transformers", "PreTrainedTokenizerBase"),
+)
+FORMS = (
+    '"bytes"; the path of a tokenizer.json, of its folder, or of a SentencePiece .model; a tokenizer of tokenizers or '
+    'transformers; a Vocabulary; or a dict of one, such as {"class": "Vocabulary", "vocab_file": "words.txt"}'
+)
+_MAX_SHOWN = 5  # labels, where a vocabulary shows itself
 
 
-class Vocabulary(ABC):
+class Vocabulary(Shown, ABC):
     """Class indices for texts. It may be pickled, and the copy gives the same indices.
 
     Attributes:
         labels: The text of each class.
         needs_draws: Whether its classes are drawn when a text is read, see `SamplingBytePairEncoding`.
+        bos_label_id: Class of a start, where it knows one, or `None`.
+        eos_label_id: Class of an end, where it knows one, or `None`.
     """
 
     labels: Sequence[str]
     needs_draws: bool = False
+    bos_label_id: int | None = None
+    eos_label_id: int | None = None
+
+    def __new__(cls, *args: Any, **options: Any) -> Self:
+        """Make one of a kind: this class is what all have in common.
+
+        Raises:
+            ConfigError: It is asked for as the class that is called so in configs.
+        """
+        if cls is Vocabulary:
+            raise ConfigError(
+                "Vocabulary is the base of all vocabularies, and makes none itself",
+                fix='write init_vocabulary({"class": "Vocabulary", "labels": [...], "unknown_label": None}), '
+                'or "vocab_file": "words.txt"',
+            )
+        if cls.__init__ is object.__init__ and (args or options):
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        return super().__new__(cls)
+
+    def _card(self) -> Card:
+        first = [repr(label) for label in islice(self.labels, _MAX_SHOWN)]
+        more = [", ..."] if self.dim > len(first) else []
+        facts = [("classes", f"{self.dim:,} classes"), ("labels", "".join([", ".join(first), *more]))]
+        return Card(type(self).__name__, facts)
 
     @property
     def dim(self) -> int:
@@ -124,17 +163,26 @@ class Vocabulary(ABC):
         return [int(class_idx) for class_idx in classes]
 
 
-def init_vocabulary(options: Vocabulary | Mapping[str, Any], *, may_draw: bool = False) -> Vocabulary:
+def init_vocabulary(options: Any, *, may_draw: bool = False) -> Vocabulary:
     """Make a vocabulary, or return the one that was given.
 
     Args:
-        options: A vocabulary, or a dict: "class" names the kind (default "Vocabulary"), the rest are its options. A
-            class of your own is given as such.
+        options: A vocabulary; a dict, in which "class" names the kind (default "Vocabulary", and a class of your own
+            is given as such) and the rest are its options; "bytes", the UTF-8 bytes; the path of a `tokenizer.json`,
+            of its folder, or of a SentencePiece `.model`; a `tokenizers.Tokenizer`, or a fast tokenizer of
+            transformers. A field of a source also takes "chars", whose classes are learnt from its texts.
         may_draw: Whether it may be one that draws; the caller then makes the classes when a text is read.
 
     Raises:
-        ConfigError: The kind or an option is unknown, an option is missing, or a library that the kind needs is.
+        ConfigError: It is none of these, the kind or an option is unknown, an option is missing, or a library that the
+            kind needs is.
         SourceError: A file of the vocabulary is missing or wrong.
+
+    Examples:
+        >>> import headrace as hr
+        >>> vocabulary = hr.init_vocabulary({"class": "Vocabulary", "labels": ["no", "yes"], "unknown_label": None})
+        >>> vocabulary.encode("yes no").tolist()
+        [1, 0]
     """
     vocabulary = _made(options)
     if vocabulary.needs_draws and not may_draw:
@@ -146,15 +194,39 @@ def init_vocabulary(options: Vocabulary | Mapping[str, Any], *, may_draw: bool =
     return vocabulary
 
 
-def _made(options: Vocabulary | Mapping[str, Any]) -> Vocabulary:
+def short_form(options: Any) -> dict[str, Any] | None:
+    """Return the dict that a word, a path or a tokenizer of another library stands for; `None` for anything else."""
+    if isinstance(options, str) and options == "bytes":
+        return {"class": "Utf8ByteTargets"}
+    if is_tokenizer(options):
+        return {"class": "HuggingFaceTokenizer", "huggingface_repo_dir": options}
+    if not isinstance(options, str | os.PathLike):
+        return None
+    path = os.fspath(options)
+    name = path.removesuffix(".gz") if isinstance(path, str) else ""
+    if name.endswith(".model"):
+        return {"class": "SentencePieces", "model_file": path}
+    if name.endswith(".json") or (name and os.path.isdir(path)):
+        return {"class": "HuggingFaceTokenizer", "huggingface_repo_dir": path}
+    return None
+
+
+def is_tokenizer(value: Any) -> bool:
+    """Tell whether it is a tokenizer of the library tokenizers, or of transformers; neither is imported."""
+    names = {(cls.__module__.partition(".")[0], cls.__name__) for cls in type(value).__mro__}
+    return not names.isdisjoint(_TOKENIZERS)
+
+
+def _made(options: Any) -> Vocabulary:
     if isinstance(options, Vocabulary):
         return options
-    if not isinstance(options, Mapping):
-        raise ConfigError(
-            f"a vocabulary cannot be made from {options!r}",
-            fix='give a dict such as {"class": "Vocabulary", "vocab_file": "words.txt"}, or a Vocabulary',
-        )
-    arguments = dict(options)
+    given = options if isinstance(options, Mapping) else short_form(options)
+    if given is None:
+        fix = FORMS
+        if isinstance(options, str) and options == "chars":
+            fix = 'name them: {"class": "CharacterTargets", "labels": [...]}; a field of a source learns them itself'
+        raise ConfigError(f"a vocabulary cannot be made from {options!r}", where="vocabulary", fix=fix)
+    arguments = dict(given)
     cls = _resolve_class(arguments.pop("class", "Vocabulary"))
     parameters = inspect.signature(cls).parameters
     for name in arguments:

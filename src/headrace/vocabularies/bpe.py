@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.cache.local_copies import local_copy
 from headrace.files.utf8 import decode_utf8
 from headrace.rng import wants_rng
 
@@ -129,8 +130,8 @@ def _joined(parts: list[str], pair: tuple[str, str]) -> list[str]:
 
 def _read_merges(path: str | os.PathLike[str]) -> tuple[dict[tuple[str, str], int], bool]:
     """Return the rank of each pair, and whether the mark of a word's end is a symbol of its own (version 0.1)."""
-    where = os.path.abspath(path)
-    lines = decode_utf8(read_vocabulary_file(path), where).split("\n")
+    where = local_copy(path)
+    lines = decode_utf8(read_vocabulary_file(where), where).split("\n")
     version = lines[0].removeprefix("#version:").strip() if lines[0].startswith("#version:") else None
     if version not in (None, "0.1", "0.2"):
         raise SourceError(

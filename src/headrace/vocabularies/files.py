@@ -17,6 +17,7 @@ import xxhash
 
 from headrace.errors import SourceError
 from headrace.files import open_regular
+from headrace.files.cache.local_copies import local_copy
 from headrace.files.utf8 import decode_utf8
 
 _MAX_BYTES = 1 << 30  # a vocabulary is held in memory several times; the largest known ones have some 100 MiB
@@ -24,12 +25,12 @@ _BAD_LITERAL = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError)
 
 
 def read_vocabulary_file(path: str | os.PathLike[str]) -> bytes:
-    """Return the bytes of a file, decompressed if its name ends with `.gz`.
+    """Return the bytes of a file, decompressed if its name ends with `.gz`. A URL is read by a copy, see `local_copy`.
 
     Raises:
         SourceError: It is missing, damaged, larger than 1 GiB, or a pickle.
     """
-    name = os.path.abspath(path)
+    name = local_copy(path)
     if name.removesuffix(".gz").endswith((".pkl", ".pickle")):
         raise SourceError(
             "a vocabulary is not read from a pickle, which could run any code",
@@ -62,8 +63,8 @@ def read_labels(path: str | os.PathLike[str]) -> tuple[list[str], dict[str, int]
     Raises:
         SourceError: It cannot be read, has no labels, or its classes are not 0..n - 1.
     """
-    where = os.path.abspath(path)
-    text = decode_utf8(read_vocabulary_file(path), where).removeprefix("\ufeff")
+    where = local_copy(path)
+    text = decode_utf8(read_vocabulary_file(where), where).removeprefix("\ufeff")
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if text.startswith("{"):
         return labels_of_mapping(parse_literal(text, where), where)
@@ -95,7 +96,7 @@ def labels_of_mapping(classes: Any, where: str) -> tuple[list[str], dict[str, in
         SourceError: It is no such dict, or the classes are not 0..n - 1.
     """
     if not isinstance(classes, Mapping) or not classes:
-        raise SourceError("the vocabulary is no dict label -> class, or an empty one", where=where)
+        raise SourceError("the vocabulary is not a dict label -> class, or it is empty", where=where)
     for label, class_idx in classes.items():
         if not isinstance(label, str) or type(class_idx) is not int or class_idx < 0:
             raise SourceError(f"the label {label!r} has the class {class_idx!r}: need str -> int >= 0", where=where)

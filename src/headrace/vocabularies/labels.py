@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.cache.local_copies import local_copy
 from headrace.files.utf8 import decode_utf8
 
 from .base import Vocabulary
@@ -312,7 +313,7 @@ def labels_from(vocab_file: Any, labels: Any, num_labels: int | None) -> tuple[l
     if num_labels is not None and num_labels != len(found[0]):
         raise ConfigError(
             f"the vocabulary has {len(found[0])} labels, but num_labels is {num_labels}",
-            where="labels=" if vocab_file is None else os.path.abspath(vocab_file),
+            where="labels=" if vocab_file is None else os.fspath(vocab_file),
         )
     return found
 
@@ -322,8 +323,8 @@ def special_labels(path: str | os.PathLike[str] | None, *, unknown_label: Any, *
     special: dict[str, Any] = dict.fromkeys((*_SPECIAL, *_SPECIAL_DICTS))
     special["unknown_label"] = _DEFAULT_UNKNOWN
     if path is not None:
-        where = os.path.abspath(path)
-        in_file = parse_literal(decode_utf8(read_vocabulary_file(path), where), where)
+        where = local_copy(path)
+        in_file = parse_literal(decode_utf8(read_vocabulary_file(where), where), where)
         unknown = sorted(set(in_file) - set(special)) if isinstance(in_file, Mapping) else ["no dict"]
         if unknown:
             raise SourceError(f"unknown special labels: {unknown}", where=where, fix=f"valid: {list(special)}")

@@ -18,6 +18,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.cache.local_copies import local_copy
 
 from .base import Vocabulary
 from .files import read_vocabulary_file
@@ -195,10 +196,10 @@ class SentencePieces(Vocabulary):
                 where="SentencePieces",
                 fix="leave it out; read the bytes of the text, too, and draw in a transform: sample(text, rng)",
             )
-        self._file = os.path.abspath(model_file)
+        self._file = local_copy(model_file)
         self._options = {"add_bos": bool(add_bos), "add_eos": bool(add_eos), "reverse": bool(reverse)}
         self._symbols = {**(control_symbols or {}), **(user_defined_symbols or {})}
-        self._load(read_vocabulary_file(model_file))
+        self._load(read_vocabulary_file(self._file))
 
     def _load(self, model: bytes) -> None:
         try:
@@ -232,7 +233,7 @@ class SentencePieces(Vocabulary):
             return self.labels.index(label)
         if type(label) is int and 0 <= label < len(self.labels):
             return label
-        raise ConfigError(f"the symbol {name!r} is {label!r}, which is no piece of the model", where=self._file)
+        raise ConfigError(f"the symbol {name!r} is {label!r}, which is not a piece of the model", where=self._file)
 
     def _no_model(self, reason: str) -> SourceError:
         return SourceError(f"this is not a SentencePiece model: {reason}", where=self._file, fix="give the .model file")

@@ -74,7 +74,7 @@ def test_a_response_is_of_no_use_for_another_connection_nor_as_the_proof_of_the_
 
 
 def test_what_is_no_trainer_is_told_from_one_of_another_secret() -> None:
-    with pytest.raises(WireError, match="does not speak as Headrace"):
+    with pytest.raises(WireError, match="does not speak the protocol of Headrace"):
         respond(b"s" * 16, b"HTTP/1.1 400 Bad Request\r\n".ljust(GREETING_BYTES))
 
 
@@ -155,7 +155,7 @@ def test_addresses_are_read_as_they_are_written(text: str, expected: tuple[str, 
 
 @pytest.mark.parametrize("text", ["", "node7", ":70", "node7:", "node7:x", "node7:0", "node7:65536", "::1:70", "a:-1"])
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="no address"):
+    with pytest.raises(ConfigError, match="not an address"):
         split_address(text)
 
 

@@ -9,14 +9,16 @@ import select
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from headrace.engine.remote import LocalLauncher, RemoteExecutor
-from headrace.engine.remote import listener as listener_module
-from headrace.engine.remote.handshake import GREETING_BYTES, PROOF_BYTES, introduce, respond
-from headrace.engine.remote.listener import Listener
+from headrace.engine.remote.addresses import set_up_socket
+from headrace.engine.remote.handshake import GREETING_BYTES, PROOF_BYTES, derive_keys, introduce, respond
+from headrace.engine.remote.port import listener as listener_module
+from headrace.engine.remote.port.listener import Listener
 from headrace.engine.remote.seal import Seal
 from headrace.errors import ConfigError
 
@@ -49,7 +51,7 @@ def prove(sock: socket.socket) -> None:
     greeting = sock.recv(GREETING_BYTES, socket.MSG_WAITALL)
     response = respond(SECRET, greeting)
     sock.sendall(response)
-    keys = listener_module.derive_keys(SECRET, greeting, response)
+    keys = derive_keys(SECRET, greeting, response)
     sock.sendall(Seal(keys.of_agent).frame(introduce(-1)))
 
 
@@ -73,8 +75,8 @@ def test_many_workers_that_connect_at_once_all_come_in_however_slowly_they_answe
 def test_who_connects_again_and_again_does_not_keep_out_who_connects_once(
     listener: Listener, call: Callable[..., socket.socket], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = [1000.0]
-    monkeypatch.setattr("headrace.engine.remote.listener.time.monotonic", lambda: now[0])
+    now = [time.monotonic()]
+    monkeypatch.setattr("headrace.engine.remote.port.listener.time.monotonic", lambda: now[0])
     for _ in range(20):
         call("127.0.0.2")
     listener.pump()
@@ -94,6 +96,81 @@ def test_who_connects_again_and_again_does_not_keep_out_who_connects_once(
     listener.pump()
     assert len(worker.recv(PROOF_BYTES, socket.MSG_WAITALL)) == PROOF_BYTES
     assert listener.num_spares == 1
+
+
+@pytest.fixture
+def clock(listener: Listener, monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A time that goes on by 4 ms when somebody has connected, and as a test wants."""
+    now = [time.monotonic()]
+
+    def take_time(sock: socket.socket) -> None:
+        set_up_socket(sock)
+        now[0] += 0.004
+
+    monkeypatch.setattr("headrace.engine.remote.port.listener.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("headrace.engine.remote.port.listener.set_up_socket", take_time)
+    return now
+
+
+def test_strangers_take_a_small_part_of_the_time_and_wake_nobody_when_it_is_over(
+    listener: Listener, call: Callable[..., socket.socket], clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listener_module, "_MAX_STRANGERS", 64)
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    begin, spent, longest, num_rests, num_called = clock[0], 0.0, 0.0, 0, 0
+    while clock[0] < begin + 10.0:
+        while num_called - listener._num_refused < 40:  # so that there always is one
+            call().close()
+            num_called += 1
+        start = clock[0]
+        listener.pump()
+        spent, longest = spent + clock[0] - start, max(longest, clock[0] - start)
+        clock[0] += 0.02
+        if not poll.poll(0):  # although others wait
+            num_rests += 1
+            clock[0] += 0.05
+    assert longest < 0.015
+    assert 0.9 < spent < 1.4
+    assert num_rests > 50
+    assert listener._num_refused > 200
+
+
+def test_workers_come_in_between_strangers(
+    listener: Listener, call: Callable[..., socket.socket], clock: list[float]
+) -> None:
+    waiting = [call() for _ in range(20)]
+    num_called = 0
+    for _ in range(2000):
+        while num_called - listener._num_refused < 40:
+            call().close()
+            num_called += 1
+        listener.pump()
+        clock[0] += 0.05
+        for worker in [one for one in waiting if is_readable(one)]:
+            prove(worker)
+            waiting.remove(worker)
+        if not waiting and listener.num_spares == 20:
+            break
+    assert listener.num_spares == 20
+
+
+@pytest.mark.usefixtures("clock")
+def test_what_workers_take_is_not_counted_as_the_time_of_strangers(
+    listener: Listener, call: Callable[..., socket.socket]
+) -> None:
+    for num_workers in range(1, 101):
+        worker = call()
+        for _ in range(10):
+            listener.pump()
+            if is_readable(worker):
+                break
+        prove(worker)
+        for _ in range(10):
+            listener.pump()
+            if listener.num_spares == num_workers:
+                break
+        assert listener.num_spares == num_workers
 
 
 def test_strangers_that_take_the_last_descriptors_do_not_end_a_training(

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from headrace.engine import Job
+from headrace.engine.codec.codec import NO_CODE
 from headrace.engine.events import Done
 from headrace.engine.process.results import InlineResult
 from headrace.engine.remote import ConnectedWorkers, RemoteExecutor
 from headrace.engine.remote.handshake import introduce
-from headrace.engine.remote.listener import Connection
+from headrace.engine.remote.port.stranger import Connection
 from headrace.engine.remote.seal import Seal
 from headrace.engine.remote.wire import RemoteResult
 from headrace.engine.user.job import Mode
@@ -54,7 +55,8 @@ class Agents:
         large = num_bytes > 4096
         result: Any = RemoteResult(b"h", num_bytes) if large else InlineResult(b"h", value, num_bytes)
         done = Done(worker_idx, ticket, 1, result)
-        frame = self.seals[worker_idx].frame([done], int(large), num_bytes if large else 0)
+        values = [(memoryview(value), NO_CODE)] if large else []
+        frame = self.seals[worker_idx].frame([done], values)
         self.ends[worker_idx].sendall(frame + (value if large else b""))
 
     def one_ticket(self, number: int, num_bytes: int) -> None:

@@ -1,10 +1,11 @@
 """`LhotseDataLoader`: a map-style dataset that is asked for whole batches, in the order of a sampler.
 
-The `LhotseDataLoader` of lhotse 0.8 to 0.12, with its name and arguments, on Headrace's engine. The
-parts: `sampler.py` (how a pass over a sampler begins, and how its position is kept), `draws.py` (drawing ahead),
-`work.py` (what a worker does), `passes.py` (one pass), `state.py` (what is saved), `seeds.py` (samplers that draw from
-global generators), `private.py` (generators, seeds and counters that samplers and datasets keep for themselves),
-`shar.py` and `payload.py` (Shar, whose data the workers read), `torch_args.py` (torch's arguments).
+The `LhotseDataLoader` of lhotse 0.8 to 0.12, with its name and arguments, on Headrace's engine. The parts:
+`sampler.py` (how a pass over a sampler begins, and how its position is kept), `draws.py` (drawing batches), `ahead.py`
+(ahead of the training), `work.py` (what a worker does), `passes.py` (one pass), `state.py` (what is saved), `seeds.py`
+(samplers that draw from global generators), `private.py` (generators, seeds and counters that samplers and datasets
+keep for themselves), `shar.py` and `payload.py` (Shar, whose data the workers read), `torch_args.py` (torch's
+arguments).
 
 Invariants: the stream does not depend on the number of workers, nor on their deaths; the state is that of the delivered
     batches, never of the prefetched ones. Neither lhotse nor torch is imported here.
@@ -25,13 +26,14 @@ from headrace.errors import ConfigError, HeadraceError, ResumeError, StalledErro
 from headrace.rng import derive_seed
 from headrace.show.card import Card, Shown
 
-from .draws import Ahead, Drawing, DrawKey, Inline, left_to_workers
+from .ahead import Ahead, Inline
+from .draws import Drawing, DrawKey, left_to_workers
 from .passes import Pass, PassKey
 from .private import new_ids
 from .sampler import Resume, SamplerSide, Start, is_of_lhotse
 from .seeds import watched_globals
 from .state import Course, Saved
-from .torch_args import TorchWords, refuse_iterable
+from .torch_args import TorchWords, checked_dataset
 from .work import DatasetSetup
 
 _logger = logging.getLogger("headrace.adapters")
@@ -91,7 +93,7 @@ class LhotseDataLoader(Shown):
     ) -> None:
         self._engine: Engine | None = None
         self._pass: Pass | None = None
-        self.dataset, self.sampler = _checked_dataset(dataset), sampler
+        self.dataset, self.sampler = checked_dataset(dataset), sampler
         self.num_workers = check_count("num_workers", num_workers)
         self.prefetch_factor = check_count(
             "prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, minimum=1
@@ -169,6 +171,8 @@ class LhotseDataLoader(Shown):
         if self._pass is None:
             self._begin()
             assert self._pass is not None
+        for value in self._pass.current.values:
+            return value
         return next(self._pass)
 
     def __len__(self) -> int:
@@ -338,6 +342,8 @@ class LhotseDataLoader(Shown):
         if self._loaded is not None:
             return self._loaded.to_dict()
         live, course, side = self._pass, self._course, self._side
+        if live is not None:
+            live.settle()
         private = side.private(self._seed, self._worker_init_fn)
         if live is None:
             course = Course(self.epoch, self._next_passes(), start_state=side.pending_state())
@@ -428,17 +434,6 @@ class LhotseDataLoader(Shown):
     def __del__(self) -> None:
         if getattr(self, "_engine", None) is not None:
             self.close()
-
-
-def _checked_dataset(dataset: Any) -> Any:
-    refuse_iterable(dataset)
-    if isinstance(dataset, type) or not hasattr(dataset, "__getitem__"):
-        raise ConfigError(
-            f"this loader reads dataset[batch], and {dataset if isinstance(dataset, type) else type(dataset)} "
-            "has no __getitem__",
-            fix="give an object that has one; for an iterable, use headrace.DataLoader",
-        )
-    return dataset
 
 
 def _make_executor(

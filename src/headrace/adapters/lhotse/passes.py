@@ -1,5 +1,8 @@
 """One pass over the batches of a sampler: from drawing them to delivering the results, in order.
 
+Small batches share a ticket: as tickets of their own, which the engine carries in bursts, batches of 1 KiB cost the
+trainer 80 us of processor time each; together, 3.
+
 Invariants: each batch that was drawn is delivered once, or raised once, or skipped once, in the order of the sampler,
     whatever happens to workers and runs of the engine; a batch counts as consumed when it is delivered, and a raised
     one when the next one is.
@@ -10,19 +13,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
+from typing import Any, NamedTuple
 
 from headrace.engine import Delivered, Engine, Run
 from headrace.engine.group_size import MAX_ITEMS, GroupSize
 from headrace.engine.user.failure import Failure
 from headrace.errors import CacheError, HeadraceError, InternalError, takes_note
 
-from .draws import Ahead, Drawn, Inline
+from .ahead import Ahead, Inline
+from .draws import Drawn
 from .work import Ticket
 
-# Bytes of batches that share a ticket. As tickets of their own, which the engine carries in bursts, batches of 1 KiB
-# cost the trainer 80 us of processor time each; together, 4.
-_TICKET_BYTES = 4 << 20
+_TICKET_BYTES = 4 << 20  # of batches that share one
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class PassKey:
 
 
 class Mark:
-    """The position of the training. Changes in place, once a batch.
+    """The position of the training. Changes in place.
 
     Attributes:
         num: Batches of the pass that were consumed.
@@ -58,11 +61,56 @@ class Mark:
         self.state: Any = None
         self.state_num, self.state_digest = num, digest
 
-    def move(self, drawn: Drawn) -> None:
-        """Note that a batch was delivered."""
-        self.num, self.digest = drawn.number + 1, drawn.digest
-        if drawn.state is not None:
-            self.state, self.state_num, self.state_digest = drawn.state, self.num, self.digest
+    def move(self, drawn: list[Drawn]) -> None:
+        """Note that these batches were delivered, at least one; harmless if they were noted already."""
+        self.num, self.digest = drawn[-1].number + 1, drawn[-1].digest
+        last = next((one for one in reversed(drawn) if one.state is not None), None)
+        if last is not None:
+            self.state, self.state_num, self.state_digest = last.state, last.number + 1, last.digest
+
+
+class Ready:
+    """Values that are here, of batches that follow one another.
+
+    What was given is what is no longer among those left: so each is noted by taking it, in one step, and nothing else
+    is done for one of them.
+
+    Args:
+        drawn: The batches.
+        values: Their values; the list is not the caller's any more.
+
+    Attributes:
+        drawn: See above.
+        values: Gives them, and lets go of each: a single step of Python, which no signal can interrupt.
+    """
+
+    __slots__ = ("_left", "drawn", "values")
+
+    def __init__(self, drawn: list[Drawn], values: list[Any]) -> None:
+        values.reverse()
+        self.drawn, self._left = drawn, values
+        self.values = map(list.pop, repeat(values, len(values)))
+
+    @property
+    def num_given(self) -> int:
+        """How many of the values were given."""
+        return len(self.drawn) - len(self._left)
+
+    def after(self, number: int) -> Ready:
+        """Return what there is from this number on; before any value was given."""
+        num_less = min(number - self.drawn[0].number, len(self.drawn))
+        return self if num_less <= 0 else Ready(self.drawn[num_less:], self._left[::-1][num_less:])
+
+
+class _Missing(NamedTuple):
+    """A batch, in a list, that has no value: why, or `_SKIPPED`."""
+
+    drawn: list[Drawn]
+    why: Any
+
+
+_SKIPPED = object()
+_NOTHING = Ready([], [])
 
 
 class Pass:
@@ -74,6 +122,9 @@ class Pass:
         key: Key of the randomness.
         mark: Moved with each batch.
         groups: Whether small batches share a ticket.
+
+    Attributes:
+        current: What is given now; of its `values` the caller may take the next one instead of asking for it.
     """
 
     def __init__(self, engine: Engine, source: Ahead | Inline, key: PassKey, mark: Mark, *, groups: bool) -> None:
@@ -87,12 +138,21 @@ class Pass:
         self._first_number = self._next_number = mark.num
         self._asked: deque[list[Drawn]] = deque()  # tickets in flight
         self._again: deque[list[Drawn]] = deque()  # tickets of a run that failed, to be requested again
-        self._here: deque[tuple[Drawn, Any, Any]] = deque()  # delivered, with failures
+        self._here: deque[Ready | _Missing] = deque()
+        self.current = _NOTHING
 
     @property
     def is_untouched(self) -> bool:
         """Whether nothing of it was delivered, raised or skipped so far, not even its end."""
-        return self._next_number == self._first_number and not self.is_over
+        return self._next_number == self._first_number and not (self.current.num_given or self.is_over)
+
+    def settle(self) -> None:
+        """Have the mark where the training is; harmless at any time."""
+        current = self.current
+        given = current.drawn[: current.num_given]
+        if given:
+            self._mark.move(given)
+            self._next_number = given[-1].number + 1
 
     def start(self) -> None:
         """Start the workers."""
@@ -108,31 +168,37 @@ class Pass:
         """
         here = self._here
         while True:
+            for value in self.current.values:
+                return value
+            self.settle()
+            self.current = _NOTHING
             if not here:
                 self._fetch()
-            drawn, value, failure = here[0]
-            if drawn.number < self._next_number:  # an interrupt came between two lines, and it was made again
+            found, next_number = here[0], self._next_number
+            drawn = found.drawn
+            if drawn[0].number > next_number:
+                raise InternalError(f"batch {next_number} was lost", where=f"epoch {self._key.epoch}")
+            if drawn[-1].number < next_number:  # an interrupt came between two lines, and it was made again
                 here.popleft()
-                continue
-            if drawn.number > self._next_number:
-                raise InternalError(f"batch {self._next_number} was lost", where=f"epoch {self._key.epoch}")
-            if failure is None:
-                self._mark.move(drawn)
-            self._next_number += 1
-            here.popleft()
-            if failure is None:
-                return value
-            if failure is not _SKIPPED:
-                raise _raisable(failure, drawn)
-            self._check_gap(drawn)
+            elif isinstance(found, Ready):
+                self.current = found.after(next_number)
+                here.popleft()
+            else:
+                self._next_number += 1
+                here.popleft()
+                if found.why is not _SKIPPED:
+                    raise _raisable(found.why, drawn[0])
+                self._check_gap(drawn[0])
 
     def close(self) -> None:
         """Cancel the tickets in flight; the workers stay."""
+        self.settle()
         self.is_over = True
         run, self._run = self._run, None
         if run is not None:
             run.close()
         self._here.clear()
+        self.current = _NOTHING
 
     def _fetch(self) -> None:
         """Wait for the next ticket.
@@ -163,23 +229,23 @@ class Pass:
         """Take the results of a ticket; safe to be interrupted and repeated with the same ticket."""
         ticket = self._asked[0]
         values, failed, seconds, item_bytes = delivered.value
-        if failed is None:
-            self._here.extend([(drawn, value, None) for drawn, value in zip(ticket, values, strict=True)])
-        else:
-            for position, (drawn, value) in enumerate(zip(ticket, values, strict=True)):
-                failure = failed.get(position)
-                is_skipped = position in failed and failure is None
-                self._here.append(
-                    (drawn, value, _SKIPPED if is_skipped else failure and (failure, delivered.worker_idx))
-                )
+        num, start = len(values), 0
+        for position, failure in failed.items() if failed else ():  # in their order
+            if start < position:
+                self._here.append(Ready(ticket[start:position], values[start:position]))
+            why = _SKIPPED if failure is None else (failure, delivered.worker_idx)
+            self._here.append(_Missing(ticket[position : position + 1], why))
+            start = position + 1
+        if start < num:
+            self._here.append(Ready(ticket[start:], values[start:] if start else values))
         self._next_ticket += 1
         self._asked.popleft()
-        self._sizes.note(len(values), seconds, item_bytes)
+        self._sizes.note(num, seconds, item_bytes)
 
     def _leave_out(self, num: int) -> None:
         """Account for tickets that the engine skipped as a whole."""
         for _ in range(num):
-            self._here.extend([(drawn, None, _SKIPPED) for drawn in self._asked[0]])
+            self._here.extend([_Missing([drawn], _SKIPPED) for drawn in self._asked[0]])
             self._next_ticket += 1
             self._asked.popleft()
 
@@ -229,18 +295,17 @@ class Pass:
             )
 
 
-_SKIPPED = object()
-
-
 def _tickets(
     key: PassKey, source: Ahead | Inline, sizes: GroupSize, again: deque[list[Drawn]], asked: deque[list[Drawn]]
 ) -> Iterator[Ticket]:
     """Yield the payloads of a run, and record each. A function, so that a dropped pass is not a garbage cycle."""
     while True:
         if not again:
-            taken = [one for one in source.take(sizes.choose()) if not one.is_end]
-            if not taken:
-                return
+            taken = source.take(sizes.choose())
+            if taken[-1].is_end:
+                taken = taken[:-1]
+                if not taken:
+                    return
             again.append(taken)
         drawn = again[0]
         asked.append(drawn)

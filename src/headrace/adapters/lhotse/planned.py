@@ -40,7 +40,7 @@ except ImportError as error:
     raise ConfigError("PlannedCutSampler needs lhotse", fix="pip install 'headrace[lhotse]'") from error
 
 _FORMAT = "headrace.PlannedCutSampler"
-# The plan counts in whole numbers: so many units are a second, fewer where a budget would not fit into 31 bits.
+# The plan counts in whole numbers: this many units are a second, fewer where a budget would not fit into 31 bits.
 _UNITS, _COARSE_UNITS, _MAX_FINE_SECONDS = 100_000, 1000, 20_000
 
 
@@ -63,7 +63,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         drop_last: Whether the last batches, fewer than ranks, are left out.
         world_size: How many ranks; found as `headrace.find_ranks` does if not given, when an epoch begins.
         rank: Which one.
-        seed: Of the shuffles.
+        seed: Seed of the shuffles.
         window_cuts: Cuts that are planned at a time.
 
     Attributes:

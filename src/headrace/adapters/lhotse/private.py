@@ -161,8 +161,8 @@ class Keyed:
         """Seed all of them for a batch: about 10 us each.
 
         Args:
-            key: Of the pass, 64 bits.
-            number: Of the batch.
+            key: Key of the pass, 64 bits.
+            number: Number of the batch.
         """
         signed = key - 2**64 if key >= 2**63 else key
         for generator, own in self._generators:
@@ -280,7 +280,7 @@ class Private:
         sampler: Its parts are walked over once, here; seeds that are words become numbers.
         keys_transforms: Whether the generators of its transforms are seeded for each batch, and so are not kept.
         base_seed: For "randomized": the base seed of the user's `worker_init_fn`, the loader's seed, or None.
-        rank: Of this process among those that train.
+        rank: Rank of this process among those that train.
         is_sharing: Whether the sampler gives each rank a share of one stream, which must be the same on all of them.
 
     Attributes:

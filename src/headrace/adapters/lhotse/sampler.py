@@ -36,7 +36,7 @@ class Start:
     """How a pass over a sampler begins.
 
     Attributes:
-        state: Of the sampler, or None: from the beginning of its epoch.
+        state: State of the sampler, or None: from the beginning of its epoch.
         is_restart: Whether to drop a position that was loaded into the sampler.
     """
 
@@ -113,8 +113,8 @@ class SamplerSide:
         """Return the private state of the sampler; the first call fixes it, and looks up the rank.
 
         Args:
-            seed: Of the loader.
-            worker_init_fn: Of the loader: lhotse's says the seed and the rank that "randomized" stands for.
+            seed: Seed of the loader.
+            worker_init_fn: That of the loader: lhotse's says the seed and the rank that "randomized" stands for.
 
         Raises:
             ConfigError: Ranks that share one stream would each draw another one.

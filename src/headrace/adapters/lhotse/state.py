@@ -27,15 +27,15 @@ class Saved:
     """The state of a loader.
 
     Attributes:
-        epoch: Of the sampler, or of the loader if the sampler has none.
+        epoch: Epoch of the sampler, or of the loader if the sampler has none.
         passes: Complete passes of this epoch before this one.
         origin: Batches of all ranks before batch 0 of the pass.
-        batches: Of the pass that this rank has consumed.
-        digest: Of them.
+        batches: Number of batches of the pass that this rank has consumed.
+        digest: Digest of these batches.
         is_over: Whether that was all.
-        rank: Who saved it.
-        world_size: Of how many.
-        seed: Of the loader.
+        rank: Rank that saved the state.
+        world_size: World size at that time.
+        seed: Seed of the loader.
         sampler: Type and settings of the sampler.
         start_state: The sampler's state when the pass began, if it did not begin with its epoch.
         start_globals: The global generators then, if the sampler drew from them.
@@ -144,7 +144,7 @@ class Course:
     """The start of a pass, and its position.
 
     Attributes:
-        epoch: Of the sampler.
+        epoch: Epoch of the sampler.
         passes: Complete passes of the epoch before it.
         origin: Batches of all ranks before its batch 0.
         start_state: See `Saved`.

@@ -14,6 +14,7 @@ from typing import Any
 
 from headrace.engine import EngineOptions
 from headrace.errors import ConfigError, did_you_mean
+from headrace.loading.torch_args import engine_options_of
 
 _logger = logging.getLogger("headrace.adapters")
 _OF_THE_SAMPLER = {
@@ -33,7 +34,7 @@ class TorchWords:
     """The options that torch's arguments translate to.
 
     Attributes:
-        seed: Of the loader.
+        seed: Seed of the loader.
         start_method: How workers are started.
         engine_options: With the time limit.
         collate_fn: Applied to `dataset[batch]` in the worker; or None.
@@ -73,7 +74,7 @@ class TorchWords:
                     "engine_options and timeout both set the time limit",
                     fix="EngineOptions(stall_seconds=...), without timeout",
                 )
-            self.engine_options = EngineOptions(stall_seconds=timeout)
+            self.engine_options = engine_options_of(None, timeout)
         if context is not None:
             if self.start_method is not None:
                 raise ConfigError(
@@ -82,12 +83,24 @@ class TorchWords:
             self.start_method = context if isinstance(context, str) else context.get_start_method()
 
 
-def refuse_iterable(dataset: Any) -> None:
-    """Refuse iterable datasets of torch: they hold their sampler.
+def checked_dataset(dataset: Any) -> Any:
+    """Return a dataset that can be asked for `dataset[batch]`.
 
     Raises:
-        ConfigError: This is one.
+        ConfigError: It cannot.
     """
+    _refuse_iterable(dataset)
+    if isinstance(dataset, type) or not hasattr(dataset, "__getitem__"):
+        raise ConfigError(
+            f"this loader reads dataset[batch], and {dataset if isinstance(dataset, type) else type(dataset)} "
+            "has no __getitem__",
+            fix="give an object that has one; for an iterable, use headrace.DataLoader",
+        )
+    return dataset
+
+
+def _refuse_iterable(dataset: Any) -> None:
+    """Refuse iterable datasets of torch: they hold their sampler."""
     torch_data = sys.modules.get("torch.utils.data")
     if torch_data is None or not isinstance(dataset, getattr(torch_data, "IterableDataset", ())):
         return

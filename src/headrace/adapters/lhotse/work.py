@@ -13,8 +13,9 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from headrace.batching import ReuseCheck
 from headrace.dataloader2.transport.item_bytes import estimate_bytes
-from headrace.engine import WorkerInfo, note_item, note_number, skip_item
+from headrace.engine import NumberedTags, WorkerInfo, note_item, note_items, note_number, skip_item
 from headrace.engine.user.failure import Failure
 from headrace.engine.user.ship import unship
 from headrace.errors import takes_note
@@ -32,7 +33,7 @@ class Ticket(NamedTuple):
 
     Attributes:
         epoch: For messages.
-        key: Of the pass: with a batch's number, the seed of the global generators; None: they are not seeded.
+        key: Key of the pass: with a batch's number, the seed of the global generators; None: they are not seeded.
         first: Number of the first batch in the pass, on this rank.
         offset: The number of the first batch among those of all ranks, by which its seed is keyed.
         stride: From one batch to the next among those of all ranks.
@@ -87,28 +88,40 @@ class _Work:
         self._dataset, self._collate_fn = dataset, collate_fn
         self._is_inline, self._skips, self._in_process = is_inline, skips, in_process
         self._keyed: Keyed | None = None
+        self._reuse = None if is_inline else ReuseCheck()  # inline, a value is given before the next one is made
 
     def __call__(self, ticket: Ticket) -> tuple[Any, ...]:
         start = time.perf_counter()
         values: list[Any] = []
         failed: dict[int, bytes | Failure | None] = {}
-        number = ticket.offset
+        key, dataset, collate_fn, is_inline = ticket.key, self._dataset, self._collate_fn, self._is_inline
+        go_to, reuse = _note_indices(ticket), self._reuse
         # In the user's process the generators are the user's; in a worker no other code draws from them.
-        with self._kept() if self._is_inline and ticket.key is not None else nullcontext():
+        with self._kept() if is_inline and key is not None else nullcontext():
             for position, content in enumerate(ticket.contents):
-                if ticket.key is not None:
-                    seed_globals(ticket.key, "lhotse: batch", number=number, lazily=self._in_process)
-                    self._own_generators().seed(ticket.key, number)
-                number += ticket.stride
+                if key is not None:
+                    number = ticket.offset + position * ticket.stride
+                    seed_globals(key, "lhotse: batch", number=number, lazily=self._in_process)
+                    self._own_generators().seed(key, number)
                 batch: Any = None
                 try:
-                    batch = unship(content) if type(content) is bytes and not self._is_inline else content
-                    _note(batch, ticket.epoch)
-                    value = self._dataset[batch]
-                    values.append(value if self._collate_fn is None else self._collate_fn(value))
+                    if go_to is not None:
+                        batch = content
+                        go_to(position)
+                    else:
+                        batch = unship(content) if type(content) is bytes and not is_inline else content
+                        _note(batch, ticket.epoch)
+                    value = dataset[batch]
+                    if collate_fn is not None:
+                        value = collate_fn(value)
+                    values.append(value if reuse is None else reuse.keep(value))
                 except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
                     values.append(None)
                     failed[position] = self._note_failure(error, batch, ticket, position)
+        if reuse is not None:
+            reuse.look()
+            if not reuse.copies:
+                self._reuse = None
         return values, failed or None, time.perf_counter() - start, estimate_bytes(values[-1])
 
     def _own_generators(self) -> Keyed:
@@ -142,6 +155,19 @@ def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
         worker._worker_info = worker.WorkerInfo(
             id=info.worker_idx, num_workers=info.num_workers, seed=info.seed, dataset=dataset
         )
+
+
+def _note_indices(ticket: Ticket) -> Callable[[int], None] | None:
+    """Tell of batches that are indices, all at once; return what tells which of them is worked on.
+
+    It takes a quarter of the time of `_note`; None: they are not, or are one, and each has to be told of by itself.
+    """
+    if len(ticket.contents) == 1 or set(map(type, ticket.contents)) != {int}:
+        return None
+    try:
+        return note_items(NumberedTags("{}", ticket.contents), ticket.epoch)
+    except OverflowError:  # not of 64 bits
+        return None
 
 
 def _note(batch: Any, epoch: int) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, HeadraceError
@@ -39,6 +39,13 @@ def as_tensors(value: Any) -> Any:
     custom `collate` returns. Arrays of a `Batch` that are int32, uint16 or uint32, as classes and tokens are, become
     int64, which torch's losses, embeddings and indices take; these are copied. Lengths and packing stay int32. Arrays
     of a dtype that torch does not have are left as they are.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0], "label": 3}], batch_size=1) as loader:
+        ...     batch = as_tensors(next(iter(loader)))
+        >>> batch["label"]
+        tensor([3])
     """
     return _with_int64(_with_tensors(value))
 
@@ -92,10 +99,30 @@ class TorchLoader(LoaderOver, IterableDataset):  # type: ignore[misc, type-arg, 
 
     Args:
         loader: The loader to read.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}, {"data": [2.0]}], batch_size=2) as loader:
+        ...     for batch in TorchLoader(loader):
+        ...         print(batch["data"].sum().item(), batch.lengths["data"])
+        3.5 tensor([2, 1], dtype=torch.int32)
     """
 
     def __init__(self, loader: DataLoader) -> None:
         super().__init__(loader, "a TorchLoader")
+
+    @property
+    def dataset(self) -> NoReturn:
+        """Raise an error: code that asks for the dataset would restart it with its own loader, as resuming Trainers do.
+
+        Raises:
+            AttributeError: Always; it says what to use.
+        """
+        raise _NoDatasetError(
+            "a TorchLoader has no dataset that another loader could read: it knows itself where to go on",
+            fix="save and load a state of it (state_dict, load_state_dict). In transformers' Trainer, "
+            "headrace.adapters.transformers.HeadraceTrainerMixin does so: class Mine(HeadraceTrainerMixin, Trainer)",
+        )
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch.
@@ -143,11 +170,34 @@ def _refuse_accelerate(loader: TorchLoader) -> None:
     )
 
 
+class _NoDatasetError(ConfigError, AttributeError):
+    """Said where there is no `dataset`; an `AttributeError`, so that `hasattr` and `getattr` with a default work."""
+
+    __str__ = ConfigError.__str__
+
+
 class Copier(Protocol):
     """Copies tensors to a device for a `DeviceLoader`.
 
     Attributes:
         memory: Prepares the shared memory that tensors are copied from; None if that is not needed.
+
+    Examples:
+        >>> import headrace as hr
+        >>> class Meta:  # shapes without data
+        ...     memory = None
+        ...
+        ...     def copy(self, tensor):
+        ...         return tensor.to("meta"), tensor
+        ...
+        ...     def record(self):
+        ...         return torch.Event("cpu")
+        ...
+        ...     def hand_over(self, event, tensors):
+        ...         pass
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}], batch_size=1) as loader:
+        ...     print([batch["data"].device for batch in DeviceLoader(loader, Meta())])
+        [device(type='meta')]
     """
 
     memory: MemoryWatcher | None
@@ -171,6 +221,11 @@ class CudaCopier:
     Args:
         device: A CUDA device.
         in_place: Whether to page-lock the workers' memory.
+
+    Examples:
+        >>> import headrace as hr
+        >>> def copies(loader):  # of torch's memory only, where the workers' must not be page-locked
+        ...     return DeviceLoader(loader, CudaCopier(torch.device("cuda"), in_place=False))
     """
 
     def __init__(self, device: torch.device, in_place: bool = True) -> None:
@@ -264,6 +319,13 @@ class DeviceLoader(TorchLoader):
         loader: The loader to read.
         copier: Copier of the device; None delivers tensors on the CPU, views of the workers' memory.
         depth: How many batches are on the device ahead of the consumer.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}], batch_size=1) as loader:
+        ...     batches = DeviceLoader(loader, None)  # views of memory, on the CPU
+        ...     print(len(batches), batches.state_dict() == loader.state_dict())
+        1 True
     """
 
     def __init__(self, loader: DataLoader, copier: Copier | None, depth: int = 2) -> None:
@@ -298,6 +360,13 @@ def to_device(loader: DataLoader, device: torch.device | str, depth: int = 2) ->
 
     Raises:
         ConfigError: The device cannot be copied to.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}], batch_size=1) as loader:
+        ...     for batch in to_device(loader, "cpu"):  # or "cuda"
+        ...         print(batch["data"].device)
+        cpu
     """
     device = torch.device(device)
     if device.type == "cpu":

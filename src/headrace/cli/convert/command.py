@@ -16,16 +16,17 @@ from rich.console import Console
 
 from headrace.errors import ConfigError, did_you_mean
 from headrace.files.cache.options import parse_bytes
+from headrace.files.locations import local_path, shown_url
 from headrace.show.drawing import format_bytes, format_count
 from headrace.sources import AudioSource
 from headrace.sources.formats import FORMATS, Format, format_named, format_of_target, register_format
 from headrace.sources.naming.classes import CALLABLE, options_of, resolve_callable
-from headrace.sources.registry import expand_paths, writer_class_of
+from headrace.sources.registry import writer_class_of
 from headrace.specs import DataSpec
 
 from ..console import bold, open_messages, open_output
-from ..opening import class_of, open_corpus, parse_settings
-from ..options import Quiet, SourceClass, SourceSettings
+from ..opening import class_of, find_data_files, import_from_here, open_corpus, parse_settings
+from ..options import DATA_FILES_HELP, Quiet, SourceClass, SourceSettings
 from ..report import describe_key
 from .conversion import Conversion
 from .journal import ShardRecord, join_digests
@@ -78,13 +79,15 @@ class RecordingOptions:
 
 def convert(
     inputs: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            metavar="IN", help="Files or folders of one format; together they form the corpus.", show_default=False
+            metavar="IN",
+            help="Files or folders of one format; together they form the corpus. " + DATA_FILES_HELP,
+            show_default=False,
         ),
     ],
-    out: Annotated[
-        Path,
+    target_name: Annotated[
+        str,
         typer.Argument(
             metavar="OUT", help="File or folder to write; the extension selects the format.", show_default=False
         ),
@@ -126,15 +129,17 @@ def convert(
     quiet: Quiet = False,
 ) -> None:
     """Convert sequences to another format: one file, or resumable shards; verified by reading back."""
+    out = _local_target(target_name)
     entry = _target_format(out, target)
     writer_options = _writer_options(entry, out_settings or (), compression)
     sharding = Sharding(shard_seqs, None if shard_bytes is None else _parse_size(shard_bytes))
-    for path in expand_paths(inputs):
+    files = [file.path for file in find_data_files(inputs)]
+    for path in files:
         if os.path.realpath(path) == os.path.realpath(out):
             raise ConfigError("this is one of the files to convert", where=str(out), fix="choose another name")
     recordings = RecordingOptions(features, label or (), text or (), sample_rate, channel)
-    options = _source_options(inputs, source_class, settings or (), recordings)
-    source = open_corpus(inputs, source_class, options, "auto")
+    options = _source_options(files, source_class, settings or (), recordings)
+    source = open_corpus(files, source_class, options, "auto")
     try:
         chosen = source if not keys else SomeKeys(source, keys)
         rate = getattr(source, "sample_rate", None)
@@ -156,6 +161,22 @@ def convert(
         source.close()
 
 
+def _local_target(name: str) -> Path:
+    """Return the path to write.
+
+    Raises:
+        ConfigError: It is a URL of a store.
+    """
+    path = local_path(name)
+    if path is None:
+        raise ConfigError(
+            "files are written on this machine, and this is a URL",
+            where=shown_url(name),
+            fix="write to a local path, and copy that by the tools of the store",
+        )
+    return Path(path)
+
+
 def _target_format(out: Path, name: str | None) -> Format:
     """Return the format to write.
 
@@ -165,6 +186,7 @@ def _target_format(out: Path, name: str | None) -> Format:
     if name is None:
         found = format_of_target(out)
     else:
+        import_from_here(name)
         own = resolve_callable(name) if CALLABLE.fullmatch(name) else None  # importing it may register it, too
         found = register_format(own) if isinstance(own, Format) else format_named(name)
     if found is None:
@@ -189,10 +211,10 @@ def _writer_options(entry: Format, settings: Iterable[str], compression: Compres
 
 
 def _source_options(
-    inputs: Sequence[Path], source_class: str | None, settings: Iterable[str], recordings: RecordingOptions
+    files: Sequence[str], source_class: str | None, settings: Iterable[str], recordings: RecordingOptions
 ) -> dict[str, Any]:
     options, given = parse_settings(settings), recordings.to_options()
-    cls = class_of(inputs, source_class)
+    cls = class_of(files, source_class)
     unknown = sorted(set(given) - options_of(cls))
     if unknown:
         raise ConfigError(

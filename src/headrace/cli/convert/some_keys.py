@@ -39,6 +39,11 @@ class SomeKeys(Source):
         """Tags and lengths of the whole source."""
         return self._source.index
 
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether reading the source does."""
+        return self._source.runs_user_code
+
     def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return one data key of one sequence."""
         return self._source.read(corpus_idx, check_data_key(data_key, self.specs))

@@ -159,7 +159,11 @@ def _draw_heights(values: NDArray[np.int64], top: int, width: int) -> str:
 
 
 def _aligned(rows: Sequence[Sequence[str]], num_texts: int = 0) -> list[str]:
-    """Return lines of equal length; the first `num_texts` columns are texts, the others numbers."""
+    """Return lines of equal length; the first `num_texts` columns are texts, the others numbers.
+
+    By hand, because the bar beside them takes the room that they leave, and a table of rich shortens or wraps numbers
+    where a terminal is narrow.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         _GAP.join(

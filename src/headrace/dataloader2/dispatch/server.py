@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from headrace.batching import ReuseCheck
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine.group_size import GroupSize
 from headrace.engine.process.channel import Channel, close_all
@@ -98,6 +99,7 @@ class DispatchServer:
         self._is_over = False
         self._epoch = -1
         self._iterator: Iterator[Any] | None = None
+        self._reuse = ReuseCheck()
         self._error: CarriedError | None = None
         self._num_dealt = 0
 
@@ -204,14 +206,15 @@ class DispatchServer:
 
     def _produce(self) -> None:
         """Make items until no worker waits, or for a while."""
-        iterator, clients, num_workers = self._iterator, self._clients, len(self._clients)
+        assert self._iterator is not None
+        iterator, clients, num_workers = self._reuse.kept(self._iterator), self._clients, len(self._clients)
         num_waiting = sum(self._is_waiting(client) for client in clients)
         start = time.perf_counter()
         num_before = self._num_dealt
         item: Any = None
         try:
             while num_waiting:
-                item = next(iterator)  # type: ignore[arg-type]
+                item = next(iterator)
                 client = clients[self._num_dealt % num_workers]
                 self._num_dealt += 1
                 was_waiting = self._is_waiting(client)
@@ -229,6 +232,7 @@ class DispatchServer:
             if is_of_the_engine(error):
                 raise
             self._iterator, self._error = None, CarriedError.of(error, WHERE)
+        self._reuse.look()
         num_items = self._num_dealt - num_before
         for client in clients:
             client.size.note(num_items, time.perf_counter() - start, estimate_bytes(item))

@@ -22,6 +22,12 @@ class DistributedReadingService(ReadingServiceInterface):
 
     Args:
         timeout: Seconds that a rank waits for the others, when an epoch begins and for each item.
+
+    Examples:
+        >>> import headrace as hr
+        >>> def read_my_share(pipe):  # in each process of torchrun, once torch.distributed is initialised
+        ...     with hr.DataLoader2(pipe, reading_service=hr.DistributedReadingService()) as loader:
+        ...         yield from loader
     """
 
     def __init__(self, timeout: int = DEFAULT_TIMEOUT_SECONDS) -> None:

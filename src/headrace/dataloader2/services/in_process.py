@@ -132,6 +132,14 @@ class InProcessReadingService(PausableEnd, ReadingServiceInterface):
 
     Raises:
         ConfigError: An option is wrong.
+
+    Examples:
+        >>> import headrace as hr
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> pipe = IterableWrapper(range(6)).batch(3)
+        >>> with hr.DataLoader2(pipe, reading_service=hr.InProcessReadingService(prefetch_cnt=2)) as loader:
+        ...     print(list(loader))
+        [[0, 1, 2], [3, 4, 5]]
     """
 
     def __init__(

@@ -304,7 +304,12 @@ def _is_kept(part: Any, end: Any) -> bool:
 
 
 class PrototypeMultiProcessingReadingService:
-    """The old name of `MultiProcessingReadingService`."""
+    """The old name of `MultiProcessingReadingService`.
+
+    Examples:
+        >>> from headrace.dataloader2 import MultiProcessingReadingService
+        >>> service = MultiProcessingReadingService(num_workers=2)  # the name to use
+    """
 
     def __new__(cls, *args: Any, **kwargs: Any) -> MultiProcessingReadingService:  # type: ignore[misc]
         """Return a `MultiProcessingReadingService`, and warn."""

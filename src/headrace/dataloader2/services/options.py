@@ -65,4 +65,5 @@ def plan_look_ahead(
         on_stall=options.on_stall if may_restart else _IS_LOST,
         warn_seconds=options.warn_seconds,
         stall_seconds=options.stall_seconds,
+        start_seconds=options.start_seconds,
     )

@@ -22,6 +22,14 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
 
     Raises:
         ConfigError: There is none, or one is not a reading service.
+
+    Examples:
+        >>> import headrace as hr
+        >>> def make_service(num_workers):  # ranks first, then the workers of each
+        ...     return hr.SequentialReadingService(
+        ...         hr.DistributedReadingService(), hr.MultiProcessingReadingService(num_workers=num_workers)
+        ...     )
+        >>> service = make_service(num_workers=2)
     """
 
     def __init__(self, *reading_services: ReadingServiceInterface) -> None:

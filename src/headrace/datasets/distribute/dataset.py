@@ -2,12 +2,13 @@
 
 The trainer decides which files a sub-epoch has (`files.py`, `share.py`) and cuts it into ranges of positions; workers,
 which persist over epochs, open the sub-datasets (`shelf.py`) and read. Invariant: what a sub-epoch delivers
-is the stream of the sub-dataset that the user's function describes for its files, in its order, whoever reads it and
-whatever was opened before.
+is the stream of the sub-dataset that the user's function describes for its files, in its order, whichever worker reads
+it and whatever was opened before.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
@@ -17,6 +18,7 @@ from headrace.errors import ConfigError
 from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
+from headrace.sources.formats import files_in, without_side_files
 
 from ..checks import check_flag
 from ..corpus import Corpus, DistributesFiles
@@ -43,8 +45,9 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
     of a sub-epoch make. Workers open the next sub-epochs while the current one is read.
 
     Args:
-        files: The files, in any form that `read_file_list` takes: a list of names, URLs, patterns, or tuples, lists and
-            dicts of files that belong together; a `.txt`, `.json` or `.py` list file; a function.
+        files: The files, in any form that `read_file_list` takes: a list of names, URLs, patterns, folders, or tuples,
+            lists and dicts of files that belong together; a pattern or a folder; a `.txt`, `.json` or `.py` list file;
+            a function. Files that are read with others of the list, as an `.idx` is with its `.bin`, are left out.
         get_sub_epoch_dataset: Called in this process with the files of a sub-epoch, entries of the list as they are.
             Returns the config of a dataset (a dict, in which `CachedFile(name)` stands for a local copy), or a dataset,
             which keeps its own options.
@@ -126,7 +129,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
             num_preloaded=preload_next_n_sub_epochs,
             remainder=remainder,
         )
-        self._share = FileShare(read_file_list(files), share_options, self.name)
+        self._share = FileShare(_corpus_files(files), share_options, self.name)
         self._share.use(self._recipe)
         self._stream = SubEpochStream(self._stream_options)
         self._limit: int | None = None
@@ -153,7 +156,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
 
     @property
     def ranks(self) -> Ranks | None:
-        """Which rank shares the files, and who said so; `None` before the first epoch, or if ranks do not share."""
+        """The rank that shares the files, and its origin; `None` before the first epoch, or if ranks do not share."""
         return self._share.ranks
 
     @property
@@ -247,11 +250,15 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         return [*super().batch_options(), *self._options_inside]
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return the file list, and no more."""
-        return replace(super().get_corpus(epoch), digest_text=lambda: f"files {self._share.names_text(self.files)}")
+        """Return a corpus that knows the file list, and the layout as soon as it was learnt."""
+        return replace(
+            super().get_corpus(epoch),
+            digest_text=lambda: f"files {self._share.names_text(self.files)}",
+            specs=self._known_specs(),
+        )
 
     def order_text(self, epoch: int) -> str:
-        """Return the files of a sub-epoch, and what the dataset is that they make."""
+        """Return a text of the files of a sub-epoch, and of the dataset that is made of them."""
         files = self._share.names_text(self.get_files(epoch))
         of_files = f"files {files}; {self._share.config_text(epoch)}"
         return "; ".join([recipe_text(self._recipe, epoch), of_files, *self._reading_details()])
@@ -261,7 +268,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         return self.order_text(epoch)
 
     def draws_text(self) -> str:
-        """Return nothing: the sub-dataset draws."""
+        """Return nothing: only the sub-dataset draws."""
         return ""
 
     # --- epochs ---
@@ -273,12 +280,12 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
 
     @property
     def buffer_size(self) -> int | None:
-        """How many sequences a worker may be ahead; `None`: as many as make some tickets of a few MB."""
+        """How many sequences a worker may read ahead; `None`: as many as fill some tickets of a few MB."""
         return self._stream_options.buffer_size
 
     @property
     def engine_report(self) -> EngineReport | None:
-        """Where the time went, and what was skipped or restarted; `None` before workers were started."""
+        """Statistics: where time was spent, and what was skipped or restarted; `None` before workers were started."""
         return self._stream.report
 
     def init_seq_order(
@@ -352,10 +359,11 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
             return None
         if not self._stream.is_running or self._is_far(seq_idx):
             self._start(0 if self.skips_failed else seq_idx)
-        part = self._stream.next_part()
-        if part is None:
+        read = self._stream.next_part()
+        if read is None:
             self._is_over = True
             return None
+        part, self._error_behind = read
         if part.num_seqs is not None and not self.skips_failed:
             self._take_number(part.num_seqs)
         if self._layout is None:
@@ -404,10 +412,9 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         self._take_first_block()
         return super().num_seqs
 
-    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the sub-epoch has a sequence at this position; waits until it is open."""
+    def _has_seq(self, seq_idx: int) -> bool:
         self._take_first_block()
-        return super().is_less_than_num_seqs(seq_idx)
+        return super()._has_seq(seq_idx)
 
     def have_seqs(self) -> bool:
         """Whether there are files: yes."""
@@ -447,3 +454,14 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
     def _restore(self, state: Mapping[str, Any]) -> None:
         super()._restore(state)
         self._share.restore(state["share"])
+
+
+def _corpus_files(files: Files) -> list[FileTree]:
+    """Return the entries of a file list; a folder stands for the files in it, and what lies beside others is left out.
+
+    A sub-epoch with an `.idx`, and one with its `.bin`, would deliver the same sequences.
+    """
+    trees = read_file_list(files, files_in)
+    names = [os.fspath(tree) for tree in trees if isinstance(tree, str | os.PathLike)]
+    left_out = set(names).difference(without_side_files(names))
+    return [tree for tree in trees if not isinstance(tree, str | os.PathLike) or os.fspath(tree) not in left_out]

@@ -30,7 +30,7 @@ _MAX_LEFT = 8  # older ones are left to end by themselves
 
 
 def check_cache_options(given: Any) -> CacheOptions:
-    """Return `file_cache=` as it travels to workers.
+    """Return the option `file_cache` in the form that is sent to workers.
 
     Raises:
         ConfigError: It is no dict of options of `FileCache`, or one of them is wrong.
@@ -44,12 +44,12 @@ def check_cache_options(given: Any) -> CacheOptions:
 
 
 class SubEpochFiles:
-    """The file cache as sub-epochs use it; it is opened when the first cached file is wanted.
+    """The file cache of sub-epochs; it is opened when the first cached file is needed.
 
     One thread announces and fetches; another may fetch ahead and release.
 
     Args:
-        options: Of `FileCache`; `None`: those of the environment.
+        options: Options of `FileCache`; `None`: those of the environment.
     """
 
     def __init__(self, options: CacheOptions) -> None:
@@ -59,10 +59,10 @@ class SubEpochFiles:
         self._is_closed = False
         self._left: deque[threading.Thread] = deque(
             maxlen=_MAX_LEFT
-        )  # fetch to the end of a file that nobody waits for
+        )  # fetch a file to its end that is not waited for any more
 
     def announce(self, datasets: Sequence[SubDataset]) -> None:
-        """Tell the cache what will be needed from now on, in this order; if it cannot note that, it costs time only."""
+        """Tell the cache which files will be needed, in this order; if it cannot record that, only time is lost."""
         sources = [source for dataset in datasets for source in cached_files_of(dataset)]
         if sources or self._cache is not None:
             with _tolerated("the plan of files cannot be published"):
@@ -113,13 +113,13 @@ class SubEpochFiles:
                 raise CacheError(f"a file could not be fetched: {failures[source]}", where=source)
 
     def release(self, held: Sequence[str]) -> None:
-        """Give back what `fetch` has returned."""
+        """Release the files that `fetch` has returned."""
         with self._lock:
             if self._cache is not None:
                 self._cache.release_files(held)
 
     def close(self) -> None:
-        """Release everything, and end what is being fetched, within a second."""
+        """Release everything and cancel running fetches, within a second."""
         with self._lock:
             cache, self._cache, self._is_closed = self._cache, None, True
         if cache is not None:
@@ -144,7 +144,7 @@ def opened_in_place(
 
     Args:
         config: The config.
-        options: Of `FileCache`; `None`: those of the environment.
+        options: Options of `FileCache`; `None`: those of the environment.
         beat: See `SubEpochFiles.fetch`.
     """
     with contextlib.closing(SubEpochFiles(options)) as files:
@@ -176,7 +176,7 @@ def _while_beating(
     held: list[str] = []
     results: list[SubDataset] = []
     errors: list[BaseException] = []
-    mutex = threading.Lock()  # protects the next two: whoever comes last, the thread or the caller, releases
+    mutex = threading.Lock()  # protects the next two: the last of the two, the thread or the caller, releases
     is_left = is_over = False
 
     def get(file: CachedFile) -> str:
@@ -189,7 +189,7 @@ def _while_beating(
         nonlocal is_over
         try:
             results.append(replace_cached_files(dataset, get))
-        except BaseException as error:  # noqa: BLE001 - raised by who waits
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
             errors.append(error)
         with mutex:
             is_over = True

@@ -1,4 +1,4 @@
-"""What a dataset of files says of its data keys: learnt from the first entry of the list, or in the first sub-epoch."""
+"""The layout of the data keys of a dataset of files: learnt from the first entry of the list or first sub-epoch."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
+from headrace.specs import DataSpec
 
 from ..cached2 import CachedDataset2
 from .files import opened_in_place
@@ -62,6 +63,11 @@ class LaidOutByFiles(CachedDataset2):
             if self._layout is None and not self._is_undeclared:
                 self._learn_layout(may_fetch=True)
         return self._layout
+
+    def _known_specs(self) -> dict[str, DataSpec]:
+        """Return what is known by now of the arrays, by data key; joined frames are others than those of the files."""
+        specs = {} if self._layout is None else self._layout.specs
+        return {key: spec for key, spec in specs.items() if key != "data" or self.window == 1}
 
     @property
     def num_inputs(self) -> int:  # type: ignore[override] # an attribute elsewhere; here it may have to be learnt

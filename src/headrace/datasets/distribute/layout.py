@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import ConfigError
+from headrace.specs import DataSpec
 
 from ..base import Dataset
 
@@ -18,7 +19,7 @@ class KeyLayout:
         dim: Size of the last axis, or the number of classes; of a sparse key perhaps only of those that were seen.
         dtype: Name.
         sparse: Whether values are class indices.
-        shape: Of a frame.
+        shape: Shape of a frame.
         num_labels: How many classes have names; `None` if none has.
     """
 
@@ -29,7 +30,7 @@ class KeyLayout:
     num_labels: int | None
 
     def fits(self, other: KeyLayout) -> bool:
-        """Whether two can be read as one."""
+        """Whether data of two such layouts can be read as one key."""
         if None not in (self.num_labels, other.num_labels) and self.num_labels != other.num_labels:
             return False
         return (self.dtype, self.sparse, self.shape) == (other.dtype, other.sparse, other.shape)
@@ -42,13 +43,14 @@ class KeyLayout:
 
 @dataclass(frozen=True, slots=True)
 class SubEpochLayout:
-    """What a sub-dataset says of its layout, and its data keys.
+    """The layout of a sub-dataset, and its data keys.
 
     Attributes:
         num_inputs: See `DeclaredLayout`.
         num_outputs: Likewise.
         labels: Likewise.
         keys: Data key -> layout, in the order of the sub-dataset.
+        specs: Data key -> what the corpus of the sub-dataset says of its arrays, which may be more; see `Corpus.specs`.
         source: Which files it was learnt from, for messages.
     """
 
@@ -56,6 +58,7 @@ class SubEpochLayout:
     num_outputs: dict[str, tuple[int, int]]
     labels: Mapping[str, Sequence[str]]
     keys: dict[str, KeyLayout]
+    specs: Mapping[str, DataSpec]
     source: str
 
     @classmethod
@@ -75,10 +78,10 @@ class SubEpochLayout:
         }
         outputs = {key: (dim, ndim) for key, (dim, ndim) in dataset.num_outputs.items()}
         labels = {key: list(texts) for key, texts in dataset.labels.items()}
-        return cls(dataset.num_inputs, outputs, labels, keys, source)
+        return cls(dataset.num_inputs, outputs, labels, keys, dict(dataset.get_corpus().specs), source)
 
     def check_same(self, other: SubEpochLayout) -> None:
-        """Refuse files whose sequences are different.
+        """Refuse files whose sequences have another layout.
 
         Raises:
             ConfigError: The data keys differ, or a key has another layout; both files are named.

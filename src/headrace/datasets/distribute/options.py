@@ -21,7 +21,7 @@ class ShareOptions:
     Attributes:
         get_sub_epoch_dataset: The user's function.
         shards_files: Whether ranks share the files.
-        rank: Of this process, if given.
+        rank: Rank of this process, if given.
         world_size: The number of ranks, if given.
         shards_twice: The legacy behaviour.
         balance: See `FilePlan`.

@@ -2,7 +2,7 @@
 
 Beside it: which shard of the files this process has (`RankShards`), how many sequences the files hold (`SeqCounts`).
 
-Invariant: what is said about files and numbers is a function of the file list, the sizes, the options and what was
+Invariant: the files and numbers of sequences are a function of the file list, the sizes, the options and what was
 counted, so that all ranks say the same about each other without asking.
 """
 
@@ -36,12 +36,12 @@ _logger = logging.getLogger("headrace.datasets")
 
 
 class FileShare:
-    """What this rank reads, and what the others do. Not thread-safe.
+    """The files that this rank reads, and those of the others. Not thread-safe.
 
     Args:
         trees: The file list.
         options: See `ShareOptions`.
-        name: Of the dataset, for messages.
+        name: Name of the dataset, for messages.
     """
 
     def __init__(self, trees: list[FileTree], options: ShareOptions, name: str) -> None:
@@ -84,7 +84,7 @@ class FileShare:
 
     @property
     def ranks(self) -> Ranks | None:
-        """Which rank shares the files, and who said so; `None` before the first epoch, or if ranks do not share."""
+        """The rank that shares the files, and its origin; `None` before the first epoch, or if ranks do not share."""
         return self._rank_shards.ranks
 
     @property
@@ -93,7 +93,7 @@ class FileShare:
         return self._rank_shards.shard((self._recipe.num_shards, self._recipe.shard_index))
 
     def settle_ranks(self) -> None:
-        """Find out for good which rank this is: what starts a distributed training may come after this object."""
+        """Fix which rank this is: distributed training may be set up after this object is made."""
         self._rank_shards.settle((self._recipe.num_shards, self._recipe.shard_index))
 
     # --- files ---
@@ -152,7 +152,7 @@ class FileShare:
     # --- datasets ---
 
     def plan_of(self, epoch: int, layout: SubEpochLayout | None) -> SubEpochPlan:
-        """Return what is to be opened to read a sub-epoch, and next.
+        """Return what to open for a sub-epoch, and what to open next.
 
         Raises:
             Exception: The user's function fails for this sub-epoch, or returns no dataset. For a coming one that is
@@ -191,7 +191,7 @@ class FileShare:
         return " ".join(tree_key(map_leaves(tree, lambda name: name[len(root) :].lstrip("/"))) for tree in trees)
 
     def spec_of_entry(self, entry: int) -> SubEpochSpec:
-        """Return the dataset of one entry of the file list alone.
+        """Return the specification of the dataset of one entry of the file list alone.
 
         Raises:
             Exception: As for `plan_of`.
@@ -228,7 +228,7 @@ class FileShare:
         return min(number for number in numbers if number is not None)
 
     def learn(self, num_seqs: int) -> None:
-        """Take note of the number of sequences that the sub-epoch of the last plan turned out to have.
+        """Note the number of sequences that the sub-epoch of the last plan turned out to have.
 
         Raises:
             ConfigError: The files were counted, and there were not as many.
@@ -244,7 +244,7 @@ class FileShare:
         self._counts.learn(entries, num_seqs, come_again=str(self._recipe.seq_ordering) == "default")
 
     def take_counts(self, counts: list[Counted]) -> None:
-        """Take the numbers of all entries of the file list; what their files hold is kept for other programs."""
+        """Take the sequence counts of all entries of the file list; those of the files are kept for other programs."""
         self._counts.take(np.array([counted.num_seqs for counted in counts], dtype=np.int64))
         for entry, counted in enumerate(counts):
             self._file_table.note_counts(entry, counted.num_stored, counted.num_stored_frames)
@@ -258,7 +258,7 @@ class FileShare:
     # --- copies ---
 
     def state(self) -> dict[str, Any]:
-        """Return what a copy need not find out again, or cannot, in a worker that knows no ranks."""
+        """Return the state for a copy, which need not find it out again, or cannot, in a worker that knows no ranks."""
         return {"sizes": self._sizes, "ranks": self._rank_shards.state(), "counts": self._counts.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -275,7 +275,7 @@ class SeqCounts:
     """Numbers of sequences by entry of the file list, and of entries that were read together.
 
     Args:
-        num_entries: Of the file list.
+        num_entries: Number of entries of the file list.
     """
 
     def __init__(self, num_entries: int) -> None:
@@ -298,14 +298,14 @@ class SeqCounts:
         self._counts, self.is_counted = counts, True
 
     def learn(self, entries: NDArray[np.int64], num_seqs: int, *, come_again: bool) -> None:
-        """Take note of what some entries hold; of several it is kept only if just these come together again."""
+        """Note how many sequences some entries hold; of several it is kept only if just these come together again."""
         if len(entries) == 1:
             self._counts[entries[0]] = num_seqs
         elif come_again:
             self._together[entries.tobytes()] = num_seqs
 
     def state(self) -> NDArray[np.int64] | None:
-        """Return what a copy need not count again."""
+        """Return the counts for a copy, which need not count again."""
         return self._counts if self.is_counted else None
 
     def restore(self, counts: NDArray[np.int64] | None) -> None:
@@ -319,10 +319,10 @@ class RankShards:
 
     Args:
         options: See `ShareOptions`.
-        name: Of the dataset, for messages.
+        name: Name of the dataset, for messages.
 
     Attributes:
-        ranks: Which rank shares the files, and who said so; `None` before the first epoch, or if ranks do not share.
+        ranks: The rank that shares the files, and its origin; `None` before the first epoch, or if ranks do not share.
     """
 
     def __init__(self, options: ShareOptions, name: str) -> None:
@@ -333,10 +333,10 @@ class RankShards:
         self.ranks: Ranks | None = None
 
     def shard(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Return into how many shards files are divided, and which one this is. It may change until `settle`.
+        """Return the number of shards of the files, and the index of this one. They may change until `settle`.
 
         Args:
-            given: The same, as the options of the dataset say.
+            given: Number of shards and shard index, as the options of the dataset say.
 
         Raises:
             ConfigError: That contradicts the ranks.
@@ -346,12 +346,12 @@ class RankShards:
         return _join_shards(given, self.ranks or self._find(), f"dataset {self._name!r}")
 
     def _find(self) -> Ranks:
-        """Find out which rank this is; what this object was told in another process counts if nobody here says it."""
+        """Find out which rank this is; what this object knew in another process counts if nothing says it here."""
         ranks = find_ranks(self._options.rank, self._options.world_size)
         return self._carried if ranks.world_size == 1 and self._carried is not None else ranks
 
     def settle(self, given: tuple[int, int]) -> None:
-        """Find out for good which rank this is: what starts a distributed training may come after this object."""
+        """Fix which rank this is: distributed training may be set up after this object is made."""
         if self._options.shards_files and self.ranks is None:
             self.ranks = self._find()
             _logger.info(
@@ -373,7 +373,7 @@ class RankShards:
             )
 
     def state(self) -> Ranks | None:
-        """Return what a copy cannot find out in a worker, which knows no ranks."""
+        """Return the ranks for a copy in a worker, which cannot find them out."""
         ranks = self.ranks  # a worker may be started before an epoch has begun here
         if ranks is None and self._options.shards_files:
             ranks = self._find()

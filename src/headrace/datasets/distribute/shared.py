@@ -2,7 +2,7 @@
 
 A ticket carries a reference. In this process (threads, inline) the reference is the object itself. For worker processes
 the object lies in an unnamed memory file of this process, which a worker opens through `/proc`; so a worker that is
-started again finds it too, and nothing is left behind by anybody who is killed. Invariant: the file lives as long as
+started again finds it too, and a process that is killed leaves nothing. Invariant: the file lives as long as
 the `Shared` object, which must live as long as tickets that refer to it. Workers on other machines get the object with
 each ticket, and read it once, too.
 """
@@ -38,11 +38,11 @@ class Shared:
 
     @property
     def is_current(self) -> bool:
-        """Whether anybody still waits for tickets that refer to it."""
+        """Whether the results of tickets that refer to it are still wanted."""
         return not self._is_retired
 
     def retire(self) -> None:
-        """Say that nobody waits for tickets that refer to it any more: whoever does one may give up."""
+        """Mark tickets that refer to it as no longer wanted: workers may give them up."""
         self._is_retired = True
         self._close()
 
@@ -134,7 +134,7 @@ class Reference:
         """Read the object anew.
 
         Raises:
-            HeadraceError: Its owner is gone, or is done with it: whoever waits for this ticket is gone, too.
+            HeadraceError: Its owner is gone, or is done with it: the result of this ticket is not wanted any more.
         """
         try:
             fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -8,7 +8,7 @@ Invariants: an entry is opened by one thread at a time, and belongs to the readi
 held for a few lines only, never while user code runs, files are fetched or anything is waited for. An error of the
 background is dropped: when that sub-epoch is asked for it is opened once more, since what was in the way (a full disk,
 a network) may be gone, and it is the error of that second try that is raised. The background thread holds the shelf
-only while it works: a shelf that nobody refers to any more is collected, and its thread ends.
+only while it works: a shelf without references is collected, and its thread ends.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Shelf:
         self._thread: threading.Thread | None = None  # the reading thread's own
 
     def arrange(self, specs: Sequence[SubEpochSpec], layout: SubEpochLayout | None) -> None:
-        """Say what is wanted from now on: the sub-epoch to be read, then the coming ones in their order.
+        """Set which sub-epochs are wanted from now on: the one to be read, then the coming ones in their order.
 
         Args:
             specs: At least one.
@@ -110,14 +110,14 @@ class Shelf:
         self._wake.put(True)
 
     def take(self, spec: SubEpochSpec, is_wanted: Callable[[], bool]) -> OpenSubEpoch:
-        """Return a sub-epoch that was arranged for, open.
+        """Return an open sub-epoch that was arranged for.
 
         If the background is fetching its files, that is taken over; if it is building the dataset, it is waited for.
 
         Args:
-            spec: Which.
-            is_wanted: Asked some times a second while files are fetched: if nobody waits for this one any more, because
-                the reader has gone to another, that is given up.
+            spec: Which sub-epoch.
+            is_wanted: Called some times a second while files are fetched: when it returns False, because the reader has
+                gone to another sub-epoch, the fetch is given up.
 
         Raises:
             Exception: It cannot be opened; a note says which one it is.
@@ -139,12 +139,12 @@ class Shelf:
         return opened
 
     def layout(self) -> SubEpochLayout | None:
-        """Return what the sequences are like, as far as it is known."""
+        """Return the layout of the sequences, as far as it is known."""
         with self._lock:
             return self._layout
 
     def close(self) -> None:
-        """Close everything; what the background is building is closed by it as soon as that is done."""
+        """Close everything; a dataset that the background is building is closed as soon as it is built."""
         with self._lock:
             entries, self._entries = list(self._entries.values()), {}
             for entry in entries:

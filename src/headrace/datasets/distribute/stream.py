@@ -1,7 +1,7 @@
 """The trainer's side of the workers of a `DistributeFilesDataset`: one engine over all epochs, one run a sub-epoch.
 
 Invariants: nothing runs between `stop` and `start`; the memory file of a plan lives until the next plan; after any
-error there is no run, so whoever goes on reading starts a new one, and never takes an error for an end.
+error there is no run, so the next read starts a new one, and an error is never taken for an end.
 """
 
 from __future__ import annotations
@@ -11,10 +11,12 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import numpy as np
-
 from headrace.engine import Delivered, Engine, EngineReport, Failure, Job, Run, may_be_elsewhere, where_runs
+from headrace.engine.group_size import GroupSize
+from headrace.errors import WorkerDiedError
 
+from ..wrap.ahead import RunsAhead
+from ..wrap.failed_seqs import pass_failed
 from ..wrap.runs import seqs_in_run
 from .options import StreamOptions
 from .shared import Shared
@@ -24,13 +26,13 @@ from .worker import SubEpochWork
 
 _MAX_RANGE_BYTES = 4 << 20  # one kept sequence holds the memory of its whole ticket
 _DEFAULT_RANGE = 256  # sequences in a ticket, where no `buffer_size` is given
-_DEFAULT_TICKETS = 4  # ahead: so many very large sequences are the most that wait
-_UNMEASURED_RANGE = 8  # while it is not known how large sequences are
-_NUM_MEASURED = 256  # sequences after which it is known well enough
+_DEFAULT_AHEAD = 4 * _DEFAULT_RANGE
+_DEFAULT_AHEAD_BYTES = 4 * _MAX_RANGE_BYTES
+_MAX_TICKETS = 1024  # before a worker; how many sequences they have is counted
 
 
 class SubEpochStream:
-    """Starts workers when first needed, and hands over what they read, in order. Not thread-safe.
+    """Starts workers when first needed, and delivers what they read, in order. Not thread-safe.
 
     Args:
         options: See `StreamOptions`.
@@ -40,38 +42,41 @@ class SubEpochStream:
         self._options = options
         self._num_plans = 0
         self._be_new()
-        self._num_measured = self._bytes_measured = 0
+        self._size = GroupSize(max_bytes=_MAX_RANGE_BYTES, max_items=self._largest_range())
 
     def _be_new(self) -> None:
         self._pid = os.getpid()
-        self._work = SubEpochWork(self._options.cache)
+        self._work = SubEpochWork(self._options.cache, skips=self._options.skips)
         self._engine: Engine | None = None
         self._run: Run | None = None
         self._shared: Shared | None = None
         self._tickets: RangeTickets | None = None
+        self._ahead: RunsAhead | None = None
+        self._next = 0  # position of the first sequence that is not here
+        self._death: tuple[int, WorkerDiedError] | None = None  # of a sequence that is not reached yet, by position
 
     @property
     def report(self) -> EngineReport | None:
-        """Where the time went; `None` before workers were started."""
+        """Statistics of the engine; `None` before workers were started."""
         return None if self._engine is None else self._engine.report
 
     @property
     def is_running(self) -> bool:
-        """Whether a run is under way."""
+        """Whether a run is in progress."""
         return self._run is not None
 
     @property
     def has_plan(self) -> bool:
-        """Whether `start` knows what to read; not any more in a process that was forked off."""
+        """Whether `start` has a plan to read; no longer in a forked process."""
         return self._shared is not None and self._pid == os.getpid()
 
     @property
     def look_ahead(self) -> int:
-        """How many sequences all workers together may be ahead."""
-        return max(self._options.num_workers, 1) * self._tickets_ahead() * self._largest_range()
+        """How many sequences all workers together may read ahead."""
+        return max(self._options.num_workers, 1) * max(self._seqs_ahead(), self._largest_range())
 
     def begin(self, plan: SubEpochPlan) -> None:
-        """Take a plan for the next runs.
+        """Set the plan of the next runs.
 
         Raises:
             ConfigError: Something in it cannot be carried to a worker; no process was started.
@@ -88,7 +93,7 @@ class SubEpochStream:
         self._shared = shared
 
     def forget_plan(self) -> None:
-        """Have nothing to read; what was under way is cancelled, and what is being fetched for it given up."""
+        """Drop the plan: running work is cancelled, and running fetches are given up."""
         self.stop()
         shared, self._shared = self._shared, None
         if shared is not None:
@@ -97,35 +102,59 @@ class SubEpochStream:
     def start(self, position: int) -> None:
         """Let the workers begin at a position of the planned sub-epoch; current work is cancelled."""
         self.stop()
-        assert self._shared is not None
-        self._tickets = RangeTickets(self._shared, position, self._range_size())
-        self._run = self._open_engine().run(self._tickets)
+        self._begin(position)
 
-    def next_part(self) -> ReadPart | None:
-        """Return the next part; `None` at the end. After the last part, or an error, there is no run any more.
+    def _begin(self, position: int) -> None:
+        assert self._shared is not None
+        engine = self._open_engine()
+        max_bytes = _DEFAULT_AHEAD_BYTES if self._options.buffer_size is None else None
+        self._next = position
+        self._ahead = RunsAhead(self._size, self._seqs_ahead(), lambda: engine.num_workers, max_bytes)
+        self._tickets = RangeTickets(self._shared, position, self._ahead)
+        if self._death is not None:
+            self._tickets.end = self._death[0]
+        self._run = engine.run(self._tickets, max_open=self._tickets.max_open)
+
+    def next_part(self) -> tuple[ReadPart, BaseException | None] | None:
+        """Return the next part, and the error of the sequence after it; `None` at the end.
+
+        After the last part, or an error, there is no run any more. A death that is fatal is an error of the sequence at
+        which the worker was, as far as that is known, else of the first of its range.
 
         Raises:
-            BaseException: What happened in a worker.
+            BaseException: What happened in a worker, and is of no sequence.
         """
-        run, tickets = self._run, self._tickets
-        assert run is not None
-        assert tickets is not None
-        self._run = None  # until it is known that there is more
-        delivered = next(run, None)
+        while True:
+            run, tickets, ahead = self._run, self._tickets, self._ahead
+            assert run is not None
+            assert tickets is not None
+            assert ahead is not None
+            self._run = None  # until it is known that there is more
+            try:
+                delivered = next(run, None)
+                break
+            except WorkerDiedError as error:
+                position = ahead.number_of(error)
+                if position is None or not self._next < position < (tickets.end or position + 1):
+                    raise
+                self._death = position, error
+                self._begin(self._next)
         if delivered is None:
-            return None
+            death, self._death = self._death, None
+            return None if death is None else (ReadPart(), death[1])
         part: ReadPart = delivered.value
-        if part.failure is not None or part.is_last:
+        part.parts, error_behind, _ = pass_failed(run, delivered, part.parts, part.failed)
+        if part.failure is not None or error_behind is not None or part.is_last:
             run.close()
             _raise_failure(part.failure, delivered)
-            return part
-        tickets.end = part.num_seqs
-        if self._num_measured < _NUM_MEASURED:
-            self._num_measured += len(part.parts[0])
-            self._bytes_measured += _num_bytes(part)
-            tickets.max_size = self._range_size()
+            return part, error_behind
+        if self._death is None:
+            tickets.end = part.num_seqs
+        start, num_seqs = ahead.take(delivered.ticket)
+        self._next = start + num_seqs
+        ahead.note(num_seqs, part.seconds, part.seq_bytes)
         self._run = run
-        return part
+        return part, None
 
     def ask(self, method: str) -> Any:
         """Return what a method of the dataset of the planned sub-epoch returns, in a worker. Ends the current run."""
@@ -150,10 +179,10 @@ class SubEpochStream:
             run.close()
 
     def stop(self) -> None:
-        """Cancel what is under way; the workers stay, with what they have open."""
+        """Cancel running work; the workers stay, with their open datasets."""
         if self._pid != os.getpid():
             self._be_new()  # forked: workers, threads and what they have open are those of the other process
-        run, self._run, self._tickets = self._run, None, None
+        run, self._run, self._tickets, self._death = self._run, None, None, None
         if run is not None:
             run.close()
 
@@ -167,7 +196,9 @@ class SubEpochStream:
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
-            engine_options = dataclasses.replace(self._options.engine, tickets_per_worker=self._tickets_ahead())
+            engine_options = dataclasses.replace(
+                self._options.engine, tickets_per_worker=min(self._seqs_ahead(), _MAX_TICKETS)
+            )
             self._engine = Engine(
                 Job(self._work),
                 num_workers=self._options.num_workers,
@@ -180,26 +211,10 @@ class SubEpochStream:
         size = self._options.buffer_size
         return _DEFAULT_RANGE if size is None else seqs_in_run(size)
 
-    def _tickets_ahead(self) -> int:
-        size = self._options.buffer_size
-        return _DEFAULT_TICKETS if size is None else max(size // self._largest_range(), 1)
-
-    def _range_size(self) -> int:
-        """Return how many sequences may go into one ticket."""
-        if not self._num_measured:
-            return min(self._largest_range(), _UNMEASURED_RANGE)
-        mean_bytes = max(self._bytes_measured / self._num_measured, 1.0)
-        return max(min(self._largest_range(), int(_MAX_RANGE_BYTES / mean_bytes)), 1)
+    def _seqs_ahead(self) -> int:
+        return self._options.buffer_size or _DEFAULT_AHEAD
 
 
 def _raise_failure(failure: bytes | None, delivered: Delivered) -> None:
     if failure is not None:
         raise Failure.from_bytes(failure).raisable(delivered.ticket, delivered.worker_idx)
-
-
-def _num_bytes(part: ReadPart) -> int:
-    values, _ = part.parts[3]
-    return sum(
-        column.nbytes if isinstance(column, np.ndarray) else sum(array.nbytes for array in column if array is not None)
-        for column in values.values()
-    )

@@ -33,7 +33,7 @@ class SubDatasetDefaults:
 
     Attributes:
         random_seed_offset: Used where the config says nothing.
-        num_shards: Of the outer dataset.
+        num_shards: Number of shards of the outer dataset.
         shard_index: Which of them.
         shards_twice: The legacy behaviour: the sub-dataset is divided among the ranks once more.
         files_change: Whether the files of a sub-epoch are others in each full epoch, so that an index of them is never
@@ -158,9 +158,9 @@ def _with_own_marks(config: Any) -> Any:
 
 
 def _completed(config: Mapping[str, Any], defaults: SubDatasetDefaults) -> dict[str, Any]:
-    """Add what the outer dataset says, where it differs from what a dataset does by itself.
+    """Add the options of the outer dataset, where they differ from a dataset's defaults.
 
-    So a class of the user's own need not take options that say nothing.
+    So a user-defined class need not accept options that change nothing.
     """
     completed = dict(config)
     if defaults.random_seed_offset:

@@ -11,6 +11,7 @@ from headrace.engine import note_item
 from ..base import Dataset
 from ..reading.reader import ReadRequest
 from ..wrap.blockwise import Parts
+from ..wrap.failed_seqs import FailedSeqs
 from ..wrap.runs import PartsReader, ReadSeqs
 from .layout import SubEpochLayout
 from .sub_dataset import SubDataset
@@ -62,14 +63,20 @@ class ReadPart:
         num_seqs: How many the sub-epoch has, if its dataset knows.
         is_last: Whether the sub-epoch ends with this part, or before it.
         layout: What the sequences are like, if the plan did not say it.
+        failed: The sequences that failed, each with an encoded `Failure`.
+        seconds: What it took to read them.
+        seq_bytes: How many bytes a sequence has.
         failure: An encoded `Failure`: the sub-epoch cannot be opened, and there are no sequences. It is no error of the
-            ticket, because a policy that skips those that fail must not skip what nobody has counted.
+            ticket, because a policy that skips failed items must not skip sequences that were not counted.
     """
 
     parts: Parts = field(default_factory=lambda: ReadSeqs().parts())
     num_seqs: int | None = None
     is_last: bool = False
     layout: SubEpochLayout | None = None
+    failed: FailedSeqs = field(default_factory=list)
+    seconds: float = 0.0
+    seq_bytes: float = 0.0
     failure: bytes | None = None
 
 
@@ -93,7 +100,7 @@ class OpenSubEpoch:
         reader = dataset.make_reader()
         self._reader = PartsReader(reader)
         self._whole: ReadRequest | None = None  # where any sequence can be read
-        if reader.needs_load:  # read from its start, by who has it alone
+        if reader.needs_load:  # read from its start, by its only owner
             dataset.init_seq_order(epoch=spec.full_epoch)
             self.num_seqs = dataset.known_num_seqs()
         else:
@@ -101,17 +108,17 @@ class OpenSubEpoch:
             self._whole = ReadRequest(spec.full_epoch, order, counted, 0)
             self.num_seqs = None if dataset.skips_failed else len(order)
 
-    def read(self, start: int, stop: int) -> tuple[Parts, bool]:
+    def read(self, start: int, stop: int, *, skips: bool) -> tuple[Parts, FailedSeqs, bool]:
         """Read sequences start..stop (exclusive; may exceed the sub-epoch); tell whether it ends there, or before.
 
-        A sequence that fails is passed to the engine's policy, and left out.
+        Up to a sequence that fails, or without it; what failed is returned as well.
         """
         if self.num_seqs is not None:
             stop = min(stop, self.num_seqs)
         if self._whole is not None:
             wanted = self._whole.part(start, max(start, stop))
-            return self._reader.read(wanted, self.spec.epoch), stop == self.num_seqs
-        seqs = ReadSeqs()
+            return *self._reader.read(wanted, self.spec.epoch, skips=skips), stop == self.num_seqs
+        seqs = ReadSeqs(skips)
         if start < stop:
             self._go_to(start)
         has_more = True
@@ -119,7 +126,9 @@ class OpenSubEpoch:
             name = f"(sequence {self._position} of sub-epoch {self.spec.epoch})"
             has_more = seqs.read(self.dataset, self._position, epoch=self.spec.epoch, name=name)
             self._position += has_more
-        return seqs.parts(), not has_more or stop == self.num_seqs
+        if seqs.failed and not skips:
+            return seqs.parts(), seqs.failed, False
+        return seqs.parts(), seqs.failed, not has_more or stop == self.num_seqs
 
     def _go_to(self, position: int) -> None:
         """Make a position the next one, by reading those before it if there is no other way."""
@@ -130,6 +139,6 @@ class OpenSubEpoch:
             self._position = position
         while self._position < position and self.dataset.is_less_than_num_seqs(self._position):
             note_item(f"(passing over sequence {self._position} of sub-epoch {self.spec.epoch})", self.spec.epoch)
-            with contextlib.suppress(Exception):  # nobody wants this sequence; whoever did was told of its error
+            with contextlib.suppress(Exception):  # not wanted any more; its error was reported once
                 self.dataset.load_seqs(self._position, self._position + 1)
             self._position += 1

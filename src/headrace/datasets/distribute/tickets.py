@@ -1,4 +1,8 @@
-"""What the workers of a `DistributeFilesDataset` are asked, and what they answer."""
+"""The tickets that a `DistributeFilesDataset` sends to its workers, and their answers.
+
+A ticket is a range of many sequences: with one each, a sequence of 2 KB costs the reader's process 60 us or more
+instead of 3 (measured side by side on a busy machine).
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..wrap.ahead import RunsAhead
 from .shared import Carried, Reference, Shared
 from .sub_epoch import SubEpochSpec
+
+_SHORTER = 16  # times the first range of a pass than the others may be: ready in some 0.6 ms
 
 SharedPlan = Shared | Reference | Carried
 
@@ -44,7 +51,7 @@ class CountSeqs:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came of a question.
+    """The answer to a question.
 
     Attributes:
         value: The answer.
@@ -57,7 +64,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Numbers of one entry of the file list.
+    """The numbers of sequences of one entry of the file list.
 
     Attributes:
         num_seqs: Sequences that a sub-dataset of it alone delivers.
@@ -76,26 +83,41 @@ Ticket = ReadRange | AskDataset | CountSeqs
 class RangeTickets(Iterator[ReadRange]):
     """The ranges of one pass over a sub-epoch, from a position on, while its end is unknown or not reached.
 
-    The first one is a single sequence, and each is twice as long as the one before: the reader need not wait long for
-    the first, however slow they are.
+    The first one is short, a single sequence while nothing is known of them, and each is at most twice as long as the
+    one before: the reader need not wait long for the first, however slow they are. How long they are is said by the
+    engine's `GroupSize`.
+
+    Args:
+        plan: The sub-epoch to read.
+        position: Where they begin.
+        ahead: Tracks the ranges in flight.
 
     Attributes:
-        max_size: Sequences in a range, at most.
         end: Position after the last one, once it is known.
     """
 
-    def __init__(self, plan: SharedPlan, position: int, max_size: int) -> None:
+    def __init__(self, plan: SharedPlan, position: int, ahead: RunsAhead) -> None:
         self._plan = plan
         self._position = position
-        self._size = 1
-        self.max_size = max_size
+        self._size = max(ahead.choose() // _SHORTER, 1)
+        self._ahead = ahead
         self.end: int | None = None
+
+    def max_open(self) -> int:
+        """Return how many ranges may be in flight now, see `Engine.run`.
+
+        Few until the first one is here: all that lie beyond the end of a short sub-epoch, which is not known before,
+        would be sent for nothing.
+        """
+        ahead = self._ahead
+        return ahead.max_open() if ahead.has_arrived else min(ahead.max_open(), ahead.min_open())
 
     def __next__(self) -> ReadRange:
         """Return the next range."""
-        start, size = self._position, min(self._size, self.max_size)
+        start, size = self._position, min(self._size, self._ahead.choose())
         if self.end is not None and start >= self.end:
             raise StopIteration
         self._size = 2 * size
         self._position = start + size if self.end is None else min(start + size, self.end)
+        self._ahead.send(start, self._position - start)
         return ReadRange(self._plan, start, self._position)

@@ -7,18 +7,19 @@ Invariant: the stream is the order of the sub-dataset, however it is cut into ti
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
-
-import numpy as np
 
 from headrace.engine import Failure, WorkerInfo, note_item
 from headrace.errors import ConfigError
 from headrace.files.cache.entry import replace_cached_files
 from headrace.files.locations import is_url
 
-from ..base import Dataset
-from ..files.hdf import HDFDataset
+from ..corpus import StoredCounts
+from ..wrap.failed_seqs import encoded
+from ..wrap.runs import bytes_of
 from .files import CacheOptions, SubEpochFiles, opened_in_place
 from .shelf import Shelf
 from .sub_dataset import SubDataset, cannot_share
@@ -31,10 +32,11 @@ class SubEpochWork:
 
     Args:
         cache: Where cached files come from.
+        skips: Whether sequences that fail are left out.
     """
 
-    def __init__(self, cache: CacheOptions) -> None:
-        self._cache = cache
+    def __init__(self, cache: CacheOptions, *, skips: bool) -> None:
+        self._cache, self._skips = cache, skips
         self._readers: dict[int, SubEpochReader] = {}
 
     def __call__(self, info: WorkerInfo) -> Callable[[Ticket], Any]:
@@ -42,11 +44,11 @@ class SubEpochWork:
         earlier = self._readers.pop(info.worker_idx, None)
         if earlier is not None:
             earlier.close()
-        reader = self._readers[info.worker_idx] = SubEpochReader(self._cache, info)
+        reader = self._readers[info.worker_idx] = SubEpochReader(self._cache, info, skips=self._skips)
         return reader
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return SubEpochWork, (self._cache,)
+        return partial(SubEpochWork, skips=self._skips), (self._cache,)
 
     def close(self) -> None:
         """Close what workers in this process opened; they must not be at work. Processes close theirs by ending."""
@@ -61,10 +63,11 @@ class SubEpochReader:
     Args:
         cache: Where cached files come from.
         info: Who it is.
+        skips: Whether sequences that fail are left out.
     """
 
-    def __init__(self, cache: CacheOptions, info: WorkerInfo) -> None:
-        self._cache = cache
+    def __init__(self, cache: CacheOptions, info: WorkerInfo, *, skips: bool) -> None:
+        self._cache, self._skips = cache, skips
         self._num_workers = info.num_workers
         self._shelf = Shelf(SubEpochFiles(cache), beats=info.runs_in != "caller")
         self._plan_number: int | None = None
@@ -106,11 +109,16 @@ class SubEpochReader:
         except Exception as error:  # noqa: BLE001 - raised in the trainer, whatever the policy on errors is
             self._failure = Failure.of(error).to_bytes()
             return ReadPart(failure=self._failure)
-        parts, is_last = opened.read(ticket.start, ticket.stop)
+        begun = time.perf_counter()
+        parts, failed, is_last = opened.read(ticket.start, ticket.stop, skips=self._skips)
         assert self._plan is not None
         layout = self._shelf.layout() if self._plan.layout is None else None
         tags, _, fracs, columns = parts  # without corpus indices: they are those of these files alone
-        return ReadPart((tags, None, fracs, columns), opened.num_seqs, is_last, layout)
+        seq_bytes = bytes_of(parts) / max(len(tags), 1)
+        seconds = time.perf_counter() - begun
+        return ReadPart(
+            (tags, None, fracs, columns), opened.num_seqs, is_last, layout, encoded(failed), seconds, seq_bytes
+        )
 
     def _count(self, ticket: CountSeqs) -> Counted:
         spec = ticket.spec
@@ -122,14 +130,21 @@ class SubEpochReader:
                     f"{type(dataset).__name__} does not know its number of sequences, so they cannot be counted",
                     where=spec.files,
                 )
-            return Counted(num_seqs, *(_num_stored(dataset) if _reads(spec.dataset, ticket.names) else (-1, -1)))
+            stored = dataset.stored_counts()
+            if stored is None or not _are_read(_files_of(spec.dataset, stored), ticket.names):
+                return Counted(num_seqs, -1, -1)
+            return Counted(num_seqs, stored.num_seqs, stored.num_frames)
 
 
-def _reads(config: SubDataset, names: list[str]) -> bool:
-    """Whether a sub-dataset reads just these files: only then do they have what it counts."""
-    given: Any = config.files if isinstance(config, HDFDataset) else None
+def _files_of(config: SubDataset, stored: StoredCounts) -> Any:
+    """Return the files of a sub-dataset by the names that the user knows, not by those of local copies."""
     if isinstance(config, Mapping):
-        given = replace_cached_files(config.get("files"), lambda file: file.filename)
+        return replace_cached_files(config.get("files"), lambda file: file.filename)
+    return stored.files
+
+
+def _are_read(given: Any, names: list[str]) -> bool:
+    """Whether a sub-dataset reads just these files: only then do they have what it counts."""
     if isinstance(given, str | os.PathLike):
         given = [given]
     return isinstance(given, list | tuple) and sorted(map(_full_name, given)) == sorted(map(_full_name, names))
@@ -138,12 +153,3 @@ def _reads(config: SubDataset, names: list[str]) -> bool:
 def _full_name(name: Any) -> str:
     text: str = os.fspath(name)
     return text if is_url(text) else os.path.abspath(text)
-
-
-def _num_stored(dataset: Dataset) -> tuple[int, int]:
-    """Return how many sequences, and frames of the first data key, the files hold, whatever options make of them."""
-    if not isinstance(dataset, HDFDataset):
-        return -1, -1
-    index = dataset.source.index
-    key = next(iter(dataset.source.specs), None)
-    return len(index), 0 if key is None else int(index.lengths(key).sum(dtype=np.int64))

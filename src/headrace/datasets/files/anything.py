@@ -1,4 +1,4 @@
-"""`AnythingDataset`: zeros for whatever sequences it is asked for."""
+"""`AnythingDataset`: zeros for any sequence that is asked for."""
 
 from __future__ import annotations
 
@@ -30,6 +30,15 @@ class AnythingDataset(Dataset):
 
     Raises:
         ConfigError: `data_keys` has another form.
+
+    Examples:
+        >>> import headrace as hr
+        >>> dataset = hr.AnythingDataset(data_keys={"data": {"shape": (None, 2)}})
+        >>> dataset.init_seq_order(epoch=1, seq_list=["any", "other"])
+        True
+        >>> dataset.load_seqs(0, 2)
+        >>> dataset.get_tag(1), dataset.get_data(1, "data").tolist()
+        ('other', [[0.0, 0.0]])
     """
 
     supports_jumps = True  # no sequence depends on the one before
@@ -122,7 +131,7 @@ class AnythingDataset(Dataset):
         return 0
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether so many were asked for; always, if no number was given."""
+        """Whether the sequence exists: more than `seq_idx` were asked for; always, if no number was given."""
         if self._tags is None and self._order is None and self._epoch is not None:
             return True
         return seq_idx < self.num_seqs

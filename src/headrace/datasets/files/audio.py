@@ -1,4 +1,4 @@
-"""`AudioDataset`: recordings listed in a manifest or a table."""
+"""`AudioDataset`: recordings listed in a manifest or a table, or those of a folder."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.sources import AudioSource, AudioTableSource
+from headrace.errors import ConfigError
+from headrace.sources import AudioFolderSource, AudioSource, AudioTableSource
 from headrace.sources.audio.table import is_table
+from headrace.sources.naming.classes import first_option_of, public_options_of
 
 from ..cached import CachedDataset
-from ..checks import absolute_name
+from ..checks import absolute_name, check_source_options
 
 
 class AudioDataset(CachedDataset):
-    """Recordings listed in a manifest or table, as raw samples or features, with labels and text.
+    """Recordings listed in a manifest or table, or those of a folder, as raw samples or features, with labels and text.
 
     Needs `headrace[audio]`.
 
     Args:
         manifest: JSONL, CSV or TSV file: one object a line with tag, audio path (relative to the manifest's folder),
             labels, length. Or pairs (path, text), dicts, or a `DataFrame`, see `AudioTableSource`; their paths are
-            absolute, or relative to the working directory.
+            absolute, or relative to the working directory. Or a folder, all recordings of which are taken, see
+            `AudioFolderSource`; `targets` and `source_options` are then its own.
         root: Folder that audio paths are relative to, in place of these.
         features: "raw" (float32[T, 1]), "log_mel", a dict of options for `LogMel`, or a `LogMel`.
-        targets: Data key -> field of the manifest, or {"field": ..., "vocab": ...}, see `AudioSource`.
-        source_options: More options of `AudioSource`, such as `sample_rate` or `root`.
+        targets: Data key -> field of the manifest, or {"field": ..., "vocab": ...}, see `AudioSource`; `{}` leaves
+            out the texts of a manifest that has some.
+        source_options: More options of the source, such as `sample_rate`.
         index: "auto" keeps the index of a large manifest in the user's cache folder, `None` reads the manifest each
             time; a path names an index that was saved with the same options, see `AudioSource`.
         **kwargs: See `CachedDataset` and `Dataset`.
 
     Raises:
+        ConfigError: An option of the source is unknown.
         SourceError: The manifest is not valid, or audio is missing or outside its root.
     """
 
@@ -48,19 +53,28 @@ class AudioDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        options = dict(source_options or {})
+        where = f"dataset {self.name!r}"
+        cls: type[AudioSource | AudioTableSource | AudioFolderSource] = AudioTableSource
+        if not is_table(manifest):
+            manifest = absolute_name(manifest)
+            cls = AudioFolderSource if os.path.isdir(manifest) else AudioSource
+        options = check_source_options(source_options, _options_of(cls), cls.__name__, where)
         if root is not None:
+            if cls is AudioFolderSource:
+                fix = "leave root out: the recordings of a folder are below it"
+                raise ConfigError("root is given, and so is a folder", where=where, fix=fix)
             options["root"] = root
         if "root" in options:
             options["root"] = absolute_name(options["root"])
-        source: AudioSource | AudioTableSource
-        own = {"features": features, "targets": targets, "source_options": options}
-        if is_table(manifest):
-            source = AudioTableSource(manifest, features=features, targets=targets, **options)
-        else:
-            manifest = absolute_name(manifest)
-            own["index"] = index = index if index in ("auto", None) else absolute_name(index)
-            source = AudioSource(manifest, features=features, targets=targets or {}, index=index, **options)
+        own = {"features": features, "targets": targets, "source_options": dict(options)}
+        if cls is not AudioTableSource:
+            own["index"] = options["index"] = index if index in ("auto", None) else absolute_name(index)
+        source = cls(manifest, features=features, targets=targets, **options)
         if type(self).__init__ is AudioDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
             self._ctor_args = ((), {**kwargs, "manifest": manifest, **own})
         self._set_source(source)
+
+
+def _options_of(cls: type) -> set[str]:
+    """Return the options of a source that have no parameter of their own here."""
+    return public_options_of(cls) - {"features", "targets", "index", first_option_of(cls)}

@@ -1,6 +1,6 @@
 """Toy data made on the spot: classes of RETURNN's that are useful in tests and first steps.
 
-What sequence i of epoch E holds is a pure function of (seed of E, i), so that it can be made by anyone, in any order.
+What sequence i of epoch E holds is a pure function of (seed of E, i), so that any process can make it, in any order.
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from headrace.errors import ConfigError
 from headrace.index import CorpusIndex, GeneratedTags
 from headrace.order import Order, RangeOrder, occurrences
 
-from ..base import is_of_headrace
 from ..cached2 import CachedDataset2
-from ..checks import check_count, check_epoch, check_outputs, check_tags
+from ..checks import check_count, check_epoch, check_outputs, check_tags, is_of_headrace
 from ..corpus import Corpus, LengthsOf, num_left_out
 from ..reading.loaded import OrderCursor
 from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
@@ -44,6 +43,16 @@ class GeneratingDataset(CachedDataset2):
         output_dim: Number of classes of "classes", or data key -> (dim, ndim), or -> dim.
         num_seqs: Number of sequences; `math.inf` (only in "default" order) never ends.
         **kwargs: See `Dataset`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> class Noise(hr.GeneratingDataset):
+        ...     def generate_seq(self, seq_idx):
+        ...         features = self.random.randn(4 + seq_idx, 3).astype("float32")
+        ...         return hr.DatasetSeq(seq_idx, features={"data": features})
+        >>> dataset = Noise(input_dim=3, output_dim={}, num_seqs=2)
+        >>> [seq["data"].shape for seq in dataset.epoch(1)]
+        [(4, 3), (5, 3)]
     """
 
     def __init__(
@@ -156,7 +165,7 @@ class GeneratingDataset(CachedDataset2):
 
     @property
     def _generates_by_epoch(self) -> bool:
-        """Whether any epoch can be generated: a class of the user's own may look at which is the current one."""
+        """Whether any epoch can be generated: a user-defined class may depend on which one is current."""
         return is_of_headrace(type(self).generate_seq)
 
     @property
@@ -184,7 +193,7 @@ class GeneratingDataset(CachedDataset2):
     content_options: tuple[str, ...] = ("input_dim", "output_dim")
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return what is known: of finite data, tags and order, and lengths once they were generated."""
+        """Return what is known: for finite data tags and order, and lengths once they were generated."""
         corpus = super().get_corpus(epoch)
         if self._corpus_num_seqs == math.inf:
             return replace(corpus, knows_order=lambda: False)
@@ -253,7 +262,7 @@ class GeneratedSeqs(WholeSeqReader):
     """Reads toy data: each sequence is generated when it is asked for.
 
     Args:
-        dataset: It.
+        dataset: The dataset that generates them.
     """
 
     def __init__(self, dataset: GeneratingDataset) -> None:
@@ -261,7 +270,7 @@ class GeneratedSeqs(WholeSeqReader):
         self._dataset, self._epoch_seed = dataset, 0
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next."""
+        """Set the sequences to read next."""
         if wanted.tags is not None:
             indices = np.array([_corpus_idx_of_tag(tag) for tag in wanted.tags], np.int64)
             wanted = ReadRequest.of(wanted.epoch, indices, first=wanted.first)
@@ -293,6 +302,12 @@ class DummyDataset(GeneratingDataset):
         input_shift: Default is `-input_max_value / 2`.
         input_scale: Default is `1 / input_max_value`.
         **kwargs: See `Dataset`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> dataset = hr.DummyDataset(input_dim=2, output_dim=5, num_seqs=3, seq_len=2, input_shift=0, input_scale=1)
+        >>> [seq["data"].tolist() for seq in dataset.epoch(1)]
+        [[[0.0, 1.0], [2.0, 3.0]], [[1.0, 2.0], [3.0, 4.0]], [[2.0, 3.0], [4.0, 5.0]]]
     """
 
     content_options = (
@@ -346,6 +361,13 @@ class DummyDatasetMultipleSequenceLength(DummyDataset):
         num_seqs: See `DummyDataset`.
         seq_len: Data key -> length; 10 of "data" and 20 of "classes" if `None`.
         **kwargs: See `DummyDataset`.
+
+    Examples:
+        >>> from headrace.datasets import DummyDatasetMultipleSequenceLength
+        >>> lengths = {"data": 4, "classes": 2}
+        >>> with DummyDatasetMultipleSequenceLength(input_dim=3, output_dim=5, num_seqs=1, seq_len=lengths) as dataset:
+        ...     [(seq["data"].shape, seq["classes"].shape) for seq in dataset.epoch(1)]
+        [((4, 3), (2,))]
     """
 
     def __init__(
@@ -386,6 +408,12 @@ class Task12AXDataset(GeneratingDataset):
 
     Args:
         **kwargs: `num_seqs`, and see `Dataset`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> dataset = hr.Task12AXDataset(num_seqs=2)
+        >>> [seq.tag for seq in dataset.epoch(1)]
+        ['seq-0', 'seq-1']
     """
 
     _SYMBOLS = "123ABCXYZ"
@@ -413,7 +441,13 @@ class Task12AXDataset(GeneratingDataset):
 
 
 def answers_12ax(symbols: Sequence[str]) -> list[str]:
-    """Return the right answer, "L" or "R", at each symbol of a 12AX stream."""
+    """Return the right answer, "L" or "R", at each symbol of a 12AX stream.
+
+    Examples:
+        >>> from headrace.datasets import answers_12ax
+        >>> answers_12ax("1AXBY2BY")
+        ['L', 'L', 'R', 'L', 'L', 'L', 'L', 'R']
+    """
     context, letter, answers = "", "", []
     for symbol in symbols:
         answers.append("R" if context + letter + symbol in ("1AX", "2BY") else "L")

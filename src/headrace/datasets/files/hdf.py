@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
@@ -13,6 +14,7 @@ from headrace.sources import HDFSource
 
 from ..cached import CachedDataset
 from ..checks import absolute_name
+from ..corpus import StoredCounts
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -81,6 +83,12 @@ class HDFDataset(CachedDataset):
                 fix="leave index at 'auto'",
             )
         self._open([*self.files, absolute_name(filename)])
+
+    def stored_counts(self) -> StoredCounts | None:
+        """Return how much the files hold, as the index says."""
+        index, key = self.source.index, next(iter(self.source.specs), None)
+        num_frames = 0 if key is None else int(index.lengths(key).sum(dtype=np.int64))
+        return StoredCounts(self.files, len(index), num_frames)
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "files": self.files}

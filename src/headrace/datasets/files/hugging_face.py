@@ -14,12 +14,14 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import FileCache, open_regular, resolve_inside
 from headrace.sources import HuggingFaceSource, Source
-from headrace.sources.tables.hugging_face import import_datasets, load_hugging_face
+from headrace.sources.tables.hugging_face import import_datasets, is_named, load_hugging_face
 from headrace.specs import DataSpec
 
 from ..cached import CachedDataset
+from ..checks import check_source_options
 from ..reading.reader import Features
 
+_SOURCE_OPTIONS = ("nulls", "root", "index")
 _FORMAT_OPTIONS = ("dim", "dtype", "feature_dim", "ndim", "shape", "sparse", "sparse_dim", "vocab")
 
 
@@ -47,7 +49,7 @@ class HuggingFaceDataset(CachedDataset):
         sorting_seq_len_column_data: Column whose length sequences are sorted by; characters of texts.
         sorting_seq_len_column: Column of numbers that sequences are sorted by, such as durations. Without either, it
             is the length of the first data key.
-        source_options: More options of `HuggingFaceSource`: "nulls", "audio_root", "index".
+        source_options: More options of `HuggingFaceSource`: "nulls", "root", "index".
         **kwargs: See `CachedDataset` and `Dataset`.
 
     Raises:
@@ -79,7 +81,8 @@ class HuggingFaceDataset(CachedDataset):
                 where=f"dataset {self.name!r}",
                 fix="leave one of them out",
             )
-        self._nulls = (source_options or {}).get("nulls", "refuse")
+        given = check_source_options(source_options, _SOURCE_OPTIONS, "HuggingFaceSource", f"dataset {self.name!r}")
+        self._nulls = given.get("nulls", "refuse")
         self._by_length_of, self._by_value_of = sorting_seq_len_column_data, sorting_seq_len_column
         self.sorts_by_column = not (sorting_seq_len_column is None and sorting_seq_len_column_data is None)
         self._sorted_by: NDArray[Any] | None = None
@@ -88,7 +91,7 @@ class HuggingFaceDataset(CachedDataset):
         else:
             dataset = self._load(dataset_opts, use_file_cache=use_file_cache)
             dataset = _changed(dataset, map_func, rename_columns, cast_columns)
-            source = _open(dataset, data_format, seq_tag_column, source_options or {})
+            source = _open(dataset, data_format, seq_tag_column, {**given, "_is_named": is_named(dataset_opts)})
         self._text_keys = _text_keys(data_format)
         self._texts: _Texts | None = None
         for column in (sorting_seq_len_column, sorting_seq_len_column_data):
@@ -347,6 +350,6 @@ def _files_of_folder(folder: str) -> list[str]:
             names = [str(entry["filename"]) for entry in json.load(file)["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SourceError(
-            f"this is no folder that save_to_disk made: {error}", where=folder, fix="give its path, one split of it"
+            f"this is not a folder that save_to_disk made: {error}", where=folder, fix="give its path, one split of it"
         ) from error
     return [str(resolve_inside(folder, name)) for name in names]

@@ -10,6 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
+from headrace.files.cache.local_copies import local_copies
+from headrace.files.locations import shown_url
+from headrace.files.packed import is_packed
 from headrace.sources.lines.lm_text import (
     OrthField,
     OrthOptions,
@@ -21,8 +24,9 @@ from headrace.sources.lines.lm_text import (
     write_transcriptions,
 )
 from headrace.sources.lines.text import TextOptions, TextSource
-from headrace.sources.shared.decompressed import is_compressed, plain_copy
+from headrace.sources.shared.decompressed import plain_copy
 from headrace.sources.shared.fields import Field
+from headrace.sources.shared.paths import expand_path
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
 from headrace.vocabularies.bpe import DrawnClasses, SamplingBytePairEncoding
 from headrace.vocabularies.files import read_labels
@@ -50,14 +54,14 @@ class LmDataset(CachedDataset):
     last line counts also where it does not end with a line end, and a file may be empty.
 
     Args:
-        corpus_file: One file or several, or a function that returns them: lines of text, also `.gz`, or the XML of a
-            Bliss corpus, whose transcriptions count as lines.
+        corpus_file: One file or several, patterns and URLs too, or a function that returns them: lines of text, also
+            `.gz`, or the XML of a Bliss corpus, whose transcriptions count as lines.
         skip_empty_lines: Whether empty lines are no sequences; in compressed files also those of white space, in
             Bliss corpora none.
         seq_list_file: A file with the tags of all sequences, one a line, in place of "line-0", "line-1", ...
-        orth_vocab: A `Vocabulary`, or a dict of one, see `init_vocabulary`. It makes all of the sequence: no end
-            symbol is added. With `SamplingBytePairEncoding`, a sequence has other classes in each epoch, and its length
-            is known when it is read.
+        orth_vocab: What `init_vocabulary` takes: a vocabulary, the path of a tokenizer, .... It makes all of the
+            sequence: no end symbol is added. With `SamplingBytePairEncoding`, a sequence has other classes in each
+            epoch, and its length is known when it is read.
         orth_symbols_file: Instead of it: the symbols, one a line.
         orth_symbols_map_file: Instead of it: lines of "<symbol> <class>", or a dict as a Python literal or JSON.
         orth_replace_map_file: A JSON dict from a symbol to the text that replaces it.
@@ -72,7 +76,7 @@ class LmDataset(CachedDataset):
             it has no tag and no position in an order.
         add_delayed_seq_data: Whether there is a key "delayed" with the start symbol and all but the last class.
         delayed_seq_data_start_symbol: The start symbol.
-        dtype: Of the arrays; int8, uint8 or int32, whichever holds the classes, if `None`.
+        dtype: Dtype of the arrays; int8, uint8 or int32, whichever holds the classes, if `None`.
         tag_prefix: What stands before the number in a tag; "line-" if `None`.
         index: `"auto"` keeps where lines are in the user's cache folder, `None` works it out each time.
         **kwargs: See `CachedDataset` and `Dataset`. RETURNN's options `use_cache_manager`, `orth_post_process`,
@@ -107,7 +111,7 @@ class LmDataset(CachedDataset):
         *,
         skip_empty_lines: bool = True,
         seq_list_file: str | os.PathLike[str] | None = None,
-        orth_vocab: Vocabulary | Mapping[str, Any] | None = None,
+        orth_vocab: Any = None,
         orth_symbols_file: Any = None,
         orth_symbols_map_file: Any = None,
         orth_replace_map_file: Any = None,
@@ -155,11 +159,10 @@ class LmDataset(CachedDataset):
         if delayed is not None:
             fields["delayed"] = OrthField(vocabulary, dtype, None if drawn else delayed[1])
         fields["data"] = OrthField(vocabulary, dtype)
-        names = own["corpus_file"]
-        files, strip, is_xml = zip(*map(_plain_file, names), strict=True)
+        files, strip, is_xml = zip(*map(_plain_file, local_copies(own["corpus_file"])), strict=True)
         lines = TextOptions(
             files,
-            tuple(names),
+            tuple(map(shown_url, own["corpus_file"])),
             fields,
             tag_prefix="line-" if tag_prefix is None else tag_prefix,
             skip_empty=tuple(bool(skip_empty_lines) and not xml for xml in is_xml),
@@ -195,7 +198,7 @@ def _absolute(name: str, value: Any) -> Any:
         files = [value] if isinstance(value, str | bytes | os.PathLike) else list(value)
         if not files:
             raise ConfigError("corpus_file is an empty list", where="LmDataset", fix="name at least one file")
-        return [absolute_name(file) for file in files]
+        return [name for file in files for name in expand_path(file, "LmDataset(corpus_file=)")]
     if name in _PATHS and value is not None:
         if not isinstance(value, str | os.PathLike):
             raise ConfigError(f"{name} is {value!r}, not a path", where="LmDataset", fix="give one file")
@@ -237,7 +240,7 @@ def _start_class(vocabulary: Vocabulary, symbol: str) -> int:
     labels = list(vocabulary.labels)
     if symbol not in labels:
         raise ConfigError(
-            f"delayed_seq_data_start_symbol is {symbol!r}, which is no label of the vocabulary",
+            f"delayed_seq_data_start_symbol is {symbol!r}, which is not a label of the vocabulary",
             where="LmDataset",
             fix="name one of its labels, such as <s>",
         )
@@ -248,4 +251,4 @@ def _plain_file(path: str) -> tuple[str, bool, bool]:
     """Return the path of plain lines, whether white space around them is taken off, and whether it was XML."""
     if is_bliss(path):
         return plain_copy(path, write_transcriptions, kind="bliss"), False, True
-    return plain_copy(path), is_compressed(path), False
+    return plain_copy(path), is_packed(path), False

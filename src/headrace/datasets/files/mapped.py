@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.order import Order, RepeatedOrder, restrict_order, slice_bounds
 from headrace.sources import SORT_LENGTHS, MapSource, MemorySource, Source
+from headrace.sources.mapped import LearntSpecs
 from headrace.specs import DataSpec
 
 from ..cached import CachedDataset
 
 
 class MapDatasetBase:
-    """What `MapDataset` wraps: a base class for those who like one. Any object with the same methods will do.
+    """Optional base class of objects that `MapDataset` wraps. Any object with the same methods will do.
 
     Define `__len__` and `__getitem__(i) -> dict[str, array]`; optionally `get_seq_len(i) -> int`, without which orders
     that sort are refused, `get_seq_tag(i) -> str`, and `get_seq_order(epoch) -> Sequence[int]`, which then replaces
@@ -27,6 +28,22 @@ class MapDatasetBase:
     Args:
         data_types: Data key -> {"shape": (None, 40), "dtype": "float32"} (None first is time), or {"dim", "sparse",
             ...}.
+
+    Examples:
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> class Ramps(hr.MapDatasetBase):
+        ...     def __len__(self):
+        ...         return 3
+        ...
+        ...     def __getitem__(self, i):
+        ...         return {"data": np.arange(4 - i, dtype=np.float32)}
+        ...
+        ...     def get_seq_len(self, i):
+        ...         return 4 - i
+        >>> corpus = hr.MapDataset(Ramps(data_types={"data": {"shape": (None,)}}), seq_ordering="sorted")
+        >>> [seq["data"].tolist() for seq in corpus.epoch(1)]
+        [[0.0, 1.0], [0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0]]
     """
 
     def __init__(self, data_types: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -46,6 +63,14 @@ class FromListDataset(MapDatasetBase):
         data_list: Sequences, each data key -> array.
         sort_data_key: The data key whose length sequences are sorted by.
         **kwargs: See `MapDatasetBase`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> dataset = hr.FromListDataset([{"data": np.zeros((frames, 2), np.float32)} for frames in (5, 3)])
+        >>> corpus = hr.MapDataset(dataset, seq_ordering="reverse")
+        >>> [len(seq["data"]) for seq in corpus.epoch(1)]
+        [3, 5]
     """
 
     def __init__(self, data_list: Sequence[Mapping[str, Any]], sort_data_key: str | None = None, **kwargs: Any) -> None:
@@ -84,7 +109,7 @@ class MapDataset(CachedDataset):
         self,
         map_dataset: Any,
         *,
-        data_types: Mapping[str, Mapping[str, Any]] | None = None,
+        data_types: Mapping[str, DataSpec | Mapping[str, Any]] | None = None,
         lengths: NDArray[Any] | Sequence[int] | None = None,
         tags: Sequence[str] | None = None,
         **kwargs: Any,
@@ -100,11 +125,15 @@ class MapDataset(CachedDataset):
             self._is_made_here = True
         self.map_dataset = map_dataset
         specs = data_types if data_types is not None else getattr(map_dataset, "data_types", None)
-        self._set_source(MapSource(map_dataset, specs=specs, lengths=lengths, tags=tags))
+        source = MapSource(map_dataset, specs=specs, lengths=lengths, tags=tags)
+        self._set_source(source)
+        if specs is None and not self._is_made_here and type(self).__init__ is MapDataset.__init__:
+            own = {"data_types": LearntSpecs(source.specs), "lengths": lengths, "tags": tags}
+            self._ctor_args = ((map_dataset,), {**kwargs, **own})  # so that no copy learns them again
         self._own_order: Callable[[int], Sequence[int]] | None = getattr(map_dataset, "get_seq_order", None)
 
     def _source_of_copy(self) -> Source | None:
-        # Whoever gives a function that makes the object wants one for each reader.
+        # A function that makes the object is called for each reader.
         return None if self._is_made_here else super()._source_of_copy()
 
     def _sort_key(self) -> str | None:
@@ -213,17 +242,20 @@ def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dic
     return specs
 
 
-def dataset_over(data: Any, seq_ordering: str = "default") -> CachedDataset:
-    """Return a dataset over what is none.
+def dataset_over(data: Any, seq_ordering: str = "default", first: Any = None) -> CachedDataset:
+    """Return a dataset over an object that is not a dataset.
 
     Args:
         data: A `Source`; a list or tuple of dicts of numbers; or another object with `__len__` and `__getitem__`, whose
             items are such dicts.
         seq_ordering: The order.
+        first: Item 0 of such an object, if it was read already.
     """
     if isinstance(data, Source):
         return CachedDataset(source=data, seq_ordering=seq_ordering)
     if isinstance(data, list | tuple):
         arrays = [{key: np.asarray(value) for key, value in item.items()} for item in data]
         return StaticDataset(arrays, seq_ordering=seq_ordering, name="list")
-    return MapDataset(data, seq_ordering=seq_ordering, name=type(data).__name__)
+    is_learnt = first is not None and getattr(data, "data_types", None) is None
+    specs = LearntSpecs.of_item(first) if is_learnt else None
+    return MapDataset(data, data_types=specs, seq_ordering=seq_ordering, name=type(data).__name__)

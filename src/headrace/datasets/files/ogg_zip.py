@@ -33,13 +33,14 @@ class OggZipDataset(CachedDataset):
     `int(duration * 100)`.
 
     Args:
-        path: The zip file or several; `name.txt.gz` replaces the text of `name.zip`; or a folder beside its `.txt`.
+        path: The zip file or several, or a folder of them; `name.txt.gz` replaces the text of `name.zip`; or a folder
+            beside its `.txt`.
         audio: Options of features: "features" ("raw", "mfcc", "log_mel_filterbank", ...), "sample_rate", ...; `{}` for
             the defaults, `None` for no audio. What RETURNN draws at random (`random_permute`) is refused: it depends on
             the order of reading there; give `transform`, with a generator for each sequence.
         targets: A vocabulary: a dict such as `{"class": "CharacterTargets", ...}` or a `Vocabulary`; `None` for none.
         content_name: Name inside the archive, if it is not that of the file.
-        resolve_symlink_for_name: Whether that is the name of the file behind a link.
+        resolve_symlink_for_name: Whether that is the name of the file that a link points to.
         targets_post_process: A function from text to text, or a list of such, applied before `targets`.
         use_cache_manager: Not offered: only `False` is accepted.
         segment_file: Tags to use, one a line; also `.gz`.
@@ -67,7 +68,7 @@ class OggZipDataset(CachedDataset):
         content_name: str | Sequence[str] | None = None,
         resolve_symlink_for_name: bool = False,
         audio: Mapping[str, Any] | None,
-        targets: Vocabulary | Mapping[str, Any] | None,
+        targets: Any,
         targets_post_process: Callable[[str], str] | Sequence[Callable[[str], str]] | None = None,
         use_cache_manager: bool = False,
         segment_file: PathLike | None = None,
@@ -175,7 +176,7 @@ class _Chain:
 
 
 def _joined(post_process: Any) -> Callable[[str], str] | None:
-    """Return one function for what was given."""
+    """Return the option as one function: a list of functions is applied in order; `None` for none."""
     if post_process is None or post_process == [] or callable(post_process):
         function: Callable[[str], str] | None = post_process or None
         return function

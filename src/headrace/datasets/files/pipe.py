@@ -1,4 +1,4 @@
-"""A dataset that another thread feeds."""
+"""`SingleStreamPipeDataset`: a dataset that another thread feeds."""
 
 from __future__ import annotations
 
@@ -25,7 +25,16 @@ class SingleStreamPipeDataset(CachedDataset2):
         dim: Size of a frame, or number of classes.
         ndim: Axes of an array, time included.
         sparse: Whether values are class indices.
-        dtype: Of the arrays.
+        dtype: Dtype of the arrays.
+
+    Examples:
+        >>> import numpy as np
+        >>> from headrace.datasets import SingleStreamPipeDataset
+        >>> dataset = SingleStreamPipeDataset(dim=2, ndim=2)
+        >>> dataset.producer_add_data(np.zeros((3, 2), np.float32), seq_tag="a")
+        >>> dataset.producer_set_finished()
+        >>> [(seq.seq_tag, seq["data"].shape) for seq in dataset.epoch(1)]
+        [('a', (3, 2))]
     """
 
     def __init__(self, dim: int, ndim: int, sparse: bool = False, dtype: str = "float32") -> None:

@@ -65,7 +65,11 @@ class SourceDataset(CachedDataset):
         if not isinstance(source, Mapping):
             given = files if source is None else source
             if given is None or (source is not None and files is not None):
-                raise ConfigError("the data are named once: by source or by files", where=where, fix="give one of them")
+                raise ConfigError(
+                    "the data are named twice, by source and by files, or not at all",
+                    where=where,
+                    fix="give one of them",
+                )
             cls, names = resolve_files(given)
             entry = format_of_source(cls)
             config: dict[str, Any] = {"class": cls, first_option_of(cls) or "files": names}

@@ -15,9 +15,9 @@ from headrace.order import Order
 
 from ..base import Dataset
 from ..corpus import Corpus, num_left_out
+from ..digests import digest_array
 from ..ordered import OrderedDataset
 from ..parts import MetaPart
-from ..wrap.multi_proc import MultiProcDataset
 
 _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
@@ -56,6 +56,13 @@ class OverCorpora(OrderedDataset):
     @abstractmethod
     def _sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:
         """Return `int[N]`: what sequences are sorted by in an epoch; `None`: in the current one."""
+
+    def _order_details(self, epoch: int) -> list[str]:
+        """Return also the lengths that are sorted by, where the digests of the parts do not cover them."""
+        details, has_file = super()._order_details(epoch), self.seq_order_seq_lens_file is not None
+        if has_file or not self._recipe.policy_for_epoch(epoch).needs_lengths or self.get_corpus().has_fixed_lengths:
+            return details
+        return [*details, f"sorted by lengths {digest_array(self._sort_lengths(epoch))}"]
 
     def _take_order(self, order: Order, first: int = 0, **options: Any) -> None:
         super()._take_order(order, first, **options)
@@ -97,8 +104,9 @@ class OverCorpora(OrderedDataset):
             may_change_lengths=any(corpus.may_change_lengths for _, corpus in parts),
             sort_lengths=partial(self._sort_lengths, epoch),
             kept=self._kept,
-            num_filtered=lambda: num_left_out(self._kept()),
+            num_filtered=lambda: num_left_out(self._kept(), [corpus for _, corpus in parts]),
             draws_by_occurrence=any(corpus.draws_by_occurrence for _, corpus in parts),
+            encodes_texts=any(corpus.encodes_texts for _, corpus in parts),
             **own,
         )
 
@@ -108,18 +116,9 @@ class OverCorpora(OrderedDataset):
 
     @property
     def supports_jumps(self) -> bool:
-        """Whether all parts do."""
+        """Whether all parts support it."""
         return all(inner.supports_jumps for inner in self.get_parts())
 
     def draws_text(self) -> str:
-        """Return nothing: the parts draw."""
+        """Return nothing: only the parts draw."""
         return ""
-
-
-def sort_lengths_of(part: MetaPart, epoch: int | None = None) -> NDArray[Any]:
-    """Return what a dataset sorts by in an epoch, from its file of lengths if it has one."""
-    dataset = part.dataset
-    while isinstance(dataset, MultiProcDataset):
-        dataset = dataset.inner
-    corpus = part.dataset.get_corpus(epoch)
-    return corpus.sort_lengths() if dataset.seq_order_seq_lens_file is None else dataset._lengths_of_file()

@@ -79,13 +79,13 @@ def _take_tags(
 
 
 class JointCorpus:
-    """Several corpora as one. The index of a part is asked for by those only who need all tags.
+    """Several corpora as one. The index of a part is built only where all tags are needed.
 
     Args:
         corpora: What is known of each; all are indexed.
 
     Attributes:
-        corpora: They.
+        corpora: As given.
         starts: `int64[K + 1]`: the joint corpus index at which each begins, and the end.
     """
 
@@ -121,7 +121,7 @@ def owners_of(starts: NDArray[np.int64], indices: NDArray[np.int64]) -> NDArray[
 
 
 _POSITIONS_AT_ONCE = 4096  # positions computed at a time
-_FEW_PARTS = 16  # of so many, each is looked for by itself, which takes no memory
+_FEW_PARTS = 16  # up to this number, each is looked for by itself, which takes no memory
 
 
 class PartPositions:
@@ -233,7 +233,7 @@ class JointIndex(CorpusIndex):
         return data_key in self._columns
 
     def lengths(self, data_key: str) -> Any:
-        """Return what gives lengths by `[corpus indices]`."""
+        """Return an object that gives lengths by `[corpus indices]`."""
         return self._columns[data_key]
 
 
@@ -266,8 +266,13 @@ class JointSource(Source):
         return self._index
 
     @property
+    def runs_user_code(self) -> bool:
+        """Whether reading any of the sources does."""
+        return any(source.runs_user_code for _, source in self._sources.values())
+
+    @property
     def has_fast_rows(self) -> bool:
-        """Yes: that is what it is for."""
+        """Always: it is made for reading many sequences at once."""
         return True
 
     def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:

@@ -1,9 +1,8 @@
 """`JointDataset`: the sequences of several datasets as one corpus with random access.
 
 One order is laid over the sequences that the parts offer in an epoch; each part is started with its share of it when it
-is first read, and read at its own positions. Corpus indices are those of the parts, one part after the other. What
-stands behind `CombinedDataset` and `ConcatDataset` where all parts know their corpus; the others are read by
-`turns.py`.
+is first read, and read at its own positions. Corpus indices are those of the parts, one part after the other.
+`CombinedDataset` and `ConcatDataset` use it where all parts know their corpus; the others are read by `turns.py`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from ..digests import recipe_text
 from ..parts import MetaPart, PartReader
 from ..reading.reader import Reader
 from ..seq import DatasetSeq
-from .base import OverCorpora, sort_lengths_of
+from .base import OverCorpora
 from .corpus import JointCorpus, JointLengths
 from .layout import JointLayout
 from .order import GumbelScale, JointPolicy, parse_joint_ordering
@@ -48,7 +47,7 @@ class JointDataset(OverCorpora):
 
     Args:
         datasets: Sub-dataset by name, in the order of the joint corpus; each knows its order and its tags.
-        layout: Which data key comes from where.
+        layout: Where each data key comes from.
         sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes: the n-th one from position
             (n - 1) * size of its own order in that epoch, and from the end to the start.
         interleave_gumbel_scale: See `Interleave`.
@@ -218,7 +217,7 @@ class JointDataset(OverCorpora):
         _ = self.corpus  # forgets lengths that are too old
         if self._lengths is not None:
             return self._lengths
-        lengths = np.concatenate([sort_lengths_of(part, self._part_epoch(part, epoch)) for part in self.members])
+        lengths = np.concatenate([part.dataset.sort_lengths_in(self._part_epoch(part, epoch)) for part in self.members])
         if self.get_corpus().has_fixed_lengths:
             self._lengths = lengths
         return lengths

@@ -1,4 +1,4 @@
-"""Which data keys a dataset made of several has, where each comes from, and what stands for those that a part lacks."""
+"""The data keys of a dataset made of several: where each comes from, and what replaces those that a part lacks."""
 
 from __future__ import annotations
 
@@ -97,14 +97,14 @@ class JointLayout:
         return {key: features[key] if key in features else self.empty(key) for key in self.data_keys}
 
     def empty(self, key: str) -> NDArray[Any]:
-        """Return what stands for a data key that the dataset of a sequence does not have."""
+        """Return the empty array that replaces a data key that the dataset of a sequence does not have."""
         spec = self.specs[key]
         assert spec is not None  # checked when built
         frame = [size or 0 for size in spec.shape]
         return np.zeros([0, *frame] if spec.has_time else frame, spec.dtype)
 
     def empty_length(self, key: str) -> int:
-        """Return how many frames stand for a data key that the dataset of a sequence does not have."""
+        """Return the number of frames of a data key that the dataset of a sequence does not have."""
         spec = self.specs[key]
         return 0 if spec is None or spec.has_time else 1
 

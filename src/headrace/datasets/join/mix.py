@@ -22,7 +22,8 @@ from headrace.rng import derive_seed
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
-from ..parts import MetaPart, check_no_cycle, open_datasets
+from ..digests import digest_array
+from ..parts import FOR_OWN_CLASS, MetaPart, check_no_cycle, open_datasets
 from ..reading.reader import Reader
 from .combined import same_keys
 from .joint import JointDataset
@@ -100,8 +101,9 @@ class MixDataset(DelegatingDataset):
                     f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus: how many sequences "
                     "it has, and which tag the n-th of them has",
                     where=f"dataset {self.name!r}",
-                    fix="let it be a MapDataset of an object with __len__, __getitem__ and get_seq_tag, or a class "
-                    'over MapDatasetBase; CombinedDataset with seq_ordering="interleave" takes it, or any stream',
+                    fix="let it be a MapDataset of an object with __len__, __getitem__ and get_seq_tag; "
+                    f"{FOR_OWN_CLASS}; "
+                    'CombinedDataset with seq_ordering="interleave" takes it, or any stream',
                 )
         layout = make_layout(opened, same_keys(opened) if entries is None else entries, data_dims, data_dtypes)
         self._inner = _MixedCorpus(opened, layout, options, {**kwargs, "name": self.name})
@@ -251,6 +253,13 @@ class _MixedCorpus(JointDataset):
             self._mixed_corpus, self._version = corpus, self._version + 1
         return self._mixture, self._sizes
 
+    def _order_details(self, epoch: int) -> list[str]:
+        """Return also what the lengths of the parts have decided, which their digests need not cover."""
+        details = super()._order_details(epoch)
+        if self._options.per == "seq" or self.get_corpus().has_fixed_lengths:
+            return details
+        return [*details, f"units {digest_array(self._mixed()[0].units)}"]
+
     def _shifts_of_twins(self) -> dict[str, int]:
         """Return sub-dataset -> `_OTHER_PASSES` for each one before it that has the same corpus and the same order."""
         self._shifts = {}
@@ -259,7 +268,7 @@ class _MixedCorpus(JointDataset):
         shifts = {}
         for part, size in zip(self.members, num_seqs, strict=True):
             if num_seqs.count(size) == 1:
-                continue  # nobody's twin: no digest has to be computed
+                continue  # no other part has its size: no digest has to be computed
             order = self._own_order(part, 1)
             look = part.corpus.index().digest, len(order), order.block(0, min(len(order), _COMPARED)).tobytes()
             shifts[part.name] = seen.get(look, 0) * _OTHER_PASSES

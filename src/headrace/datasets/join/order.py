@@ -1,8 +1,8 @@
 """Orders of sequences that come from several datasets.
 
-The orders of RETURNN's `CombinedDataset` that look at whose a sequence is are policies like all others, but for what
-they are told: how many sequences each part has. `JointPolicy` lays any policy over what the parts offer in an epoch, so
-that sub-epochs, shards, filters and counts of repeats come from the planner, in joint corpus indices.
+The orders of RETURNN's `CombinedDataset` that depend on which part a sequence is from are policies like all others,
+except for their input: how many sequences each part has. `JointPolicy` lays any policy over what the parts offer in an
+epoch, so that sub-epochs, shards, filters and counts of repeats come from the planner, in joint corpus indices.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PartPolicy(Policy):
 
     @abstractmethod
     def plan_owners(self, sizes: Sequence[int], rng_seed: int) -> NDArray[np.int64]:
-        """Return whose turn it is at each position, `int64[n]`."""
+        """Return the part that each position is taken from, `int64[n]`."""
 
     def plan(self, num_seqs: int, rng_seed: int, lengths: NDArray[Any] | None) -> Order:
         """Not for one corpus: see `JointPolicy`."""
@@ -48,7 +48,7 @@ class Reversed(PartPolicy):
     name: ClassVar[str] = "reversed"
 
     def plan_owners(self, sizes: Sequence[int], rng_seed: int) -> NDArray[np.int64]:  # noqa: ARG002
-        """Return the owners."""
+        """Return the part of each position."""
         return np.repeat(np.arange(len(sizes))[::-1], np.asarray(sizes, np.int64)[::-1])
 
 
@@ -63,7 +63,7 @@ class RandomDataset(PartPolicy):
     is_random: ClassVar[bool] = True
 
     def plan_owners(self, sizes: Sequence[int], rng_seed: int) -> NDArray[np.int64]:
-        """Return the owners. O(n), about 0.5 us each."""
+        """Return the part of each position. O(n), about 0.5 us each."""
         owners = np.repeat(np.arange(len(sizes)), np.asarray(sizes, np.int64)).tolist()
         random.Random(rng_seed).shuffle(owners)  # noqa: S311 (not for secrets)
         return np.array(owners, np.int64)
@@ -99,7 +99,7 @@ class Interleave(PartPolicy):
         set_field(self, "is_random", self.scale is not None)
 
     def plan_owners(self, sizes: Sequence[int], rng_seed: int) -> NDArray[np.int64]:
-        """Return the owners. O(n log n); with noise about 2 us each."""
+        """Return the part of each position. O(n log n); with noise about 2 us each."""
         if self.scale is not None:
             drawn = _draw_owners(sizes, self.scale, legacy_rng(rng_seed))
             return np.fromiter(drawn, np.int64, count=int(sum(sizes)))

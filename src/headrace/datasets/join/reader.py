@@ -47,7 +47,7 @@ class PartsReader(Reader):
     """Reads sequences that are made of those of other readers.
 
     Args:
-        corpus: Of the sequences.
+        corpus: Corpus of the sequences.
         readers: What reads the parts.
     """
 
@@ -59,12 +59,12 @@ class PartsReader(Reader):
         self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next."""
+        """Set the sequences to read next."""
         self._wanted = wanted
         self._tags: list[str] | None = None  # if somebody asked for all of them
 
     def tags(self) -> list[str]:
-        """Look them up."""
+        """Look up the tags."""
         if self._tags is None:
             self._tags = self._tags_of(self._wanted.indices)
         return self._tags
@@ -88,11 +88,11 @@ class JointReader(PartsReader):
     Each part is asked for its share of all that is wanted, when the first sequence of it is read.
 
     Args:
-        name: Of the joint dataset, for messages.
+        name: Name of the joint dataset, for messages.
         corpus: The corpora of the parts.
-        layout: Which data key comes from where.
+        layout: Where each data key comes from.
         parts: In the order of the corpora.
-        num_sub_epochs: Of a full epoch: parts are read by full epochs.
+        num_sub_epochs: Number of sub-epochs of a full epoch: parts are read by full epochs.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class JointReader(PartsReader):
         super().__init__(corpus, [part.reader for part in parts])
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next."""
+        """Set the sequences to read next."""
         super().start(wanted)
         self._positions: PartPositions | None = None
         self._started: set[int] = set()
@@ -129,7 +129,7 @@ class JointReader(PartsReader):
         self._started.add(owner)
 
     def load(self, start: int, stop: int) -> None:
-        """Get them ready in the parts that they are of."""
+        """Get the sequences ready in their parts."""
         bounds: dict[str, tuple[PartReader, int, int]] = {}
         for number in range(start, stop):
             part, own = self._at(number)
@@ -161,6 +161,11 @@ class JointReader(PartsReader):
         part, own = self._at(number)
         return part.frames(own, key, start, stop) if key in part.keys else self._layout.empty(key)
 
+    def whole(self, number: int, key: str) -> NDArray[Any]:
+        """Return one data key, of which frames are asked for again and again."""
+        part, own = self._at(number)
+        return part.whole_array(own, key) if key in part.keys else self._layout.empty(key)
+
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
         """Ask the part of the sequence; what it lacks is read whole, without frames."""
         part, own = self._at(number)
@@ -174,7 +179,7 @@ class JointReader(PartsReader):
         return NumbersDict({key: frames.get(key, empty_length(key)) for key in self._layout.data_keys})
 
     def fast_source(self) -> Source | None:
-        """Return what reads many sequences at once past the parts, if that makes no difference."""
+        """Return a source that reads many sequences at once, past the parts, if that makes no difference."""
         known: dict[int, tuple[str, Source]] = {}
         for owner, part in enumerate(self._parts):
             if not self._corpus.corpora[owner].size():

@@ -1,8 +1,8 @@
 """`TurnsDataset`: several datasets read in turn, each in its own order, where not all of them know their corpus.
 
 Whose turn it is depends only on how far each of them is, and on a generator of the epoch's own. So the order is a pure
-function of the parts and the epoch, whoever reads it. It is what stands behind `CombinedDataset` and `ConcatDataset`
-where there is no random access; see `joint.py`.
+function of the parts and the epoch. `CombinedDataset` and `ConcatDataset` use it where there is no random access; see
+`joint.py`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ..base import Dataset
 from ..cached2 import CachedDataset2
 from ..corpus import Corpus
 from ..digests import recipe_text
-from ..parts import taken_away
+from ..parts import FOR_OWN_CLASS, taken_away
 from ..seq import DatasetSeq
 from .layout import JointLayout
 from .order import GumbelScale, Interleave, RandomDataset, Reversed, parse_joint_ordering
@@ -35,12 +35,12 @@ NAMES = ("default", "reversed", "interleave", "random_dataset")
 class Turn:
     """One of the datasets, and how far it was read.
 
-    Whose turn it is depends on how far it says that it is, which only the epoch API tells: so it is positioned here,
-    and nobody else has it.
+    Whose turn it is depends on the progress that each dataset reports, which only the epoch API tells: so the dataset
+    is positioned here, and used by nothing else.
 
     Args:
-        name: Its name.
-        dataset: It.
+        name: The name of the dataset.
+        dataset: The dataset to read.
         keys: Data key of the whole -> its data key.
     """
 
@@ -64,17 +64,17 @@ class Turn:
         return self.dataset.is_less_than_num_seqs(self.used)
 
     def progress(self) -> float:
-        """Return how far the next sequence leaves it.
+        """Return the progress of this dataset after its next sequence.
 
         Raises:
-            ConfigError: It does not say so.
+            ConfigError: The dataset does not report its progress.
         """
         dataset = self.dataset
         dataset.load_seqs(self.used, self.used + 1)  # a stream may say it with the sequence
         frac = dataset.get_complete_frac(self.used, allow_only_lr_suitable=True)
         if frac is None:
             raise ConfigError(
-                f"the sub-dataset {self.name!r} does not tell how far it is, by which it is interleaved",
+                f"the sub-dataset {self.name!r} does not tell its progress, which interleaving needs",
                 where=f"{type(dataset).__name__} {dataset.name!r}, sequence {self.used}",
                 fix="let it know its num_seqs, or give its sequences a complete_frac; or use 'random_dataset' with "
                 "estimated_num_seqs",
@@ -86,11 +86,11 @@ class Turn:
         total: float | None = self.num_seqs
         if total is None:
             frac = self.progress()
-            total = self.used / frac if self.used and frac > 0 else self.dataset._estimated_num_seqs or 1
+            total = self.used / frac if self.used and frac > 0 else self.dataset.told_num_seqs or 1
         return max(total - self.used, 1.0)
 
     def pass_over(self) -> None:
-        """Go on behind the next sequence."""
+        """Skip the next sequence."""
         self._check_position()
         self.dataset.load_seqs(self.used, self.used + 1)  # a stream must be read in its order
         self.used += 1
@@ -118,7 +118,7 @@ class TurnsDataset(CachedDataset2):
 
     Args:
         datasets: Sub-dataset by name.
-        layout: Which data key comes from where.
+        layout: Where each data key comes from.
         interleave_gumbel_scale: See `Interleave`.
         **kwargs: See `Dataset`. Sub-epochs, repeats, filters and sorting are up to the sub-datasets; so are shards,
             which are passed on to them.
@@ -148,7 +148,7 @@ class TurnsDataset(CachedDataset2):
         self.num_inputs = layout.outputs.get("data", (0, 0))[0]
         self.turns = [Turn(name, dataset, layout.keys[name]) for name, dataset in datasets.items()]
         self._forget()
-        estimates = [dataset._estimated_num_seqs for dataset in datasets.values()]
+        estimates = [dataset.told_num_seqs for dataset in datasets.values()]
         if self._estimated_num_seqs is None and None not in estimates:
             self._estimated_num_seqs = sum(estimate or 0 for estimate in estimates)
         self._check_options()
@@ -174,7 +174,7 @@ class TurnsDataset(CachedDataset2):
         if not isinstance(policy, _ORDERINGS):
             raise ConfigError(
                 f"seq_ordering={str(policy)!r} needs random access to all sub-datasets, and {self._reason} has none",
-                fix=f"use one of {', '.join(NAMES)}, and give the sub-datasets orders of their own",
+                fix=f"use one of {', '.join(NAMES)}, and give the sub-datasets orders of their own; {FOR_OWN_CLASS}",
             )
 
     def _change_recipe(self, **changes: Any) -> None:
@@ -204,7 +204,7 @@ class TurnsDataset(CachedDataset2):
         return [turn.dataset for turn in self.turns]
 
     def draws_text(self) -> str:
-        """Return nothing: the sub-datasets draw."""
+        """Return nothing: only the sub-datasets draw."""
         return ""
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
@@ -216,7 +216,7 @@ class TurnsDataset(CachedDataset2):
         )
 
     def order_text(self, epoch: int) -> str:
-        """Return who takes turns how, and the orders of the sub-datasets."""
+        """Return a text of how the sub-datasets take turns, and of their orders."""
         parts = [f"{turn.name} {sorted(turn.keys.items())}: {turn.dataset.order_text(epoch)}" for turn in self.turns]
         return "; ".join([recipe_text(self._recipe, epoch), *parts])
 
@@ -367,7 +367,7 @@ def check_shards(datasets: Mapping[str, Dataset], shard: tuple[int, int]) -> Non
     """Refuse sub-datasets that are shards themselves.
 
     Args:
-        datasets: By name.
+        datasets: The datasets by name.
         shard: One that they may be: number of shards, and which.
 
     Raises:
@@ -419,7 +419,7 @@ def _by_gumbel_noise(turns: Sequence[Turn], scale: float | str, rng: np.random.R
 
 
 def _by_estimates(turns: Sequence[Turn], rng: np.random.RandomState) -> Iterator[int]:
-    """Draw by what is expected to be left; where nobody expects anything, evenly among those that have something."""
+    """Draw by the estimated numbers of sequences left; once these are used up, evenly among those not at their end."""
     expected = [_estimate(turn) for turn in turns]
     while True:
         left = [estimate - turn.used for estimate, turn in zip(expected, turns, strict=True)]
@@ -440,4 +440,4 @@ def _by_estimates(turns: Sequence[Turn], rng: np.random.RandomState) -> Iterator
 
 
 def _estimate(turn: Turn) -> int:
-    return turn.num_seqs if turn.num_seqs is not None else turn.dataset._estimated_num_seqs or 0
+    return turn.num_seqs if turn.num_seqs is not None else turn.dataset.told_num_seqs or 0

@@ -1,4 +1,4 @@
-"""Reading by the epoch API, so whatever class of the user's was written for it: any sequences, or one after another.
+"""Reads any sequences, or one after another, through the epoch API; so user-defined classes written for it work.
 
 No other reader positions a dataset.
 """
@@ -25,10 +25,10 @@ class EpochStream(Iterator[DatasetSeq]):
 
     Args:
         dataset: Not read by others meanwhile.
-        position: Of the first one.
+        position: Position of the first one.
 
     Attributes:
-        position: Of the sequence that comes next.
+        position: Position of the sequence that comes next.
     """
 
     def __init__(self, dataset: ForeignAnswers, position: int = 0) -> None:
@@ -66,7 +66,8 @@ class EpochReader(Reader):
         self._wanted: ReadRequest | None = None
         self._version: int | None = None
         self._first = 0
-        self._num_checked = 0  # of the tags that were asked for
+        self._tags: Sequence[str] | None = None  # that it must deliver, where that is known and to be checked
+        self._num_checked = 0  # of them
 
     def start(self, wanted: ReadRequest) -> None:
         """Start an epoch with the sequences that are wanted."""
@@ -74,12 +75,14 @@ class EpochReader(Reader):
         if wanted.first is None:
             dataset.forget_positions()
         self._first = self._num_checked = 0
+        self._tags = wanted.tags
         if wanted.is_whole and self._starts_by_itself(wanted):
             self._num_checked = len(wanted.order)  # it was not asked by tags
         elif wanted.tags is not None:
             dataset.start_given(wanted.epoch, GivenOrder(wanted.tags))
         else:
             self._first = dataset.start_part(wanted)
+            self._tags = dataset.tags_to_check(wanted.indices)
         self._wanted, self._version = wanted, dataset.order_version
 
     def _starts_by_itself(self, wanted: ReadRequest) -> bool:
@@ -102,17 +105,24 @@ class EpochReader(Reader):
     def _seq_idx(self, number: int) -> int:
         """Return the position of a sequence, which has the tag that was asked for."""
         first = self._position()
-        assert self._wanted is not None
-        if self._wanted.tags is not None and number >= self._num_checked:
-            self._check_tag(number, self._wanted.tags)
+        if self._tags is not None and number >= self._num_checked:
+            self._check_tag(first + number, number, self._tags)
             self._num_checked = number + 1
         return first + number
 
-    def _check_tag(self, number: int, tags: Sequence[str]) -> None:
+    def _check_tag(self, seq_idx: int, number: int, tags: Sequence[str]) -> None:
         dataset = self._dataset
-        found = dataset.get_tag(number) if dataset.is_less_than_num_seqs(number) else None
+        found = dataset.get_tag(seq_idx) if dataset.is_less_than_num_seqs(seq_idx) else None
         if found == tags[number]:
             return
+        assert self._wanted is not None
+        if self._wanted.tags is None:
+            raise SourceError(
+                f"get_all_tags has the tag {tags[number]!r} at corpus index {self._wanted.order[number]}, and the "
+                f"sequence that was read for it has the tag {found!r}",
+                where=f"{type(dataset).__name__} {dataset.name!r}, sequence {seq_idx}",
+                fix="let get_all_tags return the tags by corpus index, and init_seq_order take seq_order",
+            )
         what = f"it was asked for the tag {tags[number]!r}, and "
         what += f"delivers {found!r}" if found is not None else f"ends after {number} of {len(tags)} sequences"
         raise SourceError(
@@ -122,7 +132,7 @@ class EpochReader(Reader):
         )
 
     def tags(self) -> list[str] | None:
-        """Ask the corpus."""
+        """Ask the corpus for the tags."""
         assert self._wanted is not None
         if self._wanted.tags is not None:
             return list(self._wanted.tags)
@@ -130,7 +140,7 @@ class EpochReader(Reader):
         return corpus.tags_of(self._wanted.indices) if corpus.is_indexed else None
 
     def load(self, start: int, stop: int) -> None:
-        """Load them."""
+        """Load the sequences."""
         first = self._position()
         self._dataset.load_seqs(first + start, first + stop)
 

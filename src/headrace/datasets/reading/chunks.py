@@ -1,4 +1,7 @@
-"""How the chunks of a batch are read: of each sequence once, and no other frames where its reader can do that.
+"""Reads the chunks of a batch: each sequence once, and only the frames needed where its reader can do that.
+
+What a source can only give whole (a text that a vocabulary encodes, a compressed array) is kept for the batches that
+need other chunks of it: four texts in 10,000 chunks were encoded 10,000 times.
 
 What comes out is the same as if whole sequences were read and then cut, also where a sequence is not as long as the
 plan says. Invariant: what is read for a chunk depends on the other chunks of its batch alone.
@@ -16,7 +19,7 @@ from numpy.typing import NDArray
 from headrace.batching import cut_seq, find_cut_keys, frames_to_cut, slice_pad_zeros
 from headrace.errors import SourceError
 
-from .reader import Failed, Reader
+from .reader import FailedSeq, Reader
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class SeqChunks:
         """Return start and stop of what is read at once, and the chunks that it is for: those that touch each other.
 
         Args:
-            num_frames: Of the sequence: no span reaches out of it.
+            num_frames: Number of frames of the sequence: no span reaches out of it.
         """
         spans: list[tuple[int, int, list[int]]] = []
         for number in sorted(range(len(self.starts)), key=self.starts.__getitem__):
@@ -90,10 +93,10 @@ class Cutter:
     are_own: bool
 
     def cut(self, tag: str, seq: Any, chunks: SeqChunks) -> list[Any]:
-        """Return the chunks of a whole sequence, data key -> array; a `Failed` for one that does not fit the plan."""
+        """Return the chunks of a whole sequence, data key -> array; a `FailedSeq` for one that does not fit."""
         return [self._or_failed(tag, seq, chunks, number) for number in range(len(chunks.starts))]
 
-    def _or_failed(self, tag: str, seq: Any, chunks: SeqChunks, number: int) -> dict[str, Any] | Failed:
+    def _or_failed(self, tag: str, seq: Any, chunks: SeqChunks, number: int) -> dict[str, Any] | FailedSeq:
         try:
             key = self._key_of(seq, tag)
             if key in seq:
@@ -101,7 +104,7 @@ class Cutter:
             start, frames = chunks.starts[number], chunks.frames[number]
             return self._finished(cut_seq(seq, start, frames, key, self.whole_keys))
         except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-            return Failed(error)
+            return FailedSeq(error)
 
     def _key_of(self, seq: Any, tag: str) -> str:
         key = self.data_key
@@ -121,7 +124,7 @@ class Cutter:
 
         Args:
             reader: Started with the sequences of the batch.
-            number: Of the sequence there.
+            number: Number of the sequence there.
             chunks: Its chunks.
         """
         lengths, key = reader.sliced_frames(number), self.data_key
@@ -129,7 +132,7 @@ class Cutter:
         if lengths is None or key is None or num_frames is None or set(chunks.planned) != {num_frames}:
             return None  # what does not fit the plan is found out by cutting it
         whole = {
-            name: reader.array(number, name)
+            name: reader.whole(number, name)
             for name, frames in lengths.items()
             if frames is None or (name in self.whole_keys and name != key)
         }
@@ -139,7 +142,7 @@ class Cutter:
         spans = chunks.spans(num_frames)
         for name in lengths:
             if name not in cut:
-                value = whole[name] if name in whole else reader.array(number, name)
+                value = whole[name] if name in whole else reader.whole(number, name)
                 for chunk in found:
                     chunk[name] = value
                 continue

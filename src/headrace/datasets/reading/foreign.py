@@ -1,13 +1,14 @@
-"""What a dataset is asked besides one epoch after the other, answered by the epoch API.
+"""Answers questions about tags, lengths and orders of a dataset through its epoch API.
 
-So a class that was written for RETURNN answers, too. Our own classes answer most of it without an epoch being started.
-All that starts one to answer a question, or to read some sequences, is here and in `by_epoch.py`.
+So a class that was written for RETURNN answers them, too. Our own classes answer most without starting an epoch.
+All code that starts an epoch to answer a question, or to read some sequences, is here and in `by_epoch.py`.
 """
 
 from __future__ import annotations
 
 import copy
-import inspect
+from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,8 +16,10 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
+from headrace.index import CorpusIndex
 from headrace.order import occurrences
 
+from ..checks import is_of_headrace, takes_argument
 from ..corpus import Corpus, LengthsOf
 from ..epoch import EpochApi
 from .batches import BatchApi
@@ -24,35 +27,38 @@ from .reader import CountedOrder, GivenOrder, ReadRequest
 
 
 class ForeignAnswers(BatchApi):
-    """Answers about tags, lengths and orders by the epoch API, and starts an epoch with sequences that are given."""
+    """Answers questions about tags, lengths and orders through the epoch API; starts an epoch with given sequences."""
 
     gives_own: ClassVar[bool] = False
     """Whether `get_seq` gives arrays that are the caller's own; else the same ones may come again."""
 
-    _has_user_order: ClassVar[bool] = False  # whether a class of the user's own makes the order in another way
-    _apart: tuple[bool, ForeignAnswers | None] = False, None  # whether it is known who is asked, and who
+    _has_user_order: ClassVar[bool] = False  # whether a user-defined class makes the order in its own way
+    _has_user_tags: ClassVar[bool] = False  # whether such a class returns tags and an order, and accepts one
+    _told_tags: CorpusIndex | None = None  # what it returned
+    _is_found_by_tags = False
+    _apart: tuple[bool, ForeignAnswers | None] = False, None  # whether it is known who answers, and who
 
     _fresh: tuple[int | None, int] | None = (
         None  # the epoch that was started to see its order, and `order_version` then
     )
 
-    # --- who is asked ---
+    # --- which object answers ---
 
     def answer_alone(self) -> None:
-        """Take it that only an `EpochReader` reads this dataset: to be asked about epochs it needs no copy of itself.
+        """Let this dataset itself answer questions about epochs, without a copy: only an `EpochReader` reads it.
 
-        The current order is any, afterwards; such a reader starts its own again.
+        Afterwards the current order may be any; such a reader starts its own again.
         """
         self._apart = True, self
 
     def _asked_apart(self) -> ForeignAnswers | None:
-        """Return who can be asked while this dataset is read: a copy, made once; `None` if there can be none."""
+        """Return a copy that answers while this dataset is read, made once; `None` if it cannot be copied."""
         is_known, apart = self._apart
         if not is_known:
             try:
                 apart = copy.copy(self)
                 apart.initialize()
-            except Exception:  # noqa: BLE001 - of the user's constructor: anything
+            except Exception:  # noqa: BLE001 - a user's constructor may raise anything
                 apart = None
             self._apart = True, apart
         return apart
@@ -65,6 +71,8 @@ class ForeignAnswers(BatchApi):
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, see `EpochApi.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
+        if free_resources:
+            self._told_tags = None
         apart = self._apart[1]
         if free_resources and apart is not None and apart is not self:
             apart.close()
@@ -76,7 +84,7 @@ class ForeignAnswers(BatchApi):
         self._not_offered(f"get_corpus, epoch {epoch}")
 
     def may_draw_order(self) -> bool:
-        """Whether code of the user's says the order, see `Dataset.may_draw_order`."""
+        """Whether user code determines the order, see `Dataset.may_draw_order`."""
         return True
 
     def _digest_of_tags(self) -> str:
@@ -98,14 +106,14 @@ class ForeignAnswers(BatchApi):
     def get_epoch_order(
         self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False
     ) -> CountedOrder:
-        """Return the order of an epoch. The current epoch, which may be being read, stays as it is.
+        """Return the order of an epoch. The current epoch, which may be in use, is not changed.
 
-        A class of the user's own that makes its order by `init_seq_order` is asked by a copy, see `answer_alone`.
+        A user-defined class that makes its order by `init_seq_order` is asked by a copy, see `answer_alone`.
 
         Args:
             epoch: The epoch number; `None`: of no epoch.
-            given: What is the order in place of that of the epoch.
-            counts: Whether the caller draws by how often a sequence came before.
+            given: The order to use in place of that of the epoch.
+            counts: Whether the caller seeds random draws by how often a sequence came before.
 
         Returns:
             Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
@@ -117,11 +125,11 @@ class ForeignAnswers(BatchApi):
         return ask(epoch, given, counts=counts)
 
     def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
-        """Do what `get_epoch_order` says, where no class of the user's own makes the order."""
+        """Do what `get_epoch_order` does, where no user-defined class makes the order."""
         return self._ask_for_order(epoch, given, counts=counts)
 
     def _ask_for_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
-        """Start an epoch to see its order; one that cannot be copied is started itself."""
+        """Start an epoch to see its order, on a copy; on this dataset itself if it cannot be copied."""
         asked = self._asked_apart() or self
         asked.start_given(epoch, given)
         asked._fresh = None if given is not None else (epoch, asked.order_version)
@@ -130,7 +138,7 @@ class ForeignAnswers(BatchApi):
         return order, asked.count_occurrences() if draws else None
 
     def take_fresh(self, epoch: int | None) -> bool:
-        """Tell, once, whether an epoch was started just now to see its order, and nobody has read it since."""
+        """Tell, once, whether an epoch was started just now to see its order, and was not read since."""
         fresh, self._fresh = self._fresh, None
         return fresh == (epoch, self.order_version)
 
@@ -138,8 +146,65 @@ class ForeignAnswers(BatchApi):
         """Return how often each sequence of the current order came before, `int64[n]`."""
         return occurrences(self.get_checked_seq_order())
 
+    def _with_told_tags(self, corpus: Corpus, epoch: int | None) -> Corpus:
+        """Add what follows from the tags by corpus index that a user-defined class returns, if it returns them.
+
+        Args:
+            corpus: What else is known.
+            epoch: See `get_corpus`.
+        """
+        told = self._told_index()
+        if told is None:
+            return corpus
+        return replace(
+            corpus,
+            size=lambda: len(told),
+            is_indexed=True,
+            index=lambda: told,
+            tags_of=told.tags.take,
+            sort_lengths=partial(self._told_sort_lengths, len(told), epoch),
+            kept=lambda: None if self._wanted_tags is None else self._keep_mask(),
+        )
+
+    def _told_index(self) -> CorpusIndex | None:
+        """Return the result of `get_all_tags` of a user-defined class; called once, until the dataset is closed."""
+        if not self._has_user_tags or not self.order_version or not self._knows_order():
+            return None  # before `init_seq_order`, such a class need not know anything
+        if self._told_tags is None:
+            try:
+                tags = list(self.get_all_tags())
+            except NotImplementedError:
+                return None
+            self._told_tags = CorpusIndex.from_columns(tags=tags, lengths={})
+        return self._told_tags
+
+    def check_tags(self) -> None:
+        """From now on, compare `get_all_tags` of a user-defined class with the tag of each sequence that is read.
+
+        For owners that find sequences by tags, and would confuse them if the tags were not in corpus order.
+        """
+        self._is_found_by_tags = True
+
+    def tags_to_check(self, indices: NDArray[np.int64]) -> list[str] | None:
+        """Return the tags that `get_tag` must give for corpus indices, `int64[n]`; `None`: any, see `check_tags`."""
+        if not self._is_found_by_tags or is_of_headrace(type(self).get_tag):
+            return None
+        told = self._told_index()
+        return None if told is None else told.tags.take(indices)
+
+    def _told_sort_lengths(self, num_seqs: int, epoch: int | None) -> NDArray[Any]:
+        """Return the sort keys of the sequences, `int[N]`: the lengths of the first data key."""
+        lengths_of = self._told_lengths(next(iter(self.get_data_keys())), may_cost=True, epoch=epoch)
+        if lengths_of is None:
+            raise ConfigError(
+                f"{type(self).__name__} does not tell the lengths of its sequences, by which they are to be sorted",
+                where=f"dataset {self.name!r}",
+                fix="let it define get_seq_length, give seq_order_seq_lens_file, or choose an order without lengths",
+            )
+        return lengths_of(np.arange(num_seqs))
+
     def _told_lengths(self, key: str, may_cost: bool, epoch: int | None) -> LengthsOf | None:
-        """Return the lengths that `get_seq_length` of a class of the user's own tells, in an order of its own."""
+        """Return the lengths that `get_seq_length` of a user-defined class gives in an order started for this."""
         apart = self._asked_apart() if may_cost and self._defines_lengths() else None
         if apart is None:
             return None
@@ -151,7 +216,7 @@ class ForeignAnswers(BatchApi):
         return lengths_of
 
     def _defines_lengths(self) -> bool:
-        """Whether a sub-class says lengths without reading."""
+        """Whether a sub-class gives lengths without reading."""
         return type(self).get_seq_length is not EpochApi.get_seq_length and self.get_corpus().knows_order()
 
     # --- starting an epoch with sequences that are given ---
@@ -166,7 +231,7 @@ class ForeignAnswers(BatchApi):
         return 0
 
     def start_given(self, epoch: int | None, order: GivenOrder | None) -> None:
-        """Call `init_seq_order` with what is given, as a class of the user's own need not have every parameter.
+        """Call `init_seq_order` with the given arguments only: a user-defined class need not have every parameter.
 
         Raises:
             ConfigError: It lacks one that is needed.
@@ -176,9 +241,8 @@ class ForeignAnswers(BatchApi):
         try:
             self.init_seq_order(epoch=epoch, **given)
         except TypeError as error:
-            parameters = inspect.signature(self.init_seq_order).parameters
-            lacking = [name for name in given if name not in parameters]
-            if not lacking or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            lacking = [name for name in given if not takes_argument(self.init_seq_order, name)]
+            if not lacking:
                 raise
             raise self._cannot_start(f"its init_seq_order has no parameter {lacking[0]}") from error
 
@@ -186,13 +250,22 @@ class ForeignAnswers(BatchApi):
         """Start an epoch in the order of these corpus indices, `int64[n]`, and check that it begins with them.
 
         Raises:
-            ConfigError: A class of the user's own has started another order, or takes none.
+            ConfigError: A user-defined class has started another order, or accepts none.
         """
-        self.start_given(epoch, GivenOrder(seq_order=indices.tolist()))
-        started = np.asarray(self.get_checked_seq_order(2**62))
-        if not np.array_equal(started[: len(indices)], indices):
+        started = self._started_with(epoch, GivenOrder(seq_order=indices.tolist()))
+        is_right = np.array_equal(started[: len(indices)], indices)
+        told = self._told_index()
+        if not is_right and told is not None and takes_argument(self.init_seq_order, "seq_list"):
+            by_tags = self._started_with(epoch, GivenOrder(seq_list=told.tags.take(indices)))
+            is_right = np.array_equal(by_tags[: len(indices)], indices)
+        if not is_right:
             asked = f"init_seq_order(seq_order={_first_of(indices)})"
             raise self._cannot_start(f"{asked} has started the order {_first_of(started)}")
+
+    def _started_with(self, epoch: int | None, given: GivenOrder) -> NDArray[np.int64]:
+        """Start an epoch with the given order, and return the order that it has."""
+        self.start_given(epoch, given)
+        return np.asarray(self.get_checked_seq_order(2**62))
 
     def _cannot_start(self, what: str) -> ConfigError:
         return ConfigError(
@@ -203,10 +276,10 @@ class ForeignAnswers(BatchApi):
         )
 
     def forget_positions(self) -> None:
-        """Take it that this is started with sequences whose positions are not those of the epoch.
+        """Note that this dataset is started with sequences whose positions are not those of the epoch.
 
-        Datasets that tell positions to functions then tell corpus indices instead, and not how much of the epoch is
-        done. Those that are read by a reader of their own hear it with each request.
+        Datasets that pass positions to functions then pass corpus indices instead, and not how much of the epoch is
+        done. Datasets with a reader of their own learn the positions from each request.
         """
 
 

@@ -20,7 +20,7 @@ class KeepingReader(Reader):
     """Reads whole sequences. Each array is handed out once: asked for again, it is read again.
 
     Args:
-        data_keys: Of a sequence.
+        data_keys: Data keys of a sequence.
     """
 
     needs_load = False
@@ -32,7 +32,7 @@ class KeepingReader(Reader):
         self._cursor = OrderCursor()
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next, and forget what was kept."""
+        """Set the sequences to read next, and drop what was kept."""
         self._wanted, self._cursor = wanted, OrderCursor(wanted.order, wanted.first or 0)
         self._loaded.clear()
 
@@ -68,7 +68,7 @@ class KeepingReader(Reader):
         return features
 
     def load(self, start: int, stop: int) -> None:
-        """Read them."""
+        """Read the sequences."""
         first = self._cursor.first
         self._loaded.drop_before(first + start)
         for number in range(max(start, 0), min(stop, len(self._cursor) - first)):

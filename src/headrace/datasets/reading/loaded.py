@@ -1,10 +1,10 @@
-"""What a reader of a source keeps: the position in the order and the sequences in memory.
+"""The state of a reader of a source: its position in the order, and the sequences in memory.
 
 `OrderCursor` looks up one position after another in an order that is read by blocks. `LoadedSeqs` holds what was read
 and not yet handed out: each array is handed out once, and from then on is its reader's: asked for again, it is read
-again. `SeqCache` keeps whole sequences, and drops the least recently used ones: the bytes held never exceed the limit,
-and a hit returns copies. So what a reader does to an array never shows in a later read, whether the sequence came from
-the cache or from its source.
+again. `LastArrays` are whole arrays of which frames are asked for. `SeqCache` keeps whole sequences, and drops the
+least recently used ones: the bytes held never exceed the limit, and a hit returns copies. So what a reader does to an
+array never shows in a later read, whether the sequence came from the cache or from its source.
 """
 
 from __future__ import annotations
@@ -124,6 +124,48 @@ class SeqCache:
         self.num_bytes = 0
 
 
+class LastArrays:
+    """Arrays of a source that were read last: the newest one, and others as long as all are small enough together.
+
+    Args:
+        source: Where they are read.
+        max_bytes: The limit.
+    """
+
+    def __init__(self, source: Source, max_bytes: int) -> None:
+        self._source, self._max_bytes, self._num_bytes = source, max_bytes, 0
+        self._arrays: OrderedDict[tuple[int, str], NDArray[Any]] = OrderedDict()
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one data key of a sequence, `dtype[T, ...]`, which is not to be written to.
+
+        Raises:
+            SourceError: It cannot be read, or is not as long as the index says.
+        """
+        wanted = corpus_idx, data_key
+        array = self._arrays.get(wanted)
+        if array is not None:
+            self._arrays.move_to_end(wanted)
+            return array
+        array = self._source.read(corpus_idx, data_key)
+        self._check_length(array, corpus_idx, data_key)
+        if array.base is not None:
+            array = array.copy()  # it may be a view of much more
+        self._num_bytes += array.nbytes + _OVERHEAD_BYTES
+        while self._arrays and self._num_bytes > self._max_bytes:
+            self._num_bytes -= self._arrays.popitem(last=False)[1].nbytes + _OVERHEAD_BYTES
+        self._arrays[wanted] = array
+        return array
+
+    def _check_length(self, array: NDArray[Any], corpus_idx: int, data_key: str) -> None:
+        index = self._source.index
+        if not (self._source.specs[data_key].has_time and index.has_lengths(data_key)):
+            return
+        planned = int(index.lengths(data_key)[corpus_idx])
+        if len(array) != planned:
+            raise SourceError(f"{data_key!r} has {len(array)} frames, but {planned} in the index")
+
+
 class LoadedSeqs(Generic[_Seq]):
     """Sequences by position in the current order: the loaded window, and the last ones that were requested alone.
 
@@ -179,7 +221,7 @@ def shuffle_group_frames(
     Args:
         group: Sequences as data key -> `dtype[T, ...]`.
         first_seq_idx: Position of the first one in the current order.
-        where: For the error text.
+        where: Location, for error messages.
 
     Raises:
         SourceError: The data keys of a sequence differ in length, so that frames do not correspond.

@@ -1,4 +1,4 @@
-"""`PassingReader`: the base of readers that leave the reading to others."""
+"""`PassingReader`: the base of readers that delegate to other readers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .reader import Features, Reader
 
 
 class PassingReader(Reader):
-    """Reads each sequence by another reader. A sub-class says by which."""
+    """Reads each sequence through another reader, which a sub-class chooses."""
 
     @abstractmethod
     def _at(self, number: int) -> tuple[Reader, int]:
@@ -44,6 +44,11 @@ class PassingReader(Reader):
         """Read some frames."""
         reader, own = self._at(number)
         return reader.frames(own, key, start, stop)
+
+    def whole(self, number: int, key: str) -> NDArray[Any]:
+        """Read one data key."""
+        reader, own = self._at(number)
+        return reader.whole(own, key)
 
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
         """Ask the reader of the sequence."""

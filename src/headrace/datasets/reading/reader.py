@@ -87,8 +87,8 @@ CountedOrder = tuple[Order, NDArray[np.int64] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """What stands for a sequence that could not be read or transformed."""
+class FailedSeq:
+    """Takes the place of a sequence that could not be read or transformed."""
 
     error: Exception
 
@@ -109,14 +109,14 @@ class Reader(ABC):
 
     @abstractmethod
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next. Reads nothing; workers of its own may be ahead from here on."""
+        """Set the sequences to read next. Reads nothing yet, but workers of its own may begin to read ahead."""
 
     @abstractmethod
     def read(self, number: int) -> DatasetSeq:
         """Return a sequence, loaded if it must be, with all of its data keys."""
 
     def tags(self) -> list[str] | None:
-        """Return the tags of the sequences that are wanted, where that reads none of them; `None` elsewhere."""
+        """Return the tags of the requested sequences if that reads none of them; otherwise `None`."""
         return None
 
     def tag(self, number: int) -> str | None:
@@ -147,11 +147,16 @@ class Reader(ABC):
         """Return frames start..stop of one data key of a sequence; where it can, it reads no others."""
         return self.array(number, key)[start:stop]
 
+    def whole(self, number: int, key: str) -> NDArray[Any]:
+        """Return one data key of a sequence, of which frames are asked for again and again."""
+        return self.array(number, key)
+
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:  # noqa: ARG002 (a contract)
-        """Tell of which data keys of a sequence `frames` reads no others than it is asked for; reads nothing itself.
+        """Return the lengths of the data keys of a sequence if its chunks are better read by `frames`; reads nothing.
 
         Returns:
-            Data key -> number of frames, or `None` for a key that is better read whole; `None` if all of them are.
+            Data key -> number of frames, or `None` for a key that is to be taken by `whole`; `None` if the sequence is
+            better read at once, and then cut.
         """
         return None
 
@@ -169,23 +174,30 @@ class Reader(ABC):
 
     def read_each(
         self, wanted: ReadRequest, told_epoch: int | None = None
-    ) -> Iterator[tuple[str, DatasetSeq | Failed]]:
-        """Yield the tag of each sequence that is wanted, in order, and the sequence: one that fails stops no other.
+    ) -> Iterator[tuple[str, DatasetSeq | FailedSeq]]:
+        """Yield the tag of each requested sequence, in order, and the sequence; one that fails does not stop others.
 
         The engine is told which one is being read, and in which epoch: `told_epoch`, if it has another number outside.
         """
         for tag, seq in self.take_each(wanted, self.read, told_epoch):
-            yield tag if isinstance(seq, Failed) else seq.seq_tag, seq
+            yield tag if isinstance(seq, FailedSeq) else seq.seq_tag, seq
 
-    def features_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | Failed]]:
-        """Yield the tag of each sequence that is wanted, in order, and its arrays alone; see `read_each`."""
+    def features_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | FailedSeq]]:
+        """Yield the tag of each requested sequence, in order, and only its arrays; see `read_each`."""
         for tag, seq in self.read_each(wanted):
-            yield tag, seq if isinstance(seq, Failed) else seq.features
+            yield tag, seq if isinstance(seq, FailedSeq) else seq.features
+
+    def lent_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | FailedSeq]]:
+        """Do as `features_each`, for a caller that only copies the arrays; it leaves the dicts as they are.
+
+        Large arrays may belong to the user's code; those that it might overwrite are replaced before it runs again.
+        """
+        return self.features_each(wanted)
 
     def take_each(
         self, wanted: ReadRequest, take: Callable[[int], _Taken], told_epoch: int | None = None
-    ) -> Iterator[tuple[str, _Taken | Failed]]:
-        """Yield for each sequence that is wanted its tag, as far as it is known unread, and what `take` makes of it.
+    ) -> Iterator[tuple[str, _Taken | FailedSeq]]:
+        """Yield for each requested sequence its tag, as far as it is known without reading, and the result of `take`.
 
         Args:
             wanted: They are numbered as there.
@@ -202,7 +214,7 @@ class Reader(ABC):
             try:
                 taken = take(number)
             except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-                yield tag, Failed(error)
+                yield tag, FailedSeq(error)
             else:
                 yield tag, taken
 

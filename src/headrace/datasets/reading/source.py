@@ -1,4 +1,4 @@
-"""`SourceReader`: reads what an epoch delivers of a source, as a pure function of the epoch and the sequence."""
+"""`SourceReader`: reads sequences of a source for an epoch, as a pure function of the epoch and the sequence."""
 
 from __future__ import annotations
 
@@ -15,23 +15,26 @@ from headrace.errors import HeadraceError, TransformError, takes_note
 from headrace.order import ArrayOrder, occurrences
 from headrace.rng import derive_rng, wants_rng
 from headrace.sources import Source
+from headrace.sources.shared.lending import own_arrays
 from headrace.specs import DataSpec
 
 from ..checks import check_indices
 from ..seq import DatasetSeq
 from .keeping import KeepingReader
-from .loaded import SeqCache, shuffle_group_frames
-from .reader import Failed, Features, ReadRequest
+from .loaded import LastArrays, SeqCache, shuffle_group_frames
+from .reader import FailedSeq, Features, ReadRequest
 
 Transform = Callable[..., Mapping[str, NDArray[Any]]]
+
+_LAST_BYTES = 32 << 20  # kept of arrays that can only be read whole, where chunks of them are asked for
 
 
 @dataclass(frozen=True, eq=False)
 class Finishing:
-    """What is done to the sequences of a dataset behind its source.
+    """What is done to the sequences of a dataset after they are read from its source.
 
     Attributes:
-        name: Of the dataset, for messages.
+        name: Name of the dataset, for messages.
         specs: The layout that a transform keeps.
         transform: The user's, see `CachedDataset`.
         window: Frames that are joined into one.
@@ -114,7 +117,7 @@ class Finishing:
         return None
 
     def add_note(self, error: Exception, epoch: int | None, get_tag: Callable[[], str], corpus_idx: int) -> None:
-        """Say at which sequence an error happened: by its tag, or its number where the tag cannot be read either."""
+        """Add the sequence to an error: by its tag, or its number where the tag cannot be read either."""
         try:
             name = repr(get_tag())
         except (HeadraceError, LookupError, OSError):
@@ -126,7 +129,7 @@ class SourceReader(KeepingReader):
     """Reads sequences of a source.
 
     Args:
-        source: It.
+        source: The source to read from.
         cache: What keeps sequences as they are stored.
         finishing: What is done to them.
         group: Neighbours whose frames are shuffled among each other; 0: none are.
@@ -150,7 +153,7 @@ class SourceReader(KeepingReader):
         self._tags: list[str] | None = None
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next.
+        """Set the sequences to read next.
 
         Raises:
             ConfigError: A corpus index is not in the source.
@@ -163,7 +166,7 @@ class SourceReader(KeepingReader):
             self._occurrences = occurrences(wanted.order)
 
     def tags(self) -> list[str]:
-        """Look them up."""
+        """Look up the tags."""
         if self._tags is None:
             self._tags = self._source.tags_of(self._wanted.indices)
         return self._tags
@@ -182,7 +185,7 @@ class SourceReader(KeepingReader):
             return super().features(number)
         return self._read_one(number)
 
-    def features_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | Failed]]:
+    def features_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | FailedSeq]]:
         """Read the arrays: tags are known without them."""
         if not self.reads_by_key():
             return self.take_each(wanted, self.features)
@@ -196,6 +199,24 @@ class SourceReader(KeepingReader):
                 raise
 
         return self.take_each(wanted, read_stored)
+
+    def lent_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | FailedSeq]]:
+        """Have the source lend the arrays."""
+        if not self.reads_by_key():
+            return self.features_each(wanted)
+        indices, lend_seq, lent = wanted.indices.tolist(), self._source.lend_seq, Features()
+
+        def take_lent(number: int) -> Features:
+            nonlocal lent
+            own_arrays(lent)
+            try:
+                lent = lend_seq(indices[number])
+            except Exception as error:
+                self._add_note(error, number)
+                raise
+            return lent
+
+        return self.take_each(wanted, take_lent)
 
     def _read(self, number: int) -> dict[int, Features]:
         if not self._group:
@@ -253,37 +274,61 @@ class SourceReader(KeepingReader):
             raise
 
     def texts(self, number: int) -> Features:
-        """Look them up."""
+        """Look up the texts."""
         return {} if self._texts_of is None else self._texts_of(self._corpus_idx(number))
 
     def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
-        """Return frames start..stop (what lies behind the last one is left out) of one data key."""
+        """Return frames start..stop (what lies after the last one is left out) of one data key."""
         if not self._reads_alone(number):
             return self.array(number, key)[start:stop]
         corpus_idx = self._corpus_idx(number)
         try:
+            if key in self._kept_keys:
+                return self._last.read(corpus_idx, key)[start:stop].copy()
             length = self._source.seq_lengths(corpus_idx)[key]
             return self._source.read_slice(corpus_idx, key, min(start, length), min(stop, length))
         except Exception as error:
             self._add_note(error, number)
             raise
 
+    def whole(self, number: int, key: str) -> NDArray[Any]:
+        """Hand out a copy of an array that is kept."""
+        if not (self._reads_alone(number) and key in self._kept_keys):
+            return self.array(number, key)
+        try:
+            return self._last.read(self._corpus_idx(number), key).copy()
+        except Exception as error:
+            self._add_note(error, number)
+            raise
+
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
-        """Ask the source; a sequence to which something is done is read whole."""
-        lengths = self._slice_lengths
+        """Ask the index; a sequence to which something is done is read whole."""
+        lengths = self._lengths
         if lengths is None or not self._reads_alone(number):
             return None
         corpus_idx = self._corpus_idx(number)
         return {key: None if column is None else int(column[corpus_idx]) for key, column in lengths.items()}
 
     @cached_property
-    def _slice_lengths(self) -> dict[str, NDArray[Any] | None] | None:
-        """Data key -> frames of all sequences, `None` for a key that is read whole; `None` if all of them are."""
+    def _lengths(self) -> dict[str, NDArray[Any] | None] | None:
+        """Data key -> frames of all sequences, `None` for a key that is taken whole; `None` if all of them are."""
         source, found = self._source, {}
         for key, spec in source.specs.items():
-            is_sliced = spec.has_time and source.reads_slices(key) and source.index.has_lengths(key)
-            found[key] = source.index.lengths(key) if is_sliced else None
+            is_read = key in self._kept_keys or source.reads_slices(key)
+            is_cut = spec.has_time and source.index.has_lengths(key) and is_read
+            found[key] = source.index.lengths(key) if is_cut else None
         return found if any(column is not None for column in found.values()) else None
+
+    @cached_property
+    def _kept_keys(self) -> frozenset[str]:
+        """The data keys of which the source reads no slices, and gives the same each time."""
+        source = self._source
+        keys = [] if source.runs_user_code else source.specs
+        return frozenset(key for key in keys if not source.reads_slices(key))
+
+    @cached_property
+    def _last(self) -> LastArrays:
+        return LastArrays(self._source, _LAST_BYTES)
 
     def num_frames(self, number: int) -> NumbersDict:
         """Return data key -> number of frames; reads the sequence if a transform may change them."""

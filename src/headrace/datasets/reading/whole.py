@@ -26,7 +26,7 @@ class WholeSeqReader(Reader):
         self._cursor = OrderCursor()
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next, and forget what was kept."""
+        """Set the sequences to read next, and drop what was kept."""
         self._wanted, self._cursor = wanted, OrderCursor(wanted.order)
         self._made.clear()
 
@@ -47,7 +47,7 @@ class WholeSeqReader(Reader):
         return made
 
     def load(self, start: int, stop: int) -> None:
-        """Make them."""
+        """Make the sequences."""
         self._made.drop_before(start)
         for number in range(max(start, 0), min(stop, len(self._cursor))):
             if number not in self._made:

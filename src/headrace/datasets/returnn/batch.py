@@ -25,6 +25,15 @@ class BatchSeqCopyPart:
         seq_end_frame: Behind the last frame by data key; may exceed the sequence likewise.
         batch_slice: Row of the batch.
         batch_frame_offset: First frame in that row, by data key.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.StaticDataset([{"data": [1.0, 2.0]}, {"data": [3.0]}]) as dataset:
+        ...     started = dataset.init_seq_order(epoch=1)
+        ...     batches = dataset.generate_batches(batch_size=10, max_seqs=2)
+        ...     batch = next(iter(batches.peek_next_n(1)))
+        ...     batch.seqs[0].seq_idx, batch.seqs[0].batch_slice, batch.seqs[0].frame_length["data"]
+        (0, 0, 2)
     """
 
     seq_idx: int
@@ -46,6 +55,14 @@ class Batch:
         seqs: The parts, in the order in which they were added.
         max_num_frames_per_slice: Length of the longest row, by data key.
         num_slices: Number of rows.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.StaticDataset([{"data": [1.0, 2.0]}, {"data": [3.0]}]) as dataset:
+        ...     started = dataset.init_seq_order(epoch=1)
+        ...     (batch,) = dataset.generate_batches(batch_size=10, max_seqs=2).peek_next_n(1)
+        ...     print(batch.start_seq, batch.end_seq, batch.get_total_num_frames()["data"])
+        0 2 3
     """
 
     def __init__(self) -> None:
@@ -63,7 +80,7 @@ class Batch:
 
     @property
     def end_seq(self) -> int | None:
-        """Behind the largest sequence index, `None` if the batch is empty."""
+        """One after the largest sequence index, `None` if the batch is empty."""
         return max((part.seq_idx + 1 for part in self.seqs), default=None)
 
     def get_num_seqs(self) -> int:
@@ -132,6 +149,16 @@ def index_shape_for_batches(batches: Sequence[Batch], data_key: str = "data") ->
 
     Raises:
         ConfigError: The batches were made without that key.
+
+    Examples:
+        >>> from headrace.datasets import index_shape_for_batches
+        >>> import headrace as hr
+        >>> with hr.StaticDataset([{"data": [1.0, 2.0]}, {"data": [3.0]}]) as dataset:
+        ...     started = dataset.init_seq_order(epoch=1)
+        ...     batches = dataset.generate_batches(batch_size=10, max_seqs=2)
+        ...     batch = next(iter(batches.peek_next_n(1)))
+        ...     index_shape_for_batches([batch])
+        (2, 2)
     """
     rows = [batch for batch in batches if batch.num_slices]
     for batch in rows:
@@ -157,6 +184,16 @@ def shapes_for_batches(
 
     Raises:
         ConfigError: A frame has a free axis, whose size is not known before it is read.
+
+    Examples:
+        >>> from headrace.datasets import shapes_for_batches
+        >>> import headrace as hr
+        >>> with hr.StaticDataset([{"data": [1.0, 2.0]}, {"data": [3.0]}]) as dataset:
+        ...     started = dataset.init_seq_order(epoch=1)
+        ...     batches = dataset.generate_batches(batch_size=10, max_seqs=2)
+        ...     batch = next(iter(batches.peek_next_n(1)))
+        ...     shapes_for_batches([batch], data_keys=["data"], dataset=dataset)
+        {'data': [2, 2]}
     """
     shapes = {}
     for key in data_keys:
@@ -202,6 +239,16 @@ def batch_to_raw_dict(
 
     Raises:
         ConfigError: The batch is empty, or its frames are not those of a key.
+
+    Examples:
+        >>> from headrace.datasets import batch_to_raw_dict
+        >>> import headrace as hr
+        >>> with hr.StaticDataset([{"data": [1.0, 2.0]}, {"data": [3.0]}]) as dataset:
+        ...     started = dataset.init_seq_order(epoch=1)
+        ...     batches = dataset.generate_batches(batch_size=10, max_seqs=2)
+        ...     batch = next(iter(batches.peek_next_n(1)))
+        ...     batch_to_raw_dict(batch, dataset=dataset)["data"].tolist()
+        [[1.0, 2.0], [3.0, 0.0]]
     """
     if batch.start_seq is None or batch.end_seq is None:
         raise ConfigError("an empty batch has no arrays", where=f"dataset {dataset.name!r}")

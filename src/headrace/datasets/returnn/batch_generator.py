@@ -28,6 +28,18 @@ class BatchSetGenerator:
         generator: The batches.
         shuffle_batches: Shuffle them on `reset`. The shuffle is keyed by the epoch and the number of resets; Python's
             global generator is not touched. (RETURNN seeds it.)
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.StaticDataset([{"data": [1.0, 2.0]}, {"data": [3.0]}]) as dataset:
+        ...     started = dataset.init_seq_order(epoch=1)
+        ...     batches = dataset.generate_batches(batch_size=10, max_seqs=1)
+        ...     while batches.has_more():
+        ...         (batch,) = batches.peek_next_n(1)
+        ...         print(batch.start_seq, batch.get_num_seqs())
+        ...         batches.advance(1)
+        0 1
+        1 1
     """
 
     def __init__(self, dataset: EpochReader, generator: Iterator[Batch], shuffle_batches: bool = False) -> None:

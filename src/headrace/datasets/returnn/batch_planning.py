@@ -185,7 +185,7 @@ def plan_batches(
         min_seq_length: Shorter chunks are left out.
         pruning: Only 0 is accepted.
         seq_drop: Probability that a chunk is left out, drawn from a generator seeded for the epoch.
-        max_total_num_seqs: Stop after so many sequences; no limit if -1. (RETURNN gives one more.)
+        max_total_num_seqs: Stop after this number of sequences; no limit if -1. (RETURNN gives one more.)
         used_data_keys: The keys that count and that batches are made of; all if `None`.
         packed_batch_size: Frames without padding.
 

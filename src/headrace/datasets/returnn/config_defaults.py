@@ -1,4 +1,4 @@
-"""What RETURNN takes for a dataset from the settings of a whole config, under the names of its functions."""
+"""Dataset options that RETURNN takes from the settings of a whole config, under the names of its functions."""
 
 from __future__ import annotations
 

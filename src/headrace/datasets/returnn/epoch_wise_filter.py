@@ -29,7 +29,15 @@ class EpochWiseFilter:
         epochs_opts: (first epoch, last epoch) -> `{"max_mean_len": x}`; `None` for no first or no last one.
 
     Raises:
-        ConfigError: It is not that.
+        ConfigError: The option has another form.
+
+    Examples:
+        >>> import headrace as hr
+        >>> lengths = [9, 1, 2, 30]
+        >>> short_first = hr.EpochWiseFilter({(1, 5): {"max_mean_len": 4}})
+        >>> [list(short_first.filter(epoch, [3, 2, 1, 0], lengths.__getitem__)) for epoch in (1, 6)]
+        [[2, 1, 0], [3, 2, 1, 0]]
+        >>> dataset = {"class": "OggZipDataset", "path": "train.zip", "epoch_wise_filter": short_first}
     """
 
     def __init__(self, epochs_opts: Mapping[tuple[int | None, int | None], Mapping[str, float]]) -> None:
@@ -57,7 +65,7 @@ class EpochWiseFilter:
         """Return the sequences of an order that are kept.
 
         Args:
-            epoch: Its number.
+            epoch: The epoch number.
             seq_order: Corpus indices.
             get_seq_len: Corpus index -> length, or `int[N]`. Not asked where no limit applies.
         """
@@ -108,7 +116,7 @@ class EpochWiseFilter:
 
 
 class FilteredOrders:
-    """The orders that a filter makes, the last one of which is kept: who describes an epoch asks as well as who reads.
+    """The orders that a filter makes; the last one is kept, since an epoch is both described and read.
 
     Args:
         epoch_wise_filter: The filter, `None` for none.
@@ -119,10 +127,10 @@ class FilteredOrders:
         self._last: tuple[int, NDArray[np.int64], NDArray[Any], Order] | None = None
 
     def of(self, epoch: int, order: Order, get_lengths: Callable[[], NDArray[Any]]) -> Order:
-        """Return what the filter leaves of the order of an epoch.
+        """Return the filtered order of an epoch.
 
         Args:
-            epoch: Its number.
+            epoch: The epoch number.
             order: Corpus indices.
             get_lengths: Returns `int[N]`. Not called where no limit applies.
         """

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chunking, parse_context_window
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, did_you_mean
 from headrace.order import OrderPlanner, OrderRecipe, Policy
+from headrace.sources.naming.classes import public_options_of
 
 from ..checks import check_count, check_flag, check_path, check_share, check_window
 from ..corpus import read_wanted_tags
@@ -23,7 +24,7 @@ SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 
 
 class DatasetOptions:
-    """What a dataset was told: see `Dataset` for the arguments."""
+    """The options of a dataset: see `Dataset` for the arguments."""
 
     supports_window = False
     supports_frame_shuffling = False
@@ -74,7 +75,12 @@ class DatasetOptions:
         estimated_num_seqs: int | None = None,
         _num_shards: int = 1,
         _shard_index: int = 0,
+        **unknown: Any,
     ) -> None:
+        if unknown:
+            option, cls = next(iter(unknown)), type(self)
+            fix = did_you_mean(option, public_options_of(cls))
+            raise TypeError(f"{cls.__name__} has no option {option!r}\n  fix: {fix}")  # as Python's own
         self.name = name or f"dataset_id{id(self)}"
         self.window = check_window(window, supported=self.supports_window, owner=type(self).__name__)
         self.shuffle_frames_of_nseqs = check_count("shuffle_frames_of_nseqs", shuffle_frames_of_nseqs)
@@ -117,6 +123,11 @@ class DatasetOptions:
         self._file_lengths: NDArray[Any] | None = None
 
     # --- options by their RETURNN-compatible names ---
+
+    @property
+    def order_recipe(self) -> OrderRecipe:
+        """The options that make the order."""
+        return self._recipe
 
     def _change_recipe(self, **changes: Any) -> None:
         """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""

@@ -1,4 +1,4 @@
-"""Walking through an epoch, sequence by sequence (`dataset.epoch(3)`) and by chunks of sequences.
+"""Iterates over an epoch, sequence by sequence (`dataset.epoch(3)`) and by chunks of sequences.
 
 RETURNN's classes have an attribute `epoch` (an int), which sub-classes read; `for seq in dataset.epoch(3)` is the
 short way to read an epoch. One name serves both: an int that can be called. It is made afresh on each access and never
@@ -21,7 +21,7 @@ from ..seq import DatasetSeq
 
 
 class ReadByEpochs(Protocol):
-    """What is read epoch by epoch; see `Dataset` for each name."""
+    """An object that is read epoch by epoch; see `Dataset` for each name."""
 
     name: str
     order_version: int
@@ -31,7 +31,7 @@ class ReadByEpochs(Protocol):
 
 
 class EpochReader(ReadByEpochs, Protocol):
-    """What the walks and batches of an epoch ask of the dataset that they read, likewise."""
+    """The methods of a dataset that the walks and batches of an epoch use; see `Dataset` for each name."""
 
     window: int
     context_window: tuple[NumbersDict, NumbersDict]
@@ -91,7 +91,7 @@ class EpochHandle(int):
 
 
 def check_not_stale(dataset: ReadByEpochs, version: int, reader: str, *, where: str) -> None:
-    """Refuse to go on reading an epoch that is over: what came next would be of another one.
+    """Refuse to go on reading an epoch that is over: the next sequence would be one of another epoch.
 
     Args:
         dataset: What is read.

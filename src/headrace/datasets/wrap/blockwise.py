@@ -194,12 +194,14 @@ class BlockwiseDataset(CachedDataset2):
         self._upcoming = 0  # position of the next block
         self._quick_start, self._quick_stop = _NOWHERE, 0
         self._complete_frac = 0.0
+        self._error_behind: BaseException | None = None  # the sequence after the current block has failed
 
     def _next_block(self, seq_idx: int) -> SeqBlock | None:  # noqa: ARG002 (a contract)
-        """Return the next block, or `None` behind the end.
+        """Return the next block, or `None` after the end.
 
         It begins at the position `_upcoming`, where the one before has ended, unless that is set to another position up
-        to `seq_idx`, the sequence that is wanted: what lies before it need not be delivered.
+        to `seq_idx`, the sequence that is wanted: what lies before it need not be delivered. It may set `_error_behind`
+        with the block: then the next one is requested only at a set position.
         """
         raise OptionalNotImplementedError(f"{type(self).__name__} must define _next_block")
 
@@ -244,6 +246,7 @@ class BlockwiseDataset(CachedDataset2):
         """Make the next block the current one; tell whether there is one."""
         held = self._block, self._block_start, self._block_stop, self._older
         try:
+            self._pass_error(seq_idx)
             block = self._next_block(seq_idx)
             if block is None:
                 return False
@@ -259,6 +262,15 @@ class BlockwiseDataset(CachedDataset2):
             self._lose_count()
             raise
         return True
+
+    def _pass_error(self, seq_idx: int) -> None:
+        """Raise the error that follows the current block, unless a later sequence is wanted."""
+        error, self._error_behind = self._error_behind, None
+        if error is None:
+            return
+        if seq_idx == self._upcoming:
+            raise error
+        self._lose_count()
 
     def _block_of(self, parts: Parts) -> SeqBlock:
         """Return a block, in which what sequences say of the progress does not fall where workers take turns."""
@@ -290,6 +302,13 @@ class BlockwiseDataset(CachedDataset2):
         if seq_idx < start:
             start, block = next((start, block) for start, block in reversed(self._older) if start <= seq_idx)
         return block, seq_idx - start
+
+    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
+        """Whether the epoch has a sequence at this position; loads it to find out if the number is unknown."""
+        return self._quick_start <= seq_idx < self._quick_stop or self._has_seq(seq_idx)
+
+    def _has_seq(self, seq_idx: int) -> bool:
+        return super().is_less_than_num_seqs(seq_idx)
 
     def _seq_at(self, seq_idx: int) -> DatasetSeq:
         block, offset = self._locate(seq_idx)
@@ -323,7 +342,7 @@ class BlockwiseDataset(CachedDataset2):
             self.load_seqs(seq_idx, seq_idx + 1)
             yield self._seq_at(seq_idx)
             seq_idx += 1
-            # The same for the rest of the block, as long as nobody else moves on in it.
+            # The same for the rest of the block, as long as no other code moves on in it.
             block, start, num_seqs = self._block, self._block_start, self._num_seqs
             while seq_idx < self._quick_stop and self._quick_start < seq_idx == self._next_seq_idx:
                 if self.order_version != version:

@@ -103,6 +103,7 @@ class ConcatSeqsDataset(CachedDataset):
         }
         parts = SeqParts.read(self.seq_list_file, seq_tag_delim)
         tags = tags_of(self._inner)
+        self._inner.check_tags()
         name = f"inner dataset {self._inner.name!r}"
         indices = None if tags is None else parts.find(tags, name)
         tags_of_parts = parts.part_tags if tags is None else tags.tags
@@ -134,12 +135,14 @@ class ConcatSeqsDataset(CachedDataset):
     def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the index of the joined sequences knows."""
         corpus, inner = super().get_corpus(epoch), self._inner.get_corpus(epoch)
-        joining = self._seqs.joining
+        joining, num_parts = self._seqs.joining, self._inner.partition_epoch
+        told = "" if num_parts == 1 else f" {num_parts} sub-epochs"  # no order, but what a transform draws
         return replace(
             corpus,
-            digest_text=lambda: digest_text(f"{self.source.index.digest} {joining} {inner.digest_text()}"),
+            digest_text=lambda: digest_text(f"{self.source.index.digest} {joining} {inner.digest_text()}{told}"),
             may_change_lengths=corpus.may_change_lengths or inner.may_change_lengths,
             draws_by_occurrence=corpus.draws_by_occurrence or inner.draws_by_occurrence,
+            encodes_texts=inner.encodes_texts,
         )
 
     def _make_index(self, data_keys: Sequence[str]) -> CorpusIndex:
@@ -180,7 +183,7 @@ class ConcatSeqsDataset(CachedDataset):
         return JoinedReader(self._seqs, self.source, self._finishing(), is_changed=self.joins_changed_seqs)
 
     def have_get_corpus_seq(self) -> bool:
-        """Whether the inner dataset has it."""
+        """Whether the inner dataset supports it."""
         return self._seqs.has_stored()
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
@@ -216,7 +219,7 @@ class JoinedSeqs:
         return self.tags[part] if self.indices is None else self.tags[int(self.indices[part])]
 
     def request(self, wanted: ReadRequest) -> tuple[ReadRequest, NDArray[np.int64]]:
-        """Return what to ask the dataset for, and where the parts of each joined sequence start, `int64[n + 1]`."""
+        """Return the request to the dataset, and where the parts of each joined sequence start, `int64[n + 1]`."""
         lines = wanted.indices
         parts, starts = self.parts.parts_of(lines)
         if self.indices is None or not self.inner.get_corpus().is_indexed:
@@ -259,8 +262,8 @@ class JoinedSource(Source):
     """The corpus of joined sequences: what is known of it, and how each is stored.
 
     Args:
-        specs: By data key.
-        labels: By data key.
+        specs: Layouts by data key.
+        labels: Class labels by data key.
         index: Tags and lengths.
         seqs: The sequences.
     """
@@ -275,6 +278,11 @@ class JoinedSource(Source):
     def index(self) -> CorpusIndex:
         """Tags and lengths."""
         return self._index
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Yes, as the dataset inside may."""
+        return True
 
     def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return one data key of one sequence, as it is stored."""
@@ -307,7 +315,7 @@ class JoinedReader(KeepingReader):
         self._starts: NDArray[np.int64] | None = None
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next."""
+        """Set the sequences to read next."""
         super().start(wanted)
         self._starts = None
 
@@ -320,7 +328,7 @@ class JoinedReader(KeepingReader):
         return self._starts
 
     def tags(self) -> list[str]:
-        """Look them up."""
+        """Look up the tags."""
         return self._source.tags_of(self._wanted.indices)
 
     def read(self, number: int) -> DatasetSeq:

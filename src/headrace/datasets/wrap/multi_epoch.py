@@ -1,8 +1,8 @@
 """`MultiEpochDataset`: several epochs of another dataset as one.
 
-If the inner dataset knows its corpus, an epoch is the orders of its epochs, one after the other. Which of these a
-sequence is of is told together with the number of times that it came before there, as one number: so that whoever reads
-a part of an epoch reads the same. Else it is a stream, read from its start on.
+If the inner dataset knows its corpus, an epoch is the orders of its epochs, one after the other. The inner
+epoch of a sequence, and how often the sequence came before in it, are encoded in one number, so that every reader of a
+part of an epoch reads the same. Otherwise it is a stream, read from its start on.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import itertools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from ..base import Dataset, Owned
 from ..cached2 import CachedDataset2
 from ..checks import check_epoch
 from ..configs import DatasetConfig
-from ..corpus import Corpus
+from ..corpus import Corpus, LengthsOf
 from ..delegating import InnerAnswers, inherited_options, outer_options
 from ..ordered import sum_lengths
 from ..parts import check_no_cycle, open_part, taken_away
@@ -102,20 +103,42 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """The dataset whose epochs are read."""
         return self._inner
 
-    def get_corpus(self, epoch: int | None = None) -> Corpus:  # noqa: ARG002 (they are those of all)
+    def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the inner dataset knows; of lengths, those that are the same in all of its epochs."""
         corpus = self.inner.get_corpus()
         is_fixed = corpus.is_indexed and corpus.has_fixed_lengths
         return dataclasses.replace(
             corpus.without_index(),
             knows_order=lambda: self._is_ordered,
-            lengths=corpus.lengths if is_fixed else lambda key, may_cost: None,  # noqa: ARG005
+            lengths=corpus.lengths if is_fixed else partial(self._lengths_in, self._epoch if epoch is None else epoch),
             draws_by_occurrence=self._is_ordered,
         )
 
+    def _lengths_in(self, epoch: int | None, key: str, may_cost: bool) -> LengthsOf | None:
+        """Return the lengths in an epoch, where they may be others in each epoch of the inner dataset."""
+        numbers = self.inner_epochs(epoch or 1)
+        if not may_cost or not self._is_ordered or len(numbers) > _MAX_TOLD:
+            return None
+        columns = [self.inner.get_corpus(number).lengths(key, True) for number in numbers]
+        found = [column for column in columns if column is not None]
+
+        def lengths_of(indices: NDArray[np.int64]) -> NDArray[Any]:
+            first, *others = [column(indices) for column in found]
+            for number, other in zip(numbers[1:], others, strict=True):
+                if not np.array_equal(first, other):
+                    raise ConfigError(
+                        f"a sequence of {type(self.inner).__name__} has another length in epoch {number} than in epoch "
+                        f"{numbers[0]}, and both are read in one epoch",
+                        where=f"dataset {self.name!r}, epoch {epoch}",
+                        fix="use FixedCount(n), or a multi_epoch of 1",
+                    )
+            return first
+
+        return lengths_of if len(found) == len(columns) else None
+
     @property
     def supports_jumps(self) -> bool:
-        """Whether the inner dataset does, and the order is known."""
+        """Whether the inner dataset supports it, and the order is known."""
         return self._is_ordered and self.inner.supports_jumps
 
     def order_text(self, epoch: int) -> str:
@@ -207,7 +230,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         return ChainedOrder([segment.wanted.order for segment in self._segments])
 
     def count_occurrences(self) -> NDArray[np.int64]:
-        """Return what tells the inner epoch of each sequence of the current order, `int64[n]`, see `_codes`."""
+        """Return a code of the inner epoch of each sequence of the current order, `int64[n]`, see `_codes`."""
         return self._codes(self._segments)
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
@@ -299,11 +322,11 @@ class EpochsReader(PassingReader):
         self.start_segments([])
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next."""
+        """Set the sequences to read next."""
         self.start_segments(_cut(self._multi_epoch, wanted))
 
     def start_segments(self, segments: list[Segment]) -> None:
-        """Take what is read next."""
+        """Set the sequences to read next."""
         self._segments = segments
         self._current: Segment | None = None
 
@@ -324,7 +347,7 @@ class StreamedEpochs:
     It has no order for a reader to ask for, so it is this object's own, and positioned by it.
 
     Args:
-        dataset: Nobody else reads it.
+        dataset: The dataset to read; nothing else reads it.
         epochs: Their numbers.
         is_started: Whether it was started with something that comes before them.
     """
@@ -336,7 +359,7 @@ class StreamedEpochs:
         self._version = dataset.order_version if is_started else None
 
     def read(self, seq_idx: int) -> DatasetSeq | None:
-        """Return the sequence at a position, `None` behind the end. Positions rise from call to call.
+        """Return the sequence at a position, `None` after the end. Positions rise from call to call.
 
         Raises:
             HeadraceError: Somebody else has started an epoch of the dataset, in which a given order was read.

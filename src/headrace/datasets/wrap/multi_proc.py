@@ -11,14 +11,14 @@ import copy
 import dataclasses
 import inspect
 import itertools
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.engine import Engine, EngineOptions, EngineReport, Executor, Job, Run, Skipping, WorkerInfo
+from headrace.engine.group_size import GroupSize
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
 from headrace.order import Order, RangeOrder
@@ -33,8 +33,10 @@ from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from ..workers import Workers
 from .blockwise import BlockwiseDataset, SeqBlock
-from .pooled import Blocks, PooledReader
-from .runs import DedicatedWork, OrderedWork, RunLimits, RunOfSeqs
+from .failed_seqs import pass_failed
+from .ordered_runs import OrderedRuns
+from .pooled import PooledReader
+from .runs import DedicatedWork, OrderedWork, RunLimits, RunResult
 
 SHARDING_METHODS = ("seq_order", "dedicated")
 _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take
@@ -59,7 +61,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         dataset: Config of the inner dataset. Options given here as well are defaults for it. Or a dataset, of which
             each worker makes a copy.
         num_workers: Number of worker processes; 0 loads in this process, for debugging.
-        buffer_size: How many sequences a worker may be ahead.
+        buffer_size: How many sequences a worker may be ahead. (RETURNN has no default.)
         sharding_method: "seq_order" or "dedicated".
         executor: "process", "thread" or "inline", or an `Executor`, which no other loader uses.
         engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
@@ -81,7 +83,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self,
         dataset: Mapping[str, Any] | Dataset,
         num_workers: int,
-        buffer_size: int,
+        buffer_size: int = 100,
         sharding_method: str = "seq_order",
         *,
         executor: str | Executor = "process",
@@ -131,8 +133,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._worker_init = worker_init
         self._inner: Dataset | None = None
         self._engine: Engine | None = None
-        self._run: Run | None = None
+        self._run: Run | OrderedRuns | None = None
         self._is_lent = False  # whether the run is that of a reader
+        self._size: GroupSize | None = None  # what is known of the sequences
         self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
         self._occurrences: NDArray[np.int64] | None = None
@@ -144,7 +147,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """The inner dataset in this process: it says order and layout, and reads nothing."""
         if self._inner is None:
             self._inner = init_dataset(self._config)
-            self._inner.answer_alone()  # it is read by nobody, or by a reader
+            self._inner.answer_alone()  # it is not read, or by a reader
             self.num_inputs = self._inner.num_inputs
             self.num_outputs = self._inner.num_outputs
             self.labels = dict(self._inner.labels)
@@ -174,7 +177,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
-        """Return those of speed; with "dedicated" the stream depends on workers and buffers."""
+        """Return the options of speed; with "dedicated" the stream depends on workers and buffers."""
         idle = super().idle_options(options)
         if options.get("sharding_method", "seq_order") == "seq_order":
             return idle
@@ -186,7 +189,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return self._is_ordered
 
     def get_workers(self) -> Workers:
-        """Return them; with "seq_order", any worker may read any sequence."""
+        """Return its workers; with "seq_order", any worker may read any sequence."""
         return Workers(
             type(self).__name__,
             self.num_workers,
@@ -222,7 +225,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     @property
     def engine_report(self) -> EngineReport | None:
-        """Where the time went, and what was skipped or restarted; `None` before workers were started."""
+        """Statistics: where time was spent, and what was skipped or restarted; `None` before workers were started."""
         return None if self._engine is None else self._engine.report
 
     def initialize(self) -> None:
@@ -241,16 +244,24 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             inner, limits, max_bytes = self.inner, self._run_limits, self.max_bytes_per_worker
             made = MadeElsewhere.of(self._config, inner)
             if self.sharding_method == "seq_order":
-                setup: Any = OrderedWork(made)
+                setup: Any = OrderedWork(made, self._skips())
+                ahead = min(self.buffer_size, _MAX_TICKETS)  # how many sequences they have is counted
             else:
-                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, self.buffer_size, max_bytes)
-            ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
-            options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
+                options = self.buffer_size, max_bytes, self._skips()
+                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, *options)
+                ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
+            engine_options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
             executor: str | Executor = self._executor
             if executor == "process" and max_bytes is not None:
                 executor = ProcessExecutor(max_bytes=max_bytes, slot_bytes=min(limits.max_bytes, max_bytes))
             job = Job(setup, self._worker_init)
-            self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=options)
+            self._engine = Engine(
+                job,
+                num_workers=self.num_workers,
+                executor=executor,
+                options=engine_options,
+                data_hosts=inner.data_hosts,
+            )
         return self._engine
 
     def resize(self, num_workers: int) -> None:
@@ -310,7 +321,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return True
 
     def start_part(self, wanted: ReadRequest) -> int:
-        """Start the epoch of a request with its sequences, for a class of the user's own. Positions count from 0."""
+        """Start the epoch of a request with its sequences, for a user-defined class. Positions count from 0."""
         position = super().start_part(wanted)
         if wanted.occurrences is not None and self._occurrences is not None:
             self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
@@ -326,40 +337,28 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 fix='use sharding_method="dedicated"',
             ) from error
 
-    def read_blocks(self, wanted: ReadRequest, first: int) -> Blocks:
-        """Let the workers read what is wanted, from a number on, instead of what they are at; see `PooledReader`."""
+    def read_blocks(self, wanted: ReadRequest, first: int) -> OrderedRuns:
+        """Let the workers read a request from a number on, in place of their current work; see `PooledReader`."""
         self._stop_run()
-        sent: deque[tuple[int, int, NDArray[np.int64]]] = deque()
-
-        def runs() -> Iterator[RunOfSeqs]:
-            limits = self._run_limits
-            cut = limits.runs_of(wanted, first - first % limits.group, self.num_workers)
-            for ticket, (number, indices, run_of_seqs) in enumerate(cut):
-                sent.append((ticket, number, indices))
-                yield run_of_seqs
-
-        run = self._run = self._open_engine().run(runs())
-        self._is_lent = True
-        return self._blocks_of(run, sent)
-
-    def _blocks_of(self, run: Run, sent: deque[tuple[int, int, NDArray[np.int64]]]) -> Blocks:
-        while self._run is run and (delivered := next(run, None)) is not None:
-            while sent[0][0] != delivered.ticket:  # skipped as a whole
-                sent.popleft()
-            _, number, indices = sent.popleft()
-            yield number, indices, SeqBlock(*delivered.value)
+        limits = self._run_limits
+        if self._size is None:
+            self._size = GroupSize(max_bytes=limits.max_bytes, max_items=limits.num_seqs)
+        first -= first % limits.group
+        engine = self._open_engine()
+        runs = OrderedRuns(engine, wanted, first, limits, self._size, self.buffer_size)
+        self._run, self._is_lent = runs, True
+        return runs
 
     def _start_run(self, position: int) -> None:
         """Let the workers begin at a position; their current work is cancelled."""
-        self._stop_run()
-        engine = self._open_engine()
         epoch = int(self.epoch)
         if self.sharding_method == "seq_order":
             self._upcoming = position - position % self._run_limits.group
-            wanted = ReadRequest(epoch, self._order, self._occurrences, 0)
-            cut = self._run_limits.runs_of(wanted, self._upcoming, self.num_workers)
-            self._run = engine.run(run_of_seqs for *_, run_of_seqs in cut)
+            self.read_blocks(ReadRequest(epoch, self._order, self._occurrences, 0), self._upcoming)
+            self._is_lent = False
             return
+        self._stop_run()
+        engine = self._open_engine()
         self._upcoming = 0
         run = engine.run_stream(epoch)
         counts = [delivered.value for delivered in itertools.islice(run, max(self.num_workers, 1))]
@@ -384,13 +383,24 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _next_block(self, seq_idx: int) -> SeqBlock | None:
         if self._run is None or self._is_lent or self._is_far(seq_idx):
-            self._start_run(0 if self._skips() else seq_idx)  # nobody knows how many before it are left out
-        assert self._run is not None
-        delivered = next(self._run, None)
-        return None if delivered is None else self._block_of(delivered.value)
+            self._start_run(0 if self._skips() else seq_idx)  # it is not known how many before it are left out
+        run = self._run
+        assert run is not None
+        if isinstance(run, OrderedRuns):
+            read = next(run, None)
+            if read is None:
+                return None
+            self._error_behind = read.error
+            return self._block_of(read.parts)
+        delivered = next(run, None)
+        if delivered is None:
+            return None
+        result: RunResult = delivered.value
+        parts, self._error_behind, _ = pass_failed(run, delivered, result[0], result[1])
+        return self._block_of(parts)
 
     def _lose_count(self) -> None:
-        self._stop_run()  # whoever goes on all the same begins another one
+        self._stop_run()  # the next read begins another one
 
     def _restart(self) -> None:
         self._stop_run()
@@ -402,7 +412,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return self.sharding_method == "seq_order" and not self._skips() and ahead >= self.look_ahead()
 
     def look_ahead(self) -> int:
-        """Return how many sequences all workers together may be ahead."""
+        """Return how many sequences all workers together may read ahead."""
         return max(self.num_workers, 1) * max(self.buffer_size, self._run_limits.num_seqs)
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
@@ -450,7 +460,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return self.get_current_seq_order()[seq_idx]
 
     def have_get_corpus_seq(self) -> bool:
-        """Whether the inner dataset has it."""
+        """Whether the inner dataset supports it."""
         return self.inner.have_get_corpus_seq()
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 
@@ -17,9 +15,7 @@ from ..reading.reader import GivenOrder, ReadRequest
 from ..reading.whole import WholeSeqReader
 from ..seq import DatasetSeq
 from .blockwise import SeqBlock
-
-Blocks = Iterator[tuple[int, NDArray[np.int64], SeqBlock]]
-"""What workers read: number of the first sequence, corpus indices that were asked for, and the sequences."""
+from .ordered_runs import OrderedRuns, ReadBlock
 
 
 class Pool(Protocol):
@@ -34,14 +30,14 @@ class Pool(Protocol):
         """The dataset that they read."""
 
     def look_ahead(self) -> int:
-        """Return how many sequences all workers together may be ahead."""
+        """Return how many sequences all workers together may read ahead."""
 
-    def read_blocks(self, wanted: ReadRequest, first: int) -> Blocks:
-        """Let the workers read what is wanted, from a number on; it ends when another reader takes them over."""
+    def read_blocks(self, wanted: ReadRequest, first: int) -> OrderedRuns:
+        """Let the workers read a request from a number on; it ends when another reader takes them over."""
 
 
 class PooledReader(WholeSeqReader):
-    """Reads what workers have read, who are ahead in the order of a request.
+    """Returns sequences that workers read ahead, in the order of a request.
 
     They begin anew at a sequence that is asked for out of turn. What their policy on errors leaves out is an error
     here: sequences are asked for by number, and another one must not come in its place.
@@ -59,13 +55,14 @@ class PooledReader(WholeSeqReader):
         self._forget()
 
     def _forget(self) -> None:
-        self._blocks: Blocks | None = None
+        self._blocks: OrderedRuns | None = None
+        self._error: BaseException | None = None  # of the sequence after the current block
         self._first, self._asked = 0, np.zeros(0, np.int64)  # what the current block should hold
         self._block: SeqBlock | None = None
         self._offsets: list[int | None] | None = None  # in the block, of what was asked; `None`: all came
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next; the workers begin when something is read."""
+        """Set the sequences to read next; the workers begin when something is read."""
         if wanted.tags is not None:
             order, counted = self._pool.inner.get_epoch_order(wanted.epoch, GivenOrder(wanted.tags))
             wanted = dataclasses.replace(wanted, order=order, occurrences=counted)
@@ -73,7 +70,7 @@ class PooledReader(WholeSeqReader):
         self._forget()
 
     def tags(self) -> list[str] | None:
-        """Ask the corpus."""
+        """Ask the corpus for the tags."""
         if self._wanted.tags is not None:
             return list(self._wanted.tags)
         corpus = self._pool.inner.get_corpus()
@@ -98,23 +95,32 @@ class PooledReader(WholeSeqReader):
     def _go_to(self, number: int) -> None:
         """Make the block of a sequence the current one."""
         stop = self._first + len(self._asked)
+        error, self._error = self._error, None
+        if error is not None and number == stop:
+            raise error
         blocks, is_new = self._blocks, False
         self._blocks = None  # until the next block is here: after an error they begin anew
-        if blocks is None or not stop <= number < stop + self._pool.look_ahead():
+        if blocks is None or error is not None or not stop <= number < stop + self._pool.look_ahead():
             blocks, is_new = self._pool.read_blocks(self._wanted, number), True
         while True:
             found = next(blocks, None)
-            if found is not None and found[0] <= number:
-                self._take(*found)
-                if number < self._first + len(self._asked):
+            if found is not None and found.number <= number:
+                stop = self._take(found)
+                if number < stop:
                     break
+                if found.error is None:
+                    continue
+                if is_new or number == stop:
+                    raise found.error
             elif found is not None or is_new:
                 raise self._left_out(number)
-            else:  # another reader took them over
-                blocks, is_new = self._pool.read_blocks(self._wanted, number), True
-        self._blocks = blocks
+            # another reader took them over, or a sequence before the one that is wanted has failed
+            blocks, is_new = self._pool.read_blocks(self._wanted, number), True
+        self._blocks, self._error = blocks, found.error
 
-    def _take(self, first: int, asked: NDArray[np.int64], block: SeqBlock) -> None:
+    def _take(self, read: ReadBlock) -> int:
+        """Make a block the current one; return the number of the sequence after it."""
+        first, asked, block = read.number, read.asked, SeqBlock(*read.parts)
         self._first, self._asked, self._block, self._offsets = first, asked, block, None
         if len(block) != len(asked):  # some were left out: which ones is known by the corpus indices
             came, wanted = list(block.corpus_indices or ()), asked.tolist()
@@ -122,10 +128,11 @@ class PooledReader(WholeSeqReader):
             self._offsets, offset = [], 0
             for corpus_idx in wanted:
                 is_here = offset < len(came) and came[offset] == corpus_idx
-                # Of one that is there several times, and not as often as it should be, nobody knows which did come.
+                # Of one that is there several times, and not as often as it should be, it is not known which did come.
                 is_sure = is_here and num_came[corpus_idx] == num_wanted[corpus_idx]
                 self._offsets.append(offset if is_sure else None)
                 offset += is_here
+        return first + len(asked)
 
     def _left_out(self, number: int) -> SourceError:
         tags = self.tags()

@@ -5,7 +5,8 @@ fit into what a worker may be ahead, and that one kept sequence, which holds the
 The first runs of an epoch are small: its first sequence should not wait for many others. None of this changes the
 stream. A ticket is a whole run, though the engine carries small tickets in bursts: with sequences of 1 KiB as tickets
 of their own, each costs the reader's process 25 us instead of 1.4, because they are read, described and noted one by
-one.
+one. How many go together is said by the engine's `GroupSize`, see `ahead.py`, within the limits here; where workers
+have shards of their own, the cuts are a part of the order, and follow the limits alone.
 
 A worker of a `MultiProcDataset` builds the inner dataset once. In the method "seq_order" each ticket is a run of
 positions with their corpus indices: pure work, that any worker may do and do again. In "dedicated" a worker reads its
@@ -15,6 +16,7 @@ own shard from its start to its end. What comes out are the parts of a `SeqBlock
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,17 +24,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import WorkerInfo, is_in_place, note_item, note_together, skip_item
+from headrace.engine import Failure, WorkerInfo, is_in_place, note_item, note_together
 from headrace.errors import CacheError
 from headrace.order import Order
 from headrace.sources import MapSource, Source, confirm_reads
 
 from ..base import Dataset
-from ..cached import CachedDataset
 from ..parts import MadeElsewhere
-from ..reading.reader import Failed, Reader, ReadRequest
+from ..reading.reader import FailedSeq, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import Parts, make_columns, read_columns
+from .failed_seqs import FailedSeqs, encoded
 
 RunOfSeqs = tuple[int, int | None, bytes, bytes | None]
 """Epoch, first position (`None`: no neighbours), `int64[n]` corpus indices and occurrences; as bytes, which pickle
@@ -46,12 +48,12 @@ _NUM_SAMPLED = 10_000  # lengths looked at
 
 
 def seqs_in_run(buffer_size: int) -> int:
-    """Return how many sequences a run has at most, where a worker may be so many ahead."""
+    """Return how many sequences a run has at most, where a worker may be `buffer_size` ahead."""
     return min(max(buffer_size // _MIN_RUNS, 1), _MAX_SEQS)
 
 
 class SeqBytes:
-    """How many bytes the sequences of a source have, by the lengths in its index.
+    """The sizes of the sequences of a source in bytes, from the lengths in its index.
 
     Args:
         source: One whose index knows the lengths of all data keys.
@@ -66,7 +68,7 @@ class SeqBytes:
     @classmethod
     def of(cls, dataset: Dataset) -> SeqBytes | None:
         """Return the sizes for a dataset, `None` where they are not known without reading."""
-        source = dataset.source if isinstance(dataset, CachedDataset) else dataset.make_reader().fast_source()
+        source = dataset.indexed_source()
         if source is None or isinstance(source, MapSource):
             return None  # a user's object would have to be asked for each of its lengths
         return cls(source) if all(source.index.has_lengths(key) for key in source.specs) else None
@@ -81,7 +83,7 @@ class SeqBytes:
         return max(total // max(num_seqs, 1), 1)
 
     def largest(self) -> int:
-        """Return what no sequence exceeds. O(number of sequences)."""
+        """Return an upper bound of the bytes of a sequence. O(number of sequences)."""
         return sum(int(lengths.max(initial=0)) * frame_bytes for lengths, frame_bytes in self._columns)
 
     def take(self, corpus_indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -94,7 +96,7 @@ class SeqBytes:
 
 @dataclass(frozen=True)
 class RunLimits:
-    """How large runs may become.
+    """The limits on the size of runs.
 
     Attributes:
         num_seqs: Sequences in a run.
@@ -137,25 +139,30 @@ class RunLimits:
             return corpus_indices
         return corpus_indices[: max(num_fitting // self.group, 1) * self.group]
 
-    def cut(self, order: Order, first: int, num_workers: int) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    def cut(
+        self, order: Order, first: int, num_workers: int, choose: Callable[[], int] | None = None
+    ) -> Iterator[tuple[int, NDArray[np.int64]]]:
         """Yield the runs of an order from a position on: position of the first sequence, and corpus indices `int64[n]`.
 
         Args:
             order: What is cut.
             first: A multiple of `group`.
             num_workers: Who take turns: after a run for each of them, the next ones are twice as large.
+            choose: Returns how many sequences the next run should have at most; rounded up to whole groups.
         """
         num_runs = 0
         position, end = first, len(order)
         while position < end:
             num_seqs = min(self.num_seqs, self.group << min(num_runs // num_workers, 60))
+            if choose is not None:
+                num_seqs = min(num_seqs, -(-choose() // self.group) * self.group)
             indices = self.fitting(order.block(position, min(position + num_seqs, end)))
             yield position, indices
             position += len(indices)
             num_runs += 1
 
     def runs_of(
-        self, wanted: ReadRequest, first: int, num_workers: int
+        self, wanted: ReadRequest, first: int, num_workers: int, choose: Callable[[], int] | None = None
     ) -> Iterator[tuple[int, NDArray[np.int64], RunOfSeqs]]:
         """Yield the runs of a request from a number on: the number of the first sequence, corpus indices, the run.
 
@@ -163,9 +170,10 @@ class RunLimits:
             wanted: What is cut.
             first: See `cut`.
             num_workers: See `cut`; 0 counts as one.
+            choose: See `cut`.
         """
         counted, start_of = wanted.occurrences, wanted.first
-        for number, indices in self.cut(wanted.order, first, max(num_workers, 1)):
+        for number, indices in self.cut(wanted.order, first, max(num_workers, 1), choose):
             part = None if counted is None else _as_bytes(counted[number : number + len(indices)])
             position = None if start_of is None else start_of + number
             yield number, indices, (wanted.epoch or 0, position, _as_bytes(indices), part)
@@ -178,24 +186,47 @@ def _as_bytes(numbers: NDArray[np.int64]) -> bytes:
 Features = dict[str, NDArray[Any]]
 
 
+RunResult = tuple[Parts, FailedSeqs, float, float]
+"""The result of a run: the good sequences; those that failed; the seconds that it took; and the bytes of a sequence.
+Plain data, as `Parts` are."""
+
+
+def result_of(parts: Parts, failed: FailedSeqs, start: float, info: WorkerInfo) -> RunResult:
+    """Return the result of a run that began at `start` on the clock of `time.perf_counter`."""
+    told = encoded(failed) if info.runs_in == "process" else failed
+    return parts, told, time.perf_counter() - start, bytes_of(parts) / max(len(parts[0]), 1)
+
+
+def bytes_of(parts: Parts) -> int:
+    """Return the size of the arrays of sequences, in bytes."""
+    return sum(
+        column.nbytes if isinstance(column, np.ndarray) else sum(array.nbytes for array in column if array is not None)
+        for column in parts[3][0].values()
+    )
+
+
 @dataclass(slots=True)
 class ReadSeqs:
-    """Sequences that a worker has read, in order; those that failed and were skipped are not there.
+    """Sequences that a worker has read, in order; those that failed are not there.
 
     Attributes:
+        skips: Whether those after one that fails are read, too. Else it is the last that is read.
+        failed: Those that failed.
         corpus_indices: Corpus index of each; -1 where the dataset has none.
         tags: Their tags.
         complete_fracs: What the sequences themselves say of the progress.
         features: Data key -> array, for each.
     """
 
+    skips: bool = True
+    failed: FailedSeqs = field(default_factory=list)
     corpus_indices: list[int] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     complete_fracs: list[float | None] = field(default_factory=list)
     features: list[Features] = field(default_factory=list)
 
     def read(self, dataset: Dataset, seq_idx: int, *, epoch: int, name: str) -> bool:
-        """Read one sequence of a dataset; tell whether it has one at this position.
+        """Read one sequence of a dataset; tell whether it has one at this position, as far as reading goes on.
 
         Args:
             dataset: Where to read.
@@ -210,16 +241,16 @@ class ReadSeqs:
             dataset.load_seqs(seq_idx, seq_idx + 1)
             seq = dataset.get_seq(seq_idx)
         except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-            skip_item(error)
-            return True
+            return self.fail(error)
         self.add(seq)
         return True
 
     def read_all(self, reader: Reader, wanted: ReadRequest, told_epoch: int | None = None) -> None:
         """Read what is wanted, see `Reader.read_each`."""
         for _, seq in reader.read_each(wanted, told_epoch):
-            if isinstance(seq, Failed):
-                skip_item(seq.error)
+            if isinstance(seq, FailedSeq):
+                if not self.fail(seq.error):
+                    return
             else:
                 features = seq.features if reader.gives_own else _own(seq.features)
                 self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, features)
@@ -227,6 +258,11 @@ class ReadSeqs:
     def add(self, seq: DatasetSeq) -> None:
         """Take one that was read or made."""
         self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
+
+    def fail(self, error: Exception) -> bool:
+        """Take the error of the current sequence; tell whether those after it are read."""
+        self.failed.append((len(self.tags), Failure.of_current(error)))
+        return self.skips
 
     def _add(self, tag: str, corpus_idx: int | None, complete_frac: float | None, features: Features) -> None:
         self.tags.append(tag)
@@ -265,19 +301,20 @@ class PartsReader:
         self._reader = reader
         self._source = reader.fast_source()
 
-    def read(self, wanted: ReadRequest, told_epoch: int | None = None) -> Parts:
-        """Read what is wanted; a sequence that fails is passed to the engine's policy, and left out.
+    def read(self, wanted: ReadRequest, told_epoch: int | None = None, *, skips: bool) -> tuple[Parts, FailedSeqs]:
+        """Read what is wanted, up to a sequence that fails, or without it; return what failed as well.
 
         Args:
             wanted: The sequences.
             told_epoch: The number of the epoch outside, if it is another one.
+            skips: See `ReadSeqs`.
         """
         parts = self._read_at_once(wanted, told_epoch)
-        if parts is None:
-            seqs = ReadSeqs()
-            seqs.read_all(self._reader, wanted, told_epoch)
-            parts = seqs.parts()
-        return parts
+        if parts is not None:
+            return parts, []
+        seqs = ReadSeqs(skips)
+        seqs.read_all(self._reader, wanted, told_epoch)
+        return seqs.parts(), seqs.failed
 
     def _read_at_once(self, wanted: ReadRequest, told_epoch: int | None) -> Parts | None:
         """Read sequences together, if there is a source that can and nothing goes wrong."""
@@ -297,23 +334,28 @@ class PartsReader:
 
 @dataclass(frozen=True)
 class OrderedWork:
-    """Method "seq_order": builds the dataset, returns the function run of positions -> parts of a block.
+    """Method "seq_order": builds the dataset, returns the function run of positions -> its result.
 
     Attributes:
         inner: Makes the inner dataset.
+        skips: See `ReadSeqs`.
     """
 
     inner: MadeElsewhere
+    skips: bool
 
-    def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], Parts]:
+    def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], RunResult]:
         """Build the dataset in a worker: any does any ticket."""
-        reader = PartsReader(self.inner(in_thread=info.runs_in == "thread").make_reader())
+        dataset = self.inner(in_thread=info.runs_in == "thread")
+        reader = PartsReader(dataset.make_reader())
 
-        def read_run(run: RunOfSeqs) -> Parts:
+        def read_run(run: RunOfSeqs) -> RunResult:
+            start = time.perf_counter()
             epoch, first, index_bytes, occurrence_bytes = run
             indices = np.frombuffer(index_bytes, np.int64)
             occurrences = None if occurrence_bytes is None else np.frombuffer(occurrence_bytes, np.int64)
-            return reader.read(ReadRequest.of(epoch, indices, occurrences, first))
+            wanted = ReadRequest.of(epoch, indices, occurrences, first)
+            return result_of(*reader.read(wanted, skips=self.skips), start, info)
 
         return read_run
 
@@ -330,6 +372,7 @@ class DedicatedWork:
         shard_index: Which of them it is.
         buffer_size: Sequences that a worker may be ahead.
         max_bytes: Bytes that it may be ahead, if limited.
+        skips: See `ReadSeqs`.
     """
 
     inner: MadeElsewhere
@@ -337,38 +380,46 @@ class DedicatedWork:
     shard_index: int
     buffer_size: int
     max_bytes: int | None
+    skips: bool
 
-    def __call__(self, info: WorkerInfo) -> Callable[[int], Iterator[int | Parts | None]]:
+    def __call__(self, info: WorkerInfo) -> Callable[[int], Iterator[int | RunResult | None]]:
         """Build this worker's shard."""
         num_shards = self.num_shards * info.num_workers
         shard = num_shards, self.shard_index * info.num_workers + info.worker_idx
         dataset = self.inner(shard, in_thread=info.runs_in == "thread")
         limits = RunLimits.of(dataset, self.buffer_size, self.max_bytes)
 
-        def read_epoch(epoch: int) -> Iterator[int | Parts | None]:
+        def read_epoch(epoch: int) -> Iterator[int | RunResult | None]:
             reader = dataset.make_reader()
-            if reader.needs_load:  # a stream, or a class of the user's own: read from its start
+            if reader.needs_load:  # a stream, or a user-defined class: read from its start
                 dataset.init_seq_order(epoch=epoch)
                 yield dataset.known_num_seqs()
-                yield from _runs_to_the_end(dataset, epoch, limits)
+                results = _runs_to_the_end(dataset, epoch, limits, skips=self.skips)
             else:
                 order, counted = dataset.get_epoch_order(epoch)
                 yield None if dataset.skips_failed else len(order)
-                yield from _runs_of_order(reader, ReadRequest(epoch, order, counted, 0), limits)
+                whole = ReadRequest(epoch, order, counted, 0)
+                results = _runs_of_order(PartsReader(reader), whole, limits, skips=self.skips)
+            start = time.perf_counter()
+            for parts, failed in results:
+                yield result_of(parts, failed, start, info)
+                start = time.perf_counter()
 
         return read_epoch
 
 
-def _runs_of_order(reader: Reader, whole: ReadRequest, limits: RunLimits) -> Iterator[Parts]:
-    parts_reader = PartsReader(reader)
+_Results = Iterator[tuple[Parts, FailedSeqs]]
+
+
+def _runs_of_order(reader: PartsReader, whole: ReadRequest, limits: RunLimits, *, skips: bool) -> _Results:
     for first, indices in limits.cut(whole.order, 0, 1):
-        yield parts_reader.read(whole.part(first, first + len(indices)))
+        yield reader.read(whole.part(first, first + len(indices)), skips=skips)
 
 
-def _runs_to_the_end(dataset: Dataset, epoch: int, limits: RunLimits) -> Iterator[Parts]:
+def _runs_to_the_end(dataset: Dataset, epoch: int, limits: RunLimits, *, skips: bool) -> _Results:
     seq_idx, more = 0, True
     while more:
-        seqs, first = ReadSeqs(), seq_idx
+        seqs, first = ReadSeqs(skips), seq_idx
         num_bytes, stop = 0, seq_idx + limits.num_seqs
         while more and seq_idx < stop and num_bytes < limits.max_bytes:
             name = f"(sequence {seq_idx} of shard {dataset.shard_index} of {dataset.num_shards})"
@@ -376,5 +427,5 @@ def _runs_to_the_end(dataset: Dataset, epoch: int, limits: RunLimits) -> Iterato
             seq_idx += more
             if more and seqs.features:
                 num_bytes += sum(array.nbytes for array in seqs.features[-1].values())
-        if seq_idx > first:  # with nothing but skipped ones too: they are told of with it
-            yield seqs.parts()
+        if seq_idx > first or seqs.failed:  # with nothing but failed ones too: they are told of with it
+            yield seqs.parts(), seqs.failed

@@ -1,7 +1,7 @@
 """Which sequences a `ConcatSeqsDataset` joins into one, and how.
 
-The list is a text file with one line for each new sequence, whose tags are joined. `Joining` says what is done to
-sequences that others follow, and what that does to lengths.
+The list is a text file with one line for each new sequence, whose tags are joined. `Joining` says how
+sequences that others follow are changed, and what that does to lengths.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SeqParts:
 
     Attributes:
         path: The file.
-        tags: Of the joined sequences: its lines.
+        tags: Tags of the joined sequences: its lines.
         lines: Number of each line in the file, `int64[N]`.
         part_tags: All tags, line by line.
         starts: Where the tags of each line start, and the end, `int64[N + 1]`.
@@ -74,7 +74,7 @@ class SeqParts:
         )
 
     def without_tags(self) -> SeqParts:
-        """Return what is needed once the tags were found."""
+        """Return a copy without the tags, for use once they were found."""
         return replace(self, tags=[], part_tags=[])
 
     def where(self, part: int) -> str:

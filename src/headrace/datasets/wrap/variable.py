@@ -1,4 +1,4 @@
-"""`VariableDataset`: another dataset in each epoch, as a function of the user's says."""
+"""`VariableDataset`: another dataset in each epoch, chosen by a user's function."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GetDataset = Callable[..., "Mapping[str, Any] | Dataset"]
 
 
 class VariableDataset(DelegatingDataset):
-    """A dataset that a function of the user's chooses for each (sub-)epoch.
+    """A dataset that a user's function chooses for each (sub-)epoch.
 
     Args:
         get_dataset: Called as `get_dataset(self=dataset, epoch=E)` (without `self` if it takes none) at the start of
@@ -73,7 +73,7 @@ class VariableDataset(DelegatingDataset):
         return self._open[-1][1]
 
     def forget_positions(self) -> None:
-        """See `ForeignAnswers.forget_positions`; those that are made later are told, too."""
+        """See `ForeignAnswers.forget_positions`; datasets that are made later are told, too."""
         self._knows_positions = False
         super().forget_positions()
 
@@ -104,7 +104,7 @@ class VariableDataset(DelegatingDataset):
         return f"{chosen.get_corpus().digest_text()}; {chosen.order_text(epoch)}"
 
     def reading_text(self, epoch: int) -> str:
-        """Return what decides what the sequences of an epoch hold: its corpus is told as well."""
+        """Return a text of what the content of an epoch's sequences depends on, its corpus included."""
         chosen = self.dataset_of(epoch)
         return f"{chosen.get_corpus().digest_text()}; {chosen.reading_text(epoch)}"
 
@@ -125,7 +125,7 @@ class VariableDataset(DelegatingDataset):
         self._follow()
 
     def _tell(self, dataset: Dataset) -> None:
-        """Tell a dataset what this one was told."""
+        """Pass the settings of this dataset on to a chosen one."""
         if self.seeds_by_tag:
             dataset.seed_by_tag()
         if not self._knows_positions:
@@ -165,7 +165,7 @@ class VariableDataset(DelegatingDataset):
         check_files(now, self._files.setdefault(epoch, now))
 
     def indexed_files(self) -> list[IndexedFiles]:
-        """Return what the files of epoch 1 held: its dataset is made first, wherever this one is made."""
+        """Return fingerprints of the files of epoch 1: its dataset is made first, wherever this one is made."""
         return self._files[1]
 
     def _state(self) -> dict[str, Any]:
@@ -293,7 +293,7 @@ class VariableReader(PassingReader):
         self._reader = self._chosen.make_reader()
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next.
+        """Set the sequences to read next.
 
         Raises:
             ConfigError: It is of no epoch, or the function returns no dataset that fits.
@@ -314,7 +314,7 @@ class VariableReader(PassingReader):
         return self._reader.tags()
 
     def load(self, start: int, stop: int) -> None:
-        """Load them."""
+        """Load the sequences."""
         self._reader.load(start, stop)
 
 

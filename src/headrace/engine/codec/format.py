@@ -24,6 +24,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.specs import is_plain_tensor
+
 ALIGNMENT = 64  # bytes; unaligned arrays cost a sum 40 %, and torch and BLAS like a cache line
 
 
@@ -134,16 +136,7 @@ def tensor_as_array(tensor: Any) -> tuple[NDArray[Any], str | None] | None:
         gradient, a lazy conjugate, or attributes.
     """
     torch = sys.modules["torch"]
-    if (
-        tensor.layout is not torch.strided
-        or tensor.is_nested
-        or tensor.device.type != "cpu"
-        or tensor.requires_grad
-        or tensor.is_quantized
-        or tensor.is_conj()
-        or tensor.is_neg()
-        or tensor.__dict__
-    ):
+    if not is_plain_tensor(tensor) or tensor.is_conj() or tensor.is_neg() or tensor.__dict__:
         return None
     try:
         return tensor.numpy(), None

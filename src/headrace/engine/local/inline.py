@@ -1,4 +1,4 @@
-"""The consumer's own thread does the work, one ticket at a time, when it waits for one: what others are compared with.
+"""The inline executor: the consumer's own thread does each ticket when it waits for it. The reference for the others.
 
 `SystemExit` and `KeyboardInterrupt` of user code reach the consumer at once, as in a plain loop: no worker could die of
 them. Each of the `num_workers` workers has its own functions and its own stream all the same.

@@ -2,7 +2,7 @@
 
 Writing to memory that was touched before is several times faster than to new memory, so the slot that came back last is
 used first, and the arena keeps what it has until its limit forces it to give some back. Invariants: a slot is written
-only between `acquire` and `release`, and nobody releases it while the trainer has a view; the memory touched never
+only between `acquire` and `release`, and it is not released while the trainer has a view; the memory touched never
 exceeds `max_bytes`. Only the worker uses this class, from one thread.
 """
 
@@ -44,7 +44,7 @@ class ArenaWriter:
         num_slots: How many results can be with the trainer, or under way, at the same time.
         max_bytes: Limit on the memory of all slots together, in bytes; rounded up to whole pages.
         wait_for_release: Blocks until a slot has been released (calls `release` itself), and returns False when it
-            gives up. None: nobody waits.
+            gives up. None: there is no wait.
         guard: Asked before memory is touched for the first time.
 
     Raises:

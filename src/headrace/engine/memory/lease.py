@@ -1,8 +1,8 @@
 """The trainer's side of an arena: leases on slots that another process has written.
 
-A lease is the base of the one array that `ArenaReader.lease` returns, and so of every view that anybody makes of it:
+A lease is the base of the one array that `ArenaReader.lease` returns, and so of every view that is made of it:
 with NumPy, torch, `memoryview`, DLPack, pickle 5. When the last of them is gone, the slot is free. What does *not* hold
-it: an address as a number (`array.ctypes.data`) and a copied `__array_interface__`. Whoever lays arrays over it with
+it: an address as a number (`array.ctypes.data`) and a copied `__array_interface__`. Code that lays arrays over it with
 `numpy.ndarray(shape, dtype, buffer)` must refuse a dtype with `hasobject`: NumPy would follow the bytes as pointers.
 
 Invariants: no Python code runs when a lease ends, because that happens anywhere, in any thread, in the middle of any
@@ -57,20 +57,20 @@ class _End(weakref.ref[Lease]):
 
 
 class MemoryWatcher(Protocol):
-    """Who prepares the memory that results come in, as for copies by a device. Called in the consumer's thread.
+    """Prepares the memory of results, as for copies by a device. Called in the consumer's thread.
 
-    The pages behind a mapping stay the same as long as it lives, and who keeps a mapping keeps it mapped.
+    The pages of a mapping stay the same as long as it lives, and a reference to a mapping keeps it mapped.
     """
 
     def on_lease(self, mapping: Mapping, num_bytes: int) -> None:
-        """Take note that the first `num_bytes` hold a result; no view of it exists yet, nor of an earlier one."""
+        """Note that the first `num_bytes` hold a result; no view of it exists yet, nor of an earlier one."""
 
     def on_retire(self, mapping: Mapping) -> None:
-        """Take note that nothing new comes in this memory. Views may still be alive, and hold it."""
+        """Note that no new results come in this memory. Views may still be alive, and hold it."""
 
 
 class ArenaReader:
-    """Gives views of slots, and tells which slots nobody looks at any more.
+    """Gives views of slots, and tells which slots have no views any more.
 
     Leases and views may be dropped in any thread; everything else is for one thread.
 
@@ -170,11 +170,11 @@ class ArenaReader:
 
         In a process that was forked off the one that made this reader it is always empty.
         """
-        if os.getpid() != self._pid:
+        if forks.own_pid != self._pid:
             return []
         slot_idxs: list[int] = []
         seen, self.seen_by_children = self.seen_by_children, []
-        while self.freed:  # nobody else takes from it; it is filled meanwhile, so it cannot be iterated over
+        while self.freed:  # only this takes from it; it is filled meanwhile, so it cannot be iterated over
             end = self.freed.popleft()
             if living_forks and has_seen(end.num_forks):  # asked now: a fork that came before this end is known by now
                 seen.append(end)

@@ -17,7 +17,7 @@ from headrace.errors import CacheError
 # full already.
 _SPARE_BYTES = 64 << 20
 
-# Growth in bytes between two looks at the machine. A look takes some 0.1 ms, touching so many new bytes some 10 ms.
+# Growth in bytes between two looks at the machine. A look takes some 0.1 ms, touching this many new bytes some 10 ms.
 _STEP_BYTES = 16 << 20
 
 
@@ -62,7 +62,7 @@ class MemoryGuard:
         self._unseen_bytes = 0  # granted since the last look
 
     def ask(self, num_bytes: int) -> Shortage | None:
-        """Return what forbids so many more bytes, or None: then they count as granted."""
+        """Return what forbids this many more bytes, or None: then they count as granted."""
         if self._unseen_bytes + num_bytes >= self._step_bytes:
             shortage = self._find_shortage(num_bytes)
             if shortage is not None:

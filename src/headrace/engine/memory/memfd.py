@@ -25,7 +25,7 @@ from headrace.errors import CacheError, ConfigError
 
 PAGE_BYTES = mmap.PAGESIZE
 
-# Linux 6.3: nobody needs to execute these bytes, and a hardened system asks us to say so. Not in Python's `os`.
+# Linux 6.3: these bytes need not be executable, and a hardened system asks us to say so. Not in Python's `os`.
 _MFD_NOEXEC_SEAL = 0x0008
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -84,7 +84,7 @@ def round_to_pages(num_bytes: int) -> int:
 
 
 def create_memfd_of(name: str, num_bytes: int) -> int:
-    """Return the descriptor of a new memfd of so many bytes, all zero; see `create_memfd`.
+    """Return the descriptor of a new memfd of `num_bytes` bytes, all zero; see `create_memfd`.
 
     Raises:
         CacheError: The system refuses a file so long.

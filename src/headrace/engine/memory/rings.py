@@ -1,10 +1,10 @@
 """Shared memory through which a worker and its trainer talk without system calls, as long as neither of them sleeps.
 
 Each life of a worker has its own: *records* (small messages, from the worker to the trainer) and *credits* (numbers of
-slots that are free again, from the trainer to the worker). Each is a ring with one writer and one reader, each of whom
+slots that are free again, from the trainer to the worker). Each is a ring with one writer and one reader, each of which
 writes only words of its own: the writer how much was written in all, the reader how much was read.
 
-Records lie one behind the other, without anything in between, so that all that wait are read by one copy, however many
+Records lie one after the other, without anything in between, so that all that wait are read by one copy, however many
 they are: a word says how many bytes were written, and how many records these are.
 
 Invariants: a record is written before the word that covers it, so what a worker had finished when it was killed is
@@ -55,7 +55,7 @@ class Fence(Protocol):
 def make_fence() -> Fence:
     """Return a fence of the caller's own: two turns of a lock, whose operations are fences to the processor.
 
-    The lock is not shared, so nobody ever waits for it, in a forked child neither.
+    The lock is not shared, so there is never a wait for it, not even in a forked child.
     """
     lock = threading.Lock()
 
@@ -159,7 +159,7 @@ class TrainerRings(_Rings):
         self._seen = 0  # the word of what was written, when it was looked at last
 
     def read(self) -> tuple[int, bytes]:
-        """Return how many records were written since the last call, and these, one behind the other."""
+        """Return how many records were written since the last call, and these, one after the other."""
         written, seen = self._words[_RECORDS_WRITTEN], self._seen
         if written == seen:
             return 0, b""

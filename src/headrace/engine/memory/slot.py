@@ -79,6 +79,9 @@ class SlotMemory:
             mapping = Mapping(self._fd, self.offset, length)
             self._mappings.append(mapping)
             self.array = mapping.as_array()
+        # Tried: getting the new pages at once (`MADV_POPULATE_WRITE`). Filling 16 MiB took 10.7 ms in place of 12.9,
+        # once a slot; workers' time up to the tenth batch of 16 MiB was the same: 257 to 301 ms, 260 to 289 without.
+        # Huge pages change nothing where the system has none for shared memory (`shmem_enabled`: "never" by default).
         self.committed_bytes = max(self.committed_bytes, num_bytes)
 
     def give_back(self, new_offset: int) -> int:
@@ -226,6 +229,12 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike = np.float32) -> NDArra
 
     Raises:
         CacheError: The result does not fit into the worker's shared memory.
+
+    Examples:
+        >>> from headrace.engine import empty
+        >>> array = empty((2, 3), "float32")
+        >>> array.shape
+        (2, 3)
     """
     slot = _slot
     if slot is None or get_ident() != _thread:

@@ -3,7 +3,7 @@
 `AF_UNIX` with `SOCK_SEQPACKET`: a sender that is killed half-way leaves no half packet. A packet that is too long for
 the socket goes into a memfd, whose descriptor goes in its place; the receiver cannot tell. Descriptors that do not
 arrive, because the receiver may open no more, are an error and not a silence; `needs_descriptors` says so too, for
-whoever opens some.
+code that opens some.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Channel:
         """Return the next packet and the descriptors that came with it, which the caller owns.
 
         A packet of no bytes means that the other end is closed, or this one: the collector, which ends the objects of
-        a cycle in any order, may have closed the socket before whoever has this channel says good-bye.
+        a cycle in any order, may have closed the socket before the owner of this channel says good-bye.
 
         Args:
             block: Whether to wait for one.

@@ -412,7 +412,7 @@ class ProcessExecutor(Executor):
                     case HasExited() if life is not None:
                         self._note_exit(life, message.exit_code)
                     case NotSpawned():
-                        # a worker that was removed meanwhile is nobody's loss; of what has no number, all are meant
+                        # a worker that was removed meanwhile is no loss; a message without a number concerns all
                         unborn = [one for one in self._lives.values() if one.process is None]
                         for lost in [life] if life else unborn if message.life < 0 else []:
                             self._report_exit(lost, f"could not be started: {message.reason}")
@@ -437,8 +437,8 @@ class ProcessExecutor(Executor):
         """The warden is gone, and with it, or soon, all workers: their guards see to their children."""
         self._listener.drop_warden(warden)
         self._warden = None
-        # The guards see to it, in milliseconds, and are left alone: if this process is killed as well now, nobody would
-        # finish what it had begun. One that waits for the interpreter's lock has to be helped.
+        # The guards see to it, in milliseconds, and are left alone: if this process is killed as well now, nothing
+        # would finish what it had begun. One that waits for the interpreter's lock has to be helped.
         self._kill_the_rest()
         cause, advice = self._causes.of_warden(warden.pid, warden.close())
         accident = next(_lives)  # one for all

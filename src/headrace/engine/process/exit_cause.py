@@ -38,7 +38,7 @@ class ExitCauses:
         """Return why workers have ended whose warden has, and what to do about it.
 
         Args:
-            pid: Of the warden.
+            pid: Process id of the warden.
             ending: How it ended, as words.
         """
         before, self._oom_kills = self._oom_kills, count_oom_kills()

@@ -54,7 +54,7 @@ class WorkerConnection:
         life: Its number.
         worker_idx: Whose life it is.
         max_leases: See `ArenaReader`.
-        copy_bytes: The same.
+        copy_bytes: See `ArenaReader`.
         start: Called with the descriptors of the worker's side, but for the last one of `WorkerFds`: it copies them.
     """
 

@@ -1,7 +1,7 @@
 """What a trainer, its warden and its workers say to each other: small, typed, and nothing else.
 
 Invariants: a packet is a list of messages and stands alone; it is never split, because sockets keep packets whole. A
-packet of no messages says nothing, and wakes whoever waits for one. A record of a ring is one message.
+packet of no messages says nothing, and wakes the reader that waits for one. A record of a ring is one message.
 What a worker says is an event of the engine (`events.py`), or a word for its trainer alone. Values are not in here but
 in the arena; the result of a `Done` says where. User objects are opaque bytes: of those, only failures are unpickled.
 """
@@ -70,13 +70,13 @@ ToWorker = Begin | Submit | Cancel | GiveUp
 
 
 class Starved(Message, frozen=True, tag=5):
-    """The worker waits for a free slot: all of them are held by the trainer. It has seen so many credits."""
+    """The worker waits for a free slot: all of them are held by the trainer. It has seen `num_credits` credits."""
 
     num_credits: int
 
 
 class SentAfterRecord(Message, frozen=True, tag=6):
-    """The other message of this packet comes after so many records of the ring, and before the next one."""
+    """The other message of this packet comes after `num_records` records of the ring, and before the next one."""
 
     num_records: int
 
@@ -183,11 +183,11 @@ decode_for_trainer: Callable[[bytes], Sequence[ToTrainer]] = msgspec.msgpack.Dec
 ).decode
 """Decode what a worker sent to its trainer."""
 
-_LIST = b"\xdd"  # MessagePack: a list, of so many elements as the next four bytes say
+_LIST = b"\xdd"  # MessagePack: a list, its number of elements in the next four bytes
 
 
 def decode_records(num_records: int, data: bytes) -> Sequence[ToTrainer]:
-    """Decode records of a worker that lie one behind the other: all of them at once."""
+    """Decode records of a worker that lie one after the other: all of them at once."""
     return decode_for_trainer(_LIST + num_records.to_bytes(4, "big") + data)
 
 

@@ -33,7 +33,7 @@ class InlineResult(msgspec.Struct, array_like=True, tag=0):
     """A small value that came within its message.
 
     Attributes:
-        header: Of the codec.
+        header: Header of the codec.
         data: The bytes of the value: its own memory.
         num_bytes: How many.
     """
@@ -56,7 +56,7 @@ class InlineArray(msgspec.Struct, array_like=True, tag=2):
     Attributes:
         data: Its bytes in C order: its own memory.
         num_bytes: How many.
-        token: Of its dtype, see `plain_token`.
+        token: Token of its dtype, see `plain_token`.
         shape: Its shape.
     """
 
@@ -82,10 +82,10 @@ def inline_array(value: Any, max_bytes: int) -> InlineArray | None:
 
 
 class SlotResult(msgspec.Struct, array_like=True, tag=1):
-    """A value in a slot, which is free when this is dropped, by whomever, or the last view of the value.
+    """A value in a slot, which is free when this object, or the last view of the value, is dropped.
 
     Attributes:
-        header: Of the codec.
+        header: Header of the codec.
         slot_idx: Number of the slot.
         offset: Where it begins in the arena, in bytes.
         num_bytes: How much of it was used.

@@ -54,7 +54,7 @@ class StartMethod(enum.Enum):
             raise ConfigError(f"there is no start method {name!r}", fix=f"use None or one of {valid}") from None
 
     def is_fresh(self, num_threads: int) -> bool:
-        """Tell whether each worker executes an interpreter of its own, to have so many threads if for nothing else."""
+        """Tell whether each worker executes an interpreter of its own, if only to set its number of threads."""
         return self is StartMethod.SPAWN or (num_threads != 1 and self is not StartMethod.FORK)
 
     def preloads(self, num_threads: int) -> bool:

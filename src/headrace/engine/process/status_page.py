@@ -80,7 +80,7 @@ class StatusPage:
         self._words[_COUNTER] = self._num_writes
 
     def forget_item(self) -> None:
-        """Publish that nobody knows the item now; the worker's side only. About 0.2 us."""
+        """Publish that the item is not known now; the worker's side only. About 0.2 us."""
         if not self._num_writes % 2:  # what is written next is all that makes it even again
             self._num_writes += 1
             self._words[_COUNTER] = self._num_writes

@@ -93,7 +93,7 @@ class WardenProcess:
             raise
 
     def join(self) -> Channel | None:
-        """Return one more channel to it; None if it is gone. Whoever joined has to `leave`, once."""
+        """Return one more channel to it; None if it is gone. For each call there has to be one `leave`."""
         ours, theirs = Channel.pair()
         try:
             if self._process.wait_for_end(0) or not send_to_warden(self._root, self, Connect(), [theirs.fileno()]):
@@ -127,7 +127,7 @@ class WardenProcess:
                 self._end()
 
     def kill(self) -> None:
-        """End a warden that hangs, and before it all that it would have ended: nobody inherits its orphans."""
+        """End a warden that hangs, and before it all that it would have ended: nothing would end them later."""
         if self._ending is None:
             self._process.kill_tree()
 
@@ -161,7 +161,7 @@ def join_warden(job: Job | None, preload: Sequence[str] = ()) -> tuple[WardenPro
     """Return a warden and a channel to it: one that runs already, if its workers would start in the same way.
 
     Args:
-        job: Given to a warden that is forked off this process, which is nobody else's; None: a clean start.
+        job: Given to a warden that is forked off this process, which nothing else uses; None: a clean start.
         preload: Modules of others that it imports: workers that do not want them come from another one.
 
     Raises:

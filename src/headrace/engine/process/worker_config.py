@@ -35,8 +35,8 @@ class Shipment:
     Attributes:
         parcel: The job; empty if workers are forked from a process that has it.
         formats: See `WorkerConfig`, as the next two.
-        argv: Of the trainer.
-        cwd: Of the trainer.
+        argv: Command line of the trainer.
+        cwd: Working directory of the trainer.
         preload: Modules of others that the job names, or is known to need.
         executor: See `WorkerConfig`.
     """

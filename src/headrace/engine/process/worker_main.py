@@ -33,6 +33,7 @@ from headrace.errors import CacheError
 
 from ..codec.codec import encode
 from ..events import Done, Failed, Ready, SetupFailed, WorkerEvent
+from ..memory import forks
 from ..memory.arena import ArenaWriter
 from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
@@ -107,8 +108,8 @@ def end_after_hangup(lifeline: int) -> None:
 
     The kernel then sends SIGHUP, which ends a C call that waits. `alarm` of the C library handles it, which needs no
     Python: called with the number of the signal, 1, it has SIGALRM end this process in 1 s. Until then the guard or the
-    warden, whichever can, ends the descendants too: at once, the kernel would take from them whom they descend from, by
-    which alone they are found. Where a sandbox forbids any of this, the guard is all there is; user code that handles
+    warden, whichever can, ends the descendants too: at once, the kernel would take their parent from them, by which
+    alone they are found. Where a sandbox forbids any of this, the guard is all there is; user code that handles
     SIGHUP or SIGALRM for itself takes it away, too.
 
     Args:
@@ -123,7 +124,7 @@ def end_after_hangup(lifeline: int) -> None:
         fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_RDONLY | os.O_ASYNC)
 
 
-# Results up to so many bytes travel inside their message: cheaper than a lease, and nobody can hoard a slot with them.
+# Results up to this many bytes travel inside their message: cheaper than a lease, and no slot can be hoarded with them.
 MAX_INLINE_BYTES = 4 << 10
 # How often to look, between tickets, whether the trainer has sent something, or is gone: 1 us, and 10 to receive.
 _LOOK_SECONDS = 0.0005
@@ -156,7 +157,7 @@ def run_worker(
     """Be a worker until the trainer closes the socket.
 
     Args:
-        worker_idx: Which worker.
+        worker_idx: Index of the worker.
         fds: Its descriptors.
         inherited_job: The job, if this process was forked from one that has it.
         handed: What the executor's `hand_over` gave to it.
@@ -231,7 +232,7 @@ class _Loop:
         self._poll = select.poll()
         self._poll.register(self._channel, select.POLLIN)
         self._looked_at = 0.0
-        self._given_up_at = -1  # after so many credits the trainer said that no more will come
+        self._given_up_at = -1  # after this many credits the trainer said that no more will come
         self._gave_up = False  # in this ticket
 
     def set_up(
@@ -302,7 +303,7 @@ class _Loop:
         except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
             self._send(Failed(worker.worker_idx, number, Failure.of(error), run_id))
             return
-        if worker.scope.noted is not None:  # of the ticket before: nobody knows yet where this one is
+        if worker.scope.noted is not None:  # of the ticket before: the item of this one is not known yet
             self._status.forget_item()
         self._gave_up = False
         open_slot(slot)
@@ -314,7 +315,7 @@ class _Loop:
             event = Failed(event.worker_idx, number, self._judged(event.failure), run_id)
         if event is not None:
             self._send(event)
-        if self._slot is not None:  # still ours: nobody will read what was written to it
+        if self._slot is not None:  # still ours: what was written to it will not be read
             self._slot.rewind()
 
     def _pack(
@@ -341,7 +342,7 @@ class _Loop:
         return Done(done.worker_idx, done.ticket, done.run_id, result, done.seconds, seconds, skipped)
 
     def _judged(self, failure: Failure) -> Failure:
-        """Return a failure as it is told: a want of memory that the consumer causes is no fault of what was read.
+        """Return a failure in the form to report: lack of memory that the consumer causes is no fault of what was read.
 
         So no policy skips it: which sequences it falls on depends on what the consumer keeps.
         """
@@ -350,7 +351,7 @@ class _Loop:
 
     def _send(self, message: WorkerEvent | Message) -> None:
         """Send one message at once: what was done before a worker's death is then known to be done."""
-        if os.getpid() != self._pid:  # user code forked, and came back in the child: one worker is enough
+        if forks.own_pid != self._pid:  # user code forked, and came back in the child: one worker is enough
             os._exit(0)
         if self._rings.write(encode_record(message)):
             if not self._rings.should_wake():

@@ -12,7 +12,19 @@ from collections.abc import Sequence
 
 from headrace.errors import ConfigError, HeadraceError
 
-from .dial import RETRY_SECONDS, Connected, Socket, Trainer, TrainerGone, connect, shake_hands, wait_for_job
+from .dial import (
+    GREETING_SECONDS,
+    MIN_GREETING_SECONDS,
+    RETRY_SECONDS,
+    Connected,
+    Socket,
+    Trainer,
+    TrainerGone,
+    TrainerSilent,
+    connect,
+    shake_hands,
+    wait_for_job,
+)
 from .handshake import ANY_SEAT, take_secret
 from .notice import LeaveNotice
 from .session import OpenWorker, Session, open_process
@@ -20,6 +32,9 @@ from .tls import Tls, take_tls
 from .wire import WireError
 
 _EXIT_USAGE = 2
+WAIT_SECONDS = 300.0
+"""How long a worker of somebody else tries to reach the trainer first, if nothing else is said."""
+
 # After SIGTERM, an agent of `serve_one` has so long: some seconds less than what most systems grant.
 _GRACE_SECONDS = 20.0
 
@@ -52,7 +67,7 @@ def serve(
     addresses: Sequence[str],
     secret: bytes,
     *,
-    wait_seconds: float,
+    wait_seconds: float | None,
     return_seconds: float,
     grace_seconds: float = _GRACE_SECONDS,
     tls: Tls | None = None,
@@ -60,9 +75,10 @@ def serve(
     """Be an agent for whichever worker the trainer needs, again and again, until it is not reached any more.
 
     Args:
-        addresses: Of the trainer, "host:port": tried in turn.
-        secret: Of the run.
-        wait_seconds: How long to try to reach the trainer first.
+        addresses: Addresses of the trainer, "host:port": tried in turn.
+        secret: Secret of the run.
+        wait_seconds: How long to try to reach the trainer first; and how long one that is reached may be busy then,
+            but for some seconds in any case. `None`: `WAIT_SECONDS`, and an hour.
         return_seconds: The same after a connection has ended: the trainer may have begun anew.
         grace_seconds: How long to finish what was begun after SIGTERM, the notice to leave.
         tls: Certificates, if connections are to be encrypted.
@@ -77,8 +93,9 @@ def serve(
     """
     notice = LeaveNotice(grace_seconds)
     notice.listen()
-    trainer = Trainer(addresses, secret, tls)
-    num_sessions, deadline = 0, time.monotonic() + wait_seconds
+    greeting_seconds = GREETING_SECONDS if wait_seconds is None else max(wait_seconds, MIN_GREETING_SECONDS)
+    trainer = Trainer(addresses, secret, tls, greeting_seconds)
+    num_sessions, deadline = 0, time.monotonic() + (WAIT_SECONDS if wait_seconds is None else wait_seconds)
     while True:
         try:
             sock = connect(trainer, deadline)
@@ -96,9 +113,10 @@ def serve(
             if num_sessions:
                 return num_sessions
             raise ConfigError(
-                "what listens there hangs up before it has said anything",
+                "the connection is closed before anything was received, or nothing is received",
                 where=", ".join(addresses),
-                fix="give --tls-ca if the trainer has tls=...; if it has not, the port is somebody else's",
+                fix="give --tls-ca if the trainer has tls=...; if it has not, the port is somebody else's, or the "
+                "trainer is busy for longer than --wait",
             )
         time.sleep(RETRY_SECONDS)
 
@@ -122,7 +140,7 @@ def be_agent(
     is_known = False
     with sock:
         try:
-            connected = Connected(sock, *shake_hands(sock, trainer.secret))
+            connected = Connected(sock, *shake_hands(sock, trainer))
             is_known = True
             welcome, buffers = wait_for_job(connected, seat)
             notice.on_notice = _leave_soon
@@ -133,6 +151,9 @@ def be_agent(
                 session.run()
             finally:
                 session.close()
+        except TrainerSilent:
+            seconds = trainer.greeting_seconds
+            sys.stderr.write(f"headrace worker: what listens there has said nothing for {seconds:g} s\n")
         except TrainerGone:
             pass
         except WireError as error:

@@ -1,7 +1,7 @@
 """How an agent reaches its trainer: connects, shows that it knows the secret, is given a job, and sends and receives.
 
 Invariants: what the socket says of its end is `TrainerGone`, and nothing else is; who does not read is waited for, and
-who does not answer is not.
+who does not answer is not; nor is who takes the connection and does not show in time that it is the trainer.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from typing import NamedTuple
 
 from headrace.errors import ConfigError
 
-from .addresses import split_address
+from ..codec.codec import NO_CODE
+from .addresses import set_up_socket, split_address
 from .dialogue import Dialogue
 from .handshake import ANY_SEAT, GREETING_BYTES, PROOF_BYTES, check_trainer, derive_keys, introduce, respond
-from .listener import set_up_socket
-from .seal import HEAD_BYTES, Head, Seal
+from .seal import HEAD_BYTES, Head, Seal, digest
 from .tls import Tls, TlsSocket, bind_secret, connect_tls
 from .wire import Refused, Welcome, WelcomeBack, WireError, decode_answer
 
 # How long one attempt to connect takes at most.
 _CONNECT_SECONDS = 10.0
+GREETING_SECONDS = 3600.0
+"""How long a trainer that was reached may be busy with something else until it has shown that it knows the secret."""
+
+MIN_GREETING_SECONDS = _CONNECT_SECONDS
+"""So long it may in any case."""
+
 RETRY_SECONDS = 0.5
 """How long to wait before the next attempt."""
 
@@ -48,6 +54,10 @@ class TrainerGone(Exception):
     """The connection has ended."""
 
 
+class TrainerSilent(TrainerGone):
+    """What listens there has not shown in time that it is the trainer."""
+
+
 class HungUp(TrainerGone):
     """The trainer has said that it needs this worker no more."""
 
@@ -57,13 +67,15 @@ class Trainer(NamedTuple):
 
     Attributes:
         addresses: "host:port": tried in turn.
-        secret: Of the run.
+        secret: Secret of the run.
         tls: Certificates, if connections are to be encrypted.
+        greeting_seconds: How long after it was reached it may take to show that it knows the secret.
     """
 
     addresses: Sequence[str]
     secret: bytes
     tls: Tls | None
+    greeting_seconds: float = GREETING_SECONDS
 
 
 def connect(trainer: Trainer, deadline: float) -> Socket:
@@ -110,7 +122,7 @@ def connect_once(trainer: Trainer, seconds: float) -> Socket | list[Unreached]:
     for address, target in zip(trainer.addresses, targets, strict=True):
         try:
             sock = socket.create_connection(target, seconds)
-            sock.settimeout(None)
+            sock.settimeout(None if context is None else trainer.greeting_seconds)
             set_up_socket(sock)
             return sock if tls is None or context is None else connect_tls(sock, context, tls.name or target[0])
         except OSError as error:
@@ -141,7 +153,7 @@ def come_back(trainer: Trainer, dialogue: Dialogue, seconds: float) -> Connected
     Args:
         trainer: Where it is.
         dialogue: With it.
-        seconds: How long to try to reach it. One that is reached is waited for however long it is busy.
+        seconds: How long to try to reach it. One that is reached is waited for as long as it may be busy.
 
     Raises:
         TrainerGone: It is not reached, has ended, or has given this agent up.
@@ -151,14 +163,14 @@ def come_back(trainer: Trainer, dialogue: Dialogue, seconds: float) -> Connected
         with contextlib.suppress(WireError):
             found = connect_once(trainer, left)
             if not isinstance(found, list):
-                return _go_on(found, trainer.secret, dialogue)
+                return _go_on(found, trainer, dialogue)
             if all(one.is_refused for one in found):
-                break  # nobody listens there any more, so nobody knows of the dialogue
+                break  # there is no listener any more, so the dialogue is lost
         time.sleep(min(_RETURN_SECONDS, max(deadline - time.monotonic(), 0.0)))
     raise TrainerGone
 
 
-def _go_on(sock: Socket, secret: bytes, dialogue: Dialogue) -> Connected:
+def _go_on(sock: Socket, trainer: Trainer, dialogue: Dialogue) -> Connected:
     """Tell the trainer who comes back.
 
     Raises:
@@ -166,7 +178,7 @@ def _go_on(sock: Socket, secret: bytes, dialogue: Dialogue) -> Connected:
         WireError: The connection is of no use, and perhaps another one is.
     """
     try:
-        incoming, outgoing = shake_hands(sock, secret)
+        incoming, outgoing = shake_hands(sock, trainer)
         introduction = introduce(ANY_SEAT, dialogue.key)
         write(sock, [memoryview(outgoing.frame(introduction, num_heard=dialogue.num_heard))])
         head, answer = _read_answer(sock, incoming)
@@ -182,19 +194,26 @@ def _go_on(sock: Socket, secret: bytes, dialogue: Dialogue) -> Connected:
     return Connected(sock, incoming, outgoing, head.num_heard)
 
 
-def shake_hands(sock: Socket, secret: bytes) -> tuple[Seal, Seal]:
-    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer takes.
+def shake_hands(sock: Socket, trainer: Trainer) -> tuple[Seal, Seal]:
+    """Show that this agent knows the secret, and see that the other side does: as long as a busy trainer may take.
 
     Returns:
         The seals of what comes from the trainer and of what goes to it.
+
+    Raises:
+        TrainerSilent: It has not shown it by then.
+        TrainerGone: The connection has ended.
+        WireError: It does not know the secret.
     """
-    if isinstance(sock, TlsSocket):
-        secret = bind_secret(secret, sock.certificate)
-    greeting = bytes(read(sock, GREETING_BYTES))
+    deadline = time.monotonic() + trainer.greeting_seconds
+    secret = bind_secret(trainer.secret, sock.certificate) if isinstance(sock, TlsSocket) else trainer.secret
+    greeting = bytes(read(sock, GREETING_BYTES, deadline))
     response = respond(secret, greeting)
     write(sock, [memoryview(response)])
     try:
-        proof = bytes(read(sock, PROOF_BYTES))
+        proof = bytes(read(sock, PROOF_BYTES, deadline))
+    except TrainerSilent:
+        raise
     except TrainerGone:
         raise WireError(
             "the trainer has closed the connection before it had shown that it knows the secret",
@@ -213,15 +232,19 @@ def wait_for_job(connected: Connected, seat: int) -> tuple[Welcome, list[memoryv
     if isinstance(answer, Refused):
         raise ConfigError(answer.what, where=socket.gethostname(), fix=answer.fix or None)
     if not isinstance(answer, Welcome):
-        raise WireError("the trainer goes on with what was never begun")
-    if sum(num_bytes + incoming.checksum_bytes for num_bytes in answer.buffer_bytes) != head.num_part_bytes:
-        raise WireError("the job does not have the length of its parts")
+        raise WireError("the trainer continues a session that was never begun")
+    sizes = answer.buffer_bytes
+    if sum(incoming.part_bytes(num_bytes, NO_CODE) for num_bytes in sizes) != head.num_part_bytes:
+        raise WireError("the length of the job is not the sum of its parts")
     buffers = []
-    for num_bytes in answer.buffer_bytes:
+    for num_bytes, known in zip(sizes, answer.buffer_digests, strict=True):
         buffers.append(buffer := read(sock, num_bytes))
-        computed = incoming.begin_value()
+        computed = incoming.begin_value(NO_CODE)
+        assert computed is not None, "what comes with a job has checksums"
         computed.update(buffer)
-        incoming.check_value(computed, read(sock, incoming.checksum_bytes))
+        computed.check(buffer, read(sock, computed.num_bytes))
+        if digest(buffer) != known:
+            raise WireError("bytes were changed on the way: an array of the job has a wrong digest")
     return answer, buffers
 
 
@@ -250,17 +273,33 @@ def _meaning_of(error: OSError) -> WireError | TrainerGone:
     return TrainerGone()
 
 
-def read(sock: Socket, num_bytes: int) -> memoryview:
-    """Return exactly so many bytes."""
+def read(sock: Socket, num_bytes: int, deadline: float | None = None) -> memoryview:
+    """Return exactly `num_bytes` bytes.
+
+    Raises:
+        TrainerSilent: They were not there in time.
+        TrainerGone: The connection has ended.
+    """
     data = memoryview(bytearray(num_bytes))
     rest = data
     while rest:
         with connection_ends():
-            received = sock.recv_into(rest)
+            received = sock.recv_into(rest) if deadline is None else _receive_until(sock, rest, deadline)
         if not received:
             raise TrainerGone
         rest = rest[received:]
     return data
+
+
+def _receive_until(sock: Socket, target: memoryview, deadline: float) -> int:
+    before = sock.gettimeout()
+    sock.settimeout(max(deadline - time.monotonic(), 0.001))
+    try:
+        return sock.recv_into(target)
+    except TimeoutError:
+        raise TrainerSilent from None
+    finally:
+        sock.settimeout(before)
 
 
 def write(sock: Socket, parts: list[memoryview]) -> None:

@@ -48,7 +48,7 @@ class Dialogue:
         """
         num_new = num_heard - self._num_known
         if not 0 <= num_new <= len(self.unheard):
-            raise WireError("the other side says that it has heard what was not said")
+            raise WireError("the other side acknowledged messages that were never sent")
         for _ in range(num_new):
             self.unheard.popleft()
         self._num_known = num_heard

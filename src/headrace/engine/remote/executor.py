@@ -21,6 +21,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, check_count
 
+from ..codec.codec import NO_CODE
 from ..events import Event, Offered, Vacant, events_of_others
 from ..executor import Executor
 from ..interrupts import interrupts_wait
@@ -34,8 +35,9 @@ from ..user.ship import ship_payload
 from .handshake import choose_secret
 from .launcher import Launcher
 from .link import AgentLink
-from .listener import Listener, SharedPort
 from .memory import ReceiveMemory
+from .port.listener import Listener, SharedPort
+from .seal import Digests, Value
 from .seat import LossesByHost, Seat
 from .tls import Tls
 from .wire import Welcome
@@ -63,14 +65,14 @@ class RemoteExecutor(Executor):
         host: Name or address of this machine, as workers reach it; it is listened on there. `None`: what the launcher
             says, usually all addresses.
         port: On which to listen; 0: any that is free.
-        secret: Of the run, at least 16 characters. `None`: a new one; where somebody else starts the workers, that of
-            the environment variable HEADRACE_WORKER_SECRET.
+        secret: Secret of the run, at least 16 characters. `None`: a new one; if workers are started elsewhere,
+            that of the environment variable HEADRACE_WORKER_SECRET.
         max_bytes: Limit on the memory that results of each worker take, here and there, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
         dead_seconds: After how long a machine that says nothing is taken for dead.
         return_seconds: When a connection breaks, the worker lives on and connects again, and nothing is lost: for so
             long. After that it is taken for dead, too. 0: at once.
-        max_workers: Where somebody else starts the workers: those that connect while an epoch runs join, up to so many
+        max_workers: If workers are started elsewhere, those that connect while an epoch runs join it, up to this many
             in all, until the consumer asks for fewer. `None`: they wait until one is missing.
         checks_values: Whether the bytes of large values have checksums of their own, as all else has. `None`: where a
             network is between.
@@ -84,7 +86,6 @@ class RemoteExecutor(Executor):
     runs_in = "process"
     may_be_elsewhere = True
     is_resizable = True
-    max_ahead_bytes = 4 << 20  # 64 of 64 KiB: a third less of all processors' time than with 16 of them
 
     def __init__(
         self,
@@ -128,6 +129,7 @@ class RemoteExecutor(Executor):
         self._watcher: MemoryWatcher | None = None
         self._losses = LossesByHost()
         self._shipment: Shipment | None = None
+        self._digests = Digests()  # of its arrays
         self._begin: Begin | None = None
         self._seats: dict[int, Seat] = {}  # by number of the worker
         self._ending: list[tuple[float, Seat]] = []  # of workers that were removed, and when they have to have ended
@@ -158,13 +160,14 @@ class RemoteExecutor(Executor):
             tls=self._tls,
         )
         other._port = self._port
+        other.on_death = self.on_death
         return other
 
     def listen(self) -> str:
         """Begin to listen, if that was not done, and return the address for `headrace worker --connect`.
 
         Raises:
-            ConfigError: Nobody can listen there.
+            ConfigError: The address cannot be listened on.
         """
         return self._open_listener().addresses(self._public_host())[0]
 
@@ -187,7 +190,7 @@ class RemoteExecutor(Executor):
             num_workers: How many there are in all.
 
         Raises:
-            ConfigError: The job cannot be carried to them, or nobody can listen.
+            ConfigError: The job cannot be carried to them, or the address cannot be listened on.
         """
         if not sys.platform.startswith("linux"):
             raise ConfigError(
@@ -198,7 +201,7 @@ class RemoteExecutor(Executor):
         end_with_process(self)
         try:
             with interrupts_wait(), needs_descriptors(f"{len(worker_idxs)} remote workers are started"):
-                self._shipment, self._begin = shipment, None
+                self._shipment, self._digests, self._begin = shipment, Digests(), None
                 listener = self._open_listener()
                 self._epoll = select.epoll()
                 self._epoll.register(listener, select.EPOLLIN)
@@ -231,7 +234,7 @@ class RemoteExecutor(Executor):
 
     def _write_welcome(
         self, num_workers: int, worker_idx: int, credit_bytes: int, is_local: bool, dialogue: bytes
-    ) -> tuple[Welcome, list[memoryview]]:
+    ) -> tuple[Welcome, list[Value]]:
         """Return what an agent is given."""
         shipment = self._shipment
         assert shipment is not None
@@ -248,6 +251,7 @@ class RemoteExecutor(Executor):
             modules=sorted(parcel.modules),
             job=parcel.data,
             buffer_bytes=[buffer.nbytes for buffer in buffers],
+            buffer_digests=self._digests.of(buffers),
             sys_path=[os.path.abspath(entry) for entry in sys.path if isinstance(entry, str)],
             max_bytes=self._max_bytes,
             num_threads=self._num_threads,
@@ -257,7 +261,7 @@ class RemoteExecutor(Executor):
             dialogue=dialogue,
             return_seconds=self._return_seconds,
         )
-        return welcome, buffers
+        return welcome, [(buffer, NO_CODE) for buffer in buffers]
 
     def close(self) -> None:
         """End the workers."""
@@ -325,7 +329,7 @@ class RemoteExecutor(Executor):
             self._max_workers = min(self._max_workers, len(self._seats))  # it would come back at once
             if self._listener is not None:
                 self._listener.forget(seat)
-            if seat.link is None:  # nobody is there to hear it
+            if seat.link is None:  # no agent is there to hear it
                 seat.end(0.0)
             seat.hang_up()
             self._unsent.discard(seat)
@@ -384,7 +388,7 @@ class RemoteExecutor(Executor):
         return self._epoll.fileno()
 
     def look(self, seconds: float) -> Sequence[Event]:
-        """Return what has happened, as `wait` does, after so many seconds in which the consumer waited elsewhere."""
+        """Return the events, as `wait` does, after `seconds` in which the consumer waited elsewhere."""
         self._seconds_waited += seconds
         return self.wait(0.0)
 
@@ -479,6 +483,9 @@ class RemoteExecutor(Executor):
         for seat in self._seats.values():
             self._send(seat, tells_all=True)
             self._events += seat.look_after(now, waited)
+        are_there = any(seat.is_there for seat in self._seats.values())
+        for seat in self._seats.values():
+            self._events += seat.look_for_place(now, others_are_there=are_there)
         if self._is_elastic and self._begin is not None and not self._begin.is_stream:
             self._fit_to_agents(listener, now)
         self._by_fd = {fd: known for fd, known in self._by_fd.items() if known[1].lost is None}
@@ -490,7 +497,7 @@ class RemoteExecutor(Executor):
                 self._ending.append((deadline, seat))
 
     def _fit_to_agents(self, listener: Listener, now: float) -> None:
-        """Offer agents that nobody needs; and have others do what is left of workers that have none any more."""
+        """Offer spare agents as workers, and let others do the tickets of workers that have no agent any more."""
         num_more = min(listener.num_spares, self._max_workers - len(self._seats))
         if num_more > 0:
             self._events.append(Offered(num_more))

@@ -34,7 +34,7 @@ from .wire import Introduction, WireError
 SECRET_VARIABLE = "HEADRACE_WORKER_SECRET"  # noqa: S105 - the name of the variable
 """The environment variable that has the secret."""
 
-_MAGIC = b"headrace-worker-3\n"
+_MAGIC = b"headrace-worker-4\n"
 _NONCE_BYTES = 32
 _PROOF_BYTES = hashlib.sha256().digest_size
 _MIN_SECRET_CHARS = 16
@@ -122,7 +122,7 @@ def _nonce(step: bytes) -> bytes:
 
 def _check_magic(step: bytes, who: str) -> None:
     if step[: len(_MAGIC)] != _MAGIC:
-        raise WireError(f"{who} does not speak as Headrace {__version__} does: it began with {step[:24]!r}")
+        raise WireError(f"{who} does not speak the protocol of Headrace {__version__}: it began with {step[:24]!r}")
 
 
 # --- the secret ---
@@ -192,7 +192,9 @@ def _read_secret(path: Path) -> str:
         with path.open(encoding="utf-8") as file:
             mode = os.fstat(file.fileno()).st_mode
             if mode & (stat.S_IROTH | stat.S_IWOTH):
-                raise ConfigError("everybody may read the secret of this file", where=str(path), fix="chmod 600 it")
+                raise ConfigError(
+                    "other users may read this file, which holds the secret", where=str(path), fix="chmod 600 it"
+                )
             return file.read(4096)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the secret cannot be read: {error}", where=str(path)) from error

@@ -30,9 +30,15 @@ class Invitation:
     Attributes:
         worker_idx: For which worker it is started.
         seat: The number that it has to say; never the same for two.
-        addresses: Of the trainer, "host:port": to be tried in turn.
-        secret: Of the run: to be passed on in a way that others cannot see, never in a command line.
+        addresses: Addresses of the trainer, "host:port": to be tried in turn.
+        secret: Secret of the run: to be passed on in a way that others cannot see, never in a command line.
         tls: Where its certificates are, if the connection is to be encrypted.
+
+    Examples:
+        >>> from headrace.engine.remote import Invitation
+        >>> invitation = Invitation(worker_idx=0, seat=7, addresses=("node1:5000",), secret=b"...")
+        >>> sorted(invitation.environment)
+        ['HEADRACE_WORKER_SECRET']
     """
 
     worker_idx: int
@@ -53,9 +59,26 @@ class Launched(ABC):
 
     Attributes:
         where: Where it is, as far as that is known before it connects, as words: "on this machine".
+        waits_for_place: Whether it waits for room on some machine, which may take any time, and is no stall.
+
+    Examples:
+        >>> from headrace.engine.remote import Launched
+        >>> class Started(Launched):
+        ...     where = "on this machine"
+        ...
+        ...     def __init__(self, process):
+        ...         self.process = process
+        ...
+        ...     def ending(self):
+        ...         code = self.process.poll()
+        ...         return None if code is None else f"ended with exit code {code}"
+        ...
+        ...     def end(self, seconds):
+        ...         self.process.terminate()
     """
 
     where: str
+    waits_for_place: bool = False
 
     @abstractmethod
     def ending(self) -> str | None:
@@ -66,7 +89,7 @@ class Launched(ABC):
 
     @abstractmethod
     def end(self, seconds: float) -> None:
-        """End it, with all that it has started, if it does not end by itself within so many seconds.
+        """End it, with all that it has started, if it does not end by itself within `seconds`.
 
         Its connection was closed before, of which it should end. May be called again.
         """
@@ -81,6 +104,18 @@ class Launcher(ABC):
     Attributes:
         host: Where the trainer listens for what it starts, unless something else is said; `""`: on all addresses.
         starts: Whether it starts agents. Else somebody else does, and any that knows the secret will do.
+
+    Examples:
+        >>> import os
+        >>> import subprocess
+        >>> import sys
+        >>> from headrace.engine.remote import Launcher
+        >>> class Subprocesses(Launcher):  # see `Launched` for what it returns
+        ...     def launch(self, invitation):
+        ...         what = f"serve_one({list(invitation.addresses)}, {invitation.seat})"
+        ...         code = f"from headrace.engine.remote.agent import serve_one; {what}"
+        ...         environment = {**os.environ, **invitation.environment}
+        ...         return Started(subprocess.Popen([sys.executable, "-c", code], env=environment))
     """
 
     host: ClassVar[str] = ""
@@ -112,6 +147,12 @@ class ConnectedWorkers(Launcher):
     """Waits for workers that somebody else starts, by `headrace worker --connect HOST:PORT`: with srun, or ssh.
 
     More of them than are needed wait until one is missing.
+
+    Examples:
+        >>> import headrace as hr
+        >>> from headrace.engine.remote import ConnectedWorkers
+        >>> executor = hr.RemoteExecutor(ConnectedWorkers(), port=7070, secret=b"16 bytes or more")
+        >>> # then, on other machines: headrace worker --connect HOST:7070
     """
 
     starts = False
@@ -130,7 +171,7 @@ class _Expected(Launched):
         return None
 
     def end(self, seconds: float) -> None:
-        del seconds  # whoever started it sees to it
+        del seconds  # what started it sees to it
 
 
 class LocalLauncher(Launcher):

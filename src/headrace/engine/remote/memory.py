@@ -1,8 +1,8 @@
 """The trainer's memory for the results of one remote worker: received into, lent to the consumer, received into again.
 
 As in the arena of a worker process, memory that was touched before is several times faster than new memory, so it is
-kept and reused; leases (`../memory/lease.py`) say when nobody looks at it any more. Here the trainer itself writes, so
-the memory outlives the worker. Invariants: a slot is written only while its lease is alive and nobody else has it; all
+kept and reused; leases (`../memory/lease.py`) say when no view of it is left. Here the trainer itself writes, so
+the memory outlives the worker. Invariants: a slot is written only while its lease is alive and nothing else has it; all
 slots together are at most a quarter larger than what the results in them may be, which the credits of the worker limit.
 """
 
@@ -29,11 +29,11 @@ class ReceiveMemory:
     """Hands out memory for results. Not thread-safe; views of it may be dropped anywhere.
 
     Args:
-        max_bytes: Of all results that are in it at the same time, each as `charge` counts it.
+        max_bytes: Limit on the bytes of all results that are in it at the same time, each as `charge` counts it.
 
     Attributes:
-        held_bytes: Of the results that are in it now, as far as `drain` has found out, counted alike.
-        freed_bytes: Of those that were freed until then, in all.
+        held_bytes: Bytes of the results that are in it now, as far as `drain` has found out, counted alike.
+        freed_bytes: Bytes of those that were freed until then, in all.
     """
 
     def __init__(self, max_bytes: int) -> None:
@@ -60,12 +60,12 @@ class ReceiveMemory:
         capacity = capacity_for(num_bytes)
         free = self._free.get(capacity)
         slot_idx = free.pop() if free else self._make_slot(capacity)
-        self._charges[slot_idx] = charge(num_bytes)
-        self.held_bytes += charge(num_bytes)
+        self._charges[slot_idx] = charged = charge(num_bytes)
+        self.held_bytes += charged
         return self._reader.lease(slot_idx, self._offsets[slot_idx], num_bytes)
 
     def drain(self) -> None:
-        """Take back what nobody looks at any more."""
+        """Take back memory of which no view is left."""
         reader = self._reader
         if not reader.freed and not reader.seen_by_children:
             return
@@ -125,7 +125,7 @@ class ReceiveMemory:
 
 
 def capacity_for(num_bytes: int) -> int:
-    """Return how large a slot for so many bytes is: whole pages, at most a quarter more, and of few different sizes."""
+    """Return the size of a slot for `num_bytes`: whole pages, at most a quarter more, and of few different sizes."""
     pages = max(-(-num_bytes // PAGE_BYTES), 1)
     step = 1 << max(pages.bit_length() - 3, 0)
     return -(-pages // step) * step * PAGE_BYTES

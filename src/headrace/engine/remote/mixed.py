@@ -26,9 +26,9 @@ class MixedExecutor(Executor):
     """Carries tickets to worker processes of this machine, and to workers on other machines.
 
     Args:
-        remote: For the others; used by nobody else.
+        remote: The executor of the others; used by nothing else.
         num_local: How many workers, the first ones, are processes here; at least 1. All others are remote.
-        local: For these processes; used by nobody else. `None`: one with default options.
+        local: The executor of these processes; used by nothing else. `None`: one with default options.
 
     Raises:
         ConfigError: A wrong number.
@@ -43,6 +43,7 @@ class MixedExecutor(Executor):
         self._remote = remote
         self._local = ProcessExecutor() if local is None else local
         self._num_local = check_count("num_local", num_local, minimum=1)
+        self.on_death = remote.on_death
 
     def another(self) -> MixedExecutor:
         """Return one of the same options."""
@@ -58,6 +59,7 @@ class MixedExecutor(Executor):
         try:
             shipment = Shipment.of(job, self._local.name)
             self._local.start_shipped(shipment, range(num_local), num_workers, job)
+            self._remote.data_hosts = self.data_hosts
             self._remote.start_some(job, range(num_local, num_workers), num_workers)
             self._local.wake_for(self._remote.fileno())
         except BaseException:

@@ -16,14 +16,15 @@ import msgspec
 
 from headrace.errors import ConfigError
 
-from ..events import Beat, Done, Event, Exited, Failed, SetupFailed
+from ..events import Beat, Done, Event, Exited, Failed, Reached, SetupFailed, Unreachable
 from ..process.messages import Begin, Submit
 from ..user.failure import Failure
 from .dialogue import Dialogue
 from .launcher import Invitation, Launched, Launcher
 from .link import AgentLink
-from .listener import Connection
 from .memory import ReceiveMemory
+from .port.stranger import Connection
+from .seal import Value
 from .tls import Tls
 from .wire import (
     Alive,
@@ -43,31 +44,42 @@ from .wire import (
     WireError,
 )
 
+# While an agent waits for room on some machine, a sign of life is reported in its place so often.
+_BEAT_SECONDS = 1.0
+# One that waits for so long has its tickets done by others, if there are any: most start sooner where there is room.
+_PLACE_SECONDS = 3.0
 # A launcher has so long to tell how an agent ended whose connection was lost.
 _ENDING_SECONDS = 0.5
+# When a connection is lost for so long, or an agent has been silent for this part of the time after which it is taken
+# for dead, others do its tickets as well. Where the network is up, an agent comes back within milliseconds.
+_UNREACHABLE_SECONDS = 0.5
+_UNREACHABLE_PART = 0.5
+# It is looked this often at least whether one has come back, before it is given up: the consumer may be away for longer
+# than an agent may take, and showing that it knows the secret takes some of these looks.
+_MIN_LOOKS = 6
 # An agent that was given its job has so long until the first sign of life, at least: it imports and starts processes.
 _FIRST_SECONDS = 30.0
 # A worker that waits for memory is told to give up when the consumer has waited for it so long without freeing any.
 _HOARD_SECONDS = 5.0
-# Bytes that were freed are told with the next tickets, or when they are so many, or this part of all.
+# Freed bytes are reported with the next tickets, or when they are this many, or this part of all.
 _FREED_BYTES = 1 << 20
 _FREED_PART = 8
-# Results that came are told of with the next tickets, or when they are so many bytes: the memory where an agent keeps
-# them is written to again while it is warm.
-_KEPT_BYTES = 2 << 20
+# Received results are acknowledged with the next tickets, or when they are this many bytes, for which their worker has
+# to have more memory. With 2 MiB in place of 8, the trainer sends a frame for each third item of 1 MiB, not each fifth.
+_KEPT_BYTES = 8 << 20
 
 # Agents of one machine that are lost within this time may have been lost together.
 _TOGETHER_SECONDS = 30.0
 
 # Those of executors in worker processes are positive.
 _accidents = itertools.count(-1, -1)
-# A connection that holds for so long was no bad one; so many bad ones may follow each other.
+# A connection that holds this long was no bad one; this many bad ones may follow each other.
 _GOOD_SECONDS = 60.0
 _MAX_RETURNS = 8
 # Seats of executors that share a listener must not be mistaken for each other.
 _seats = itertools.count(1)
 
-WriteWelcome = Callable[[int, int, bool, bytes], tuple[Welcome, list[memoryview]]]
+WriteWelcome = Callable[[int, int, bool, bytes], tuple[Welcome, list[Value]]]
 """Worker, credit in bytes, is it on this machine, key of the dialogue -> what an agent is told, and large arrays."""
 
 
@@ -97,14 +109,14 @@ class Seat:
         memory: For its results.
         dead_seconds: How long an agent may say nothing.
         return_seconds: How long an agent may take to come back when its connection has broken.
-        losses: Of all workers of the executor.
+        losses: Losses of all workers of the executor.
         write_welcome: Makes what an agent is given.
         unsent: Of the executor: it is in there when there is something to `flush`.
 
     Attributes:
         link: The connection to its agent, if there is one.
         has_exited: Whether its end was reported, and nothing was started in its place.
-        vacant_since: Nobody has taken the place of the agent that it had, since this time on the clock of the system.
+        vacant_since: No agent has taken the place of the one that it had, since this time on the clock of the system.
         starved_since: It waits for memory, since this time on the clock of waiting; `None`: it does not.
         stack: The last stack that its agent has sent, not taken yet.
     """
@@ -138,10 +150,13 @@ class Seat:
         self._lost: tuple[float, str] | None = None  # when, and why
         self._dialogue: Dialogue | None = None  # with an agent that is connected, or may come back
         self._checks_values = False
+        self._num_looks = 0  # since it was lost
         self._num_returns = 0  # one soon after the other
         self._host = ""
         self._connected_at = 0.0
         self._heard_at = 0.0
+        self._launched_at = self._beat_at = 0.0
+        self._is_unreachable = False  # as was told
         self._is_new = True  # nothing was heard of the agent since it was given its job
         self._num_sent = 0  # bytes of that, when it was looked at last
         self._num_restarts = 0  # that the agent was asked for, and has not answered
@@ -154,7 +169,8 @@ class Seat:
     def launch(self, launcher: Launcher, addresses: tuple[str, ...], secret: bytes, tls: Tls | None) -> None:
         """Have an agent started, which is to be expected next."""
         self.seat, self.takes_any = next(_seats), not launcher.starts
-        self.has_exited, self._lost, self._refused = False, None, None
+        self.has_exited, self._lost, self._refused, self._is_unreachable = False, None, None, False
+        self._launched_at = time.monotonic()
         self._launched = launcher.launch(Invitation(self.worker_idx, self.seat, addresses, secret, tls))
 
     def welcome(self, connection: Connection) -> None:
@@ -172,6 +188,7 @@ class Seat:
         link.expect_values(with_checksums=self._checks_values)
         self._freed_before, self._told_bytes, self._num_restarts = self.memory.freed_bytes, 0, 0
         self.starved_since, self._is_new, self._heard_at = None, True, 0.0
+        self._is_unreachable = False  # its worker will say when it is ready
         queue, self._queue = self._queue, []
         for message in queue:
             link.put(message)
@@ -274,6 +291,7 @@ class Seat:
 
     def begin(self, begin: Begin) -> None:
         """Tell of a run, in place of what was not told yet."""
+        self._is_unreachable = False  # if it is, the run has not heard of it
         if self._dialogue is None:
             self._queue = [begin]
         else:
@@ -311,7 +329,7 @@ class Seat:
         link.flush()
 
     def _holds_much(self, link: AgentLink) -> bool:
-        """Tell whether so many bytes came that the agent should know: it keeps them, and would send them again."""
+        """Tell whether enough bytes came to acknowledge them: until then the agent keeps them, to send them again."""
         return link.unacknowledged_bytes >= min(_KEPT_BYTES, self.memory.max_bytes // _FREED_PART)
 
     def fail_starved_worker(self, now: float) -> None:
@@ -348,6 +366,9 @@ class Seat:
         messages = link.receive()
         if link.num_received != num_received:
             self._heard_at = now
+            if self._is_unreachable and not self.has_exited:
+                self._is_unreachable = False
+                events.append(Reached(self.worker_idx))
         if self._holds_much(link):
             self._unsent.add(self)
         self._is_new = self._is_new and not messages
@@ -389,7 +410,14 @@ class Seat:
                 if self.has_exited:
                     return None
                 self.has_exited = True
-                return Exited(self.worker_idx, f"on {self._host} {cause}", item, advice, is_orderly=is_orderly)
+                return Exited(
+                    self.worker_idx,
+                    f"on {self._host} {cause}",
+                    item,
+                    advice,
+                    is_orderly=is_orderly,
+                    has_no_place=is_orderly and not self.takes_any,
+                )
         return message
 
     def _on_host(self, failure: Failure) -> Failure:
@@ -400,7 +428,7 @@ class Seat:
     def lose(self, now: float, why: str) -> None:
         """Take note that the connection is of no use any more."""
         if self._lost is None:
-            self._lost = now, why
+            self._lost, self._num_looks = (now, why), 0
         if self._is_new or self.has_exited or self._num_returns >= _MAX_RETURNS:
             self._dialogue = None
         self._close_link()
@@ -414,6 +442,7 @@ class Seat:
         """
         link = self.link
         if link is None:
+            self._num_looks += 1
             return self._tell_end(now)
         if link.lost is not None:  # found out when something was sent
             self.lose(now, link.lost)
@@ -422,17 +451,26 @@ class Seat:
             self._heard_at = now
         self._num_sent = link.num_sent
         events: list[Event] = []
-        if link.is_patient or self._is_silent(now):  # which may be because nobody has listened
+        # It may seem silent because this process has not listened.
+        if link.is_patient or self._is_silent(now, _UNREACHABLE_PART):
             events += self.receive(now, waited)
         if self.link is not None and self._is_silent(now):
             self._dialogue = None
             self.lose(now, f"its agent there has said nothing for {now - self._heard_at:.1f} s")
             events += self._tell_end(now)
+        elif self.link is not None and self._is_silent(now, _UNREACHABLE_PART):
+            events += self._tell_unreachable()
         return events
 
-    def _is_silent(self, now: float) -> bool:
+    def _is_silent(self, now: float, part: float = 1.0) -> bool:
         limit = max(self._dead_seconds, _FIRST_SECONDS) if self._is_new else self._dead_seconds
-        return now - self._heard_at > limit
+        return now - self._heard_at > part * limit
+
+    def _tell_unreachable(self) -> list[Event]:
+        if self._is_unreachable or self.has_exited:
+            return []
+        self._is_unreachable = True
+        return [Unreachable(self.worker_idx)]
 
     def _tell_end(self, now: float) -> list[Event]:
         """Return the end of a worker without a connection, if it was not told and all that is to be known of it is."""
@@ -447,7 +485,7 @@ class Seat:
             lost_at, why = self._lost
             is_waiting = self._launched is not None and not self.takes_any and now - lost_at < _ENDING_SECONDS
             if ending is None and (is_waiting or self._may_return(now, lost_at)):
-                return []
+                return self._tell_unreachable() if now - lost_at > _UNREACHABLE_SECONDS else []
             self._dialogue = None
             cause = f"on {self._host} was lost with its connection: {why}"
             accident = self._losses.accident_of(self._host, self._connected_at, lost_at)
@@ -456,12 +494,30 @@ class Seat:
             return self._report_exit(f"has an agent, {self._launched_where()}, that {ending} before it had connected")
         return []
 
+    def look_for_place(self, now: float, *, others_are_there: bool) -> list[Event]:
+        """Return what follows from having no place yet on any machine: that is no stall, and others do its tickets."""
+        events: list[Event] = []
+        if self.link is None and self._lost is None and self._launched is not None and self._launched.waits_for_place:
+            if others_are_there and now - self._launched_at > _PLACE_SECONDS:
+                events += self._tell_unreachable()
+            if now - self._beat_at > _BEAT_SECONDS:
+                self._beat_at = now
+                events.append(Beat(self.worker_idx))
+        return events
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it has an agent that has begun."""
+        return self.link is not None and not self._is_new and not self.has_exited
+
     def _may_return(self, now: float, lost_at: float) -> bool:
-        return self._dialogue is not None and now - lost_at < self._return_seconds
+        if self._dialogue is None or not self._return_seconds:
+            return False
+        return now - lost_at < self._return_seconds or self._num_looks < _MIN_LOOKS
 
     def _launched_where(self) -> str:
         return "" if self._launched is None else self._launched.where
 
     def _report_exit(self, cause: str, accident: int | None = None) -> list[Event]:
         self.has_exited = True
-        return [Exited(self.worker_idx, cause, accident=accident)]
+        return [Exited(self.worker_idx, cause, accident=accident, has_no_place=not self.takes_any)]

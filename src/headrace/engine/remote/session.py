@@ -27,6 +27,7 @@ import msgspec
 
 from headrace.errors import CacheError, ConfigError
 
+from ..codec.codec import find_code
 from ..events import Beat, Done, Event, Exited, Failed
 from ..process.executor import ProcessExecutor
 from ..process.messages import Begin, Cancel, Submit
@@ -154,13 +155,13 @@ class Session:
         self._take_connection(connected)
         self._notice = notice
         self._num_submitted = self._num_answered = 0  # tickets, but for those that were given up before
-        self._leaves_after = 0  # so many answers, once it was told to leave
+        self._leaves_after = 0  # this many answers, once it was told to leave
         self._worker_idx = welcome.worker_idx
         self._max_bytes = welcome.max_bytes
         self._credit_bytes = welcome.credit_bytes
         self._alive_seconds = welcome.alive_seconds
         self._sent_bytes = self._freed_bytes = 0  # of results, see `charge`
-        self._said_waiting_at = -1  # after so many freed bytes the trainer was told that more are waited for
+        self._said_waiting_at = -1  # the freed bytes after which the trainer was told that more are waited for
         self._held: deque[Event] = deque()  # not sent yet
         self._sent_at = 0.0
         self._executor = open_worker(welcome)
@@ -294,7 +295,7 @@ class Session:
                     value = result.take_bytes()
                     num_values += 1
                 elif type(event) is Exited:
-                    is_orderly = self._notice.deadline is not None  # whoever told this process told the worker, too
+                    is_orderly = self._notice.deadline is not None  # what told this process told the worker, too
                     event = HasEnded(event.cause, event.item, event.advice, is_orderly)  # type: ignore[assignment]
                 said.append((event, value))
                 self._held.popleft()
@@ -318,16 +319,12 @@ class Session:
 
     def _write(self, said: Sequence[tuple[Any, memoryview | None]]) -> None:
         messages = [message for message, _ in said]
-        values = [value for _, value in said if value is not None]
-        num_bytes, num_heard = sum(value.nbytes for value in values), self._dialogue.num_heard
-        parts = [memoryview(self._seal_out.frame(messages, len(values), num_bytes, num_heard))]
-        if not self._checks_values:
-            parts += values  # as they are: all in as few calls as the system needs for them
-            values = []
+        values = [(value, find_code(message.result.header)) for message, value in said if value is not None]
+        parts = [memoryview(self._seal_out.frame(messages, values, self._dialogue.num_heard))]
         num_bytes = 0
         for part in self._seal_out.parts(values):
             parts.append(part)
-            num_bytes += part.nbytes
+            num_bytes += part.nbytes if self._checks_values else 0  # else all in as few calls as the system needs
             if num_bytes >= PIECE_BYTES or len(parts) >= _MAX_BUFFERS:
                 write(self._sock, parts)  # which takes them
                 num_bytes = 0
@@ -399,7 +396,7 @@ class Session:
                 raise HungUp
 
     def _keep(self, is_wanted: Callable[[Event], bool]) -> None:
-        """Give up all else that is held: nobody waits for it."""
+        """Give up all else that is held: it is not waited for."""
         self._said_waiting_at = -1
         held, self._held = self._held, deque()
         for event in held:

@@ -41,6 +41,11 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
         cert: The certificate of this side, with those between it and the authority. A trainer needs one.
         key: The private key for it, if it is in a file of its own.
         name: For workers: the name in the trainer's certificate, if they connect to another one.
+
+    Examples:
+        >>> import headrace as hr
+        >>> from headrace.engine.remote import Tls
+        >>> tls = Tls(cert="trainer.pem", key="trainer.key", ca="ca.pem")
     """
 
     ca: str | None = None
@@ -74,7 +79,7 @@ class Tls(msgspec.Struct, frozen=True, kw_only=True):
         """
         if self.ca is None:
             raise ConfigError(
-                "a worker with TLS needs the certificate of who has signed that of its trainer",
+                "a worker with TLS needs the certificate of the authority (CA) that signed that of its trainer",
                 fix="give --tls-ca, or Tls(ca=...) to the trainer whose launcher starts it",
             )
         return self._load(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
@@ -118,16 +123,18 @@ def take_tls() -> Tls | None:
 
 
 def connect_tls(sock: socket.socket, context: ssl.SSLContext, name: str) -> TlsSocket:
-    """Wrap the connection of a worker; waits as long as the trainer does.
+    """Wrap the connection of a worker, and have it block; waits for the trainer as long as the socket has a timeout.
 
     Raises:
         WireError: The other side is not who it should be, or speaks no TLS.
-        OSError: It is gone.
+        OSError: It is gone, or says nothing.
     """
     try:
-        return TlsSocket(context.wrap_socket(sock, server_hostname=name))
+        wrapped = context.wrap_socket(sock, server_hostname=name)
+        wrapped.settimeout(None)
+        return TlsSocket(wrapped)
     except ssl.SSLEOFError as error:
-        raise ConnectionResetError("it hung up") from error
+        raise ConnectionResetError("it closed the connection") from error
     except ssl.SSLCertVerificationError as error:
         raise WireError(
             f"the certificate of the trainer is refused: {error.verify_message}",
@@ -139,27 +146,28 @@ def connect_tls(sock: socket.socket, context: ssl.SSLContext, name: str) -> TlsS
 
 def _tls_error(error: ssl.SSLError) -> WireError:
     return WireError(
-        f"there is no TLS with the other side: {error.reason or error}",
+        f"the TLS handshake with the other side failed: {error.reason or error}",
         fix="give both sides certificates of the same authority: RemoteExecutor(tls=...) and --tls-ca, --tls-cert",
     )
 
 
 def _no_password() -> str:
-    raise ConfigError("a private key is encrypted, and nobody can be asked for its password", fix="decrypt it")
+    raise ConfigError("a private key is encrypted, and nobody can be asked for its passphrase", fix="decrypt it")
 
 
 class TlsSocket:
     """A connection with TLS that has the methods of a socket that are used here, with the same errors.
 
     Args:
-        sock: Of this connection.
+        sock: Socket of this connection.
     """
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._sock = sock
         self.fileno, self.setsockopt, self.setblocking = sock.fileno, sock.setsockopt, sock.setblocking
         self.getsockname, self.getpeername, self.getsockopt = sock.getsockname, sock.getpeername, sock.getsockopt
-        self.settimeout, self.shutdown, self.close, self.pending = (
+        self.gettimeout, self.settimeout, self.shutdown, self.close, self.pending = (
+            sock.gettimeout,
             sock.settimeout,
             sock.shutdown,
             sock.close,
@@ -183,7 +191,7 @@ class TlsSocket:
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return False
         except ssl.SSLEOFError as error:
-            raise ConnectionResetError("it hung up in the middle of TLS") from error
+            raise ConnectionResetError("it closed the connection in the middle of the TLS handshake") from error
         except ssl.SSLError as error:
             raise _tls_error(error) from error
         return True
@@ -203,6 +211,20 @@ class TlsSocket:
                 break
         return num_bytes
 
+    def recvmsg_into(self, targets: Sequence[memoryview]) -> tuple[int]:
+        """Fill buffers, one after the other, as far as there is something."""
+        num_bytes = self.recv_into(targets[0])
+        filled_bytes = targets[0].nbytes
+        for target in targets[1:]:
+            if num_bytes < filled_bytes:
+                break
+            try:
+                num_bytes += self.recv_into(target)
+            except BlockingIOError:
+                break
+            filled_bytes += target.nbytes
+        return (num_bytes,)
+
     def recv(self, num_bytes: int, flags: int = 0) -> bytes:
         """Return what there is; with `MSG_DONTWAIT` without waiting, with `MSG_PEEK` of the bytes below TLS."""
         if flags & socket.MSG_PEEK:
@@ -221,7 +243,7 @@ class TlsSocket:
     def sendmsg(self, parts: Sequence[memoryview], _ancillary: tuple[()] = (), flags: int = 0) -> int:
         """Send some of the bytes of buffers, and return how many; with `MSG_DONTWAIT` without waiting.
 
-        What would block has to be tried again with the same bytes, and perhaps more behind them.
+        What would block has to be tried again with the same bytes, and perhaps more after them.
         """
         with self._not_waiting(flags):
             if parts[0].nbytes >= _RECORD_BYTES:
@@ -244,6 +266,11 @@ class TlsSocket:
             yield
         finally:
             self._sock.setblocking(True)
+
+    def move_to(self, sock: socket.socket) -> None:
+        """Go on over another connection, which is owned from now on; the one until now is closed."""
+        os.dup2(sock.fileno(), self._sock.fileno(), inheritable=False)
+        sock.close()
 
     def __enter__(self) -> Self:
         return self

@@ -31,7 +31,7 @@ _CHARGED_BYTES = 4096
 
 
 def charge(num_bytes: int) -> int:
-    """Return what a result of so many bytes counts against the credit of its worker: whole pages of a fixed size."""
+    """Return what a result of `num_bytes` counts against the credit of its worker: whole pages of a fixed size."""
     return -(-num_bytes // _CHARGED_BYTES) * _CHARGED_BYTES
 
 
@@ -43,7 +43,7 @@ class RemoteResult(msgspec.Struct, array_like=True, tag=1):
     """A value whose bytes follow in the frame. Its memory is free when it is dropped, or the last view of the value.
 
     Attributes:
-        header: Of the codec.
+        header: Header of the codec.
         num_bytes: How many follow.
         data: These, `uint8[num_bytes]`: not sent, but set where they come in.
     """
@@ -73,7 +73,7 @@ class Introduction(Message, frozen=True, tag=0):
         seat: The number that it was started with; -1: it was started by somebody else, for any worker.
         dialogue: The key of one that it goes on with, because its connection has broken; empty: it begins one.
         host: Name of its machine.
-        pid: Of the agent.
+        pid: Process id of the agent.
         python: Its version, and what else of Python the bytes of values depend on.
         headrace: Its version.
         numpy: Its version.
@@ -104,22 +104,23 @@ class Welcome(Message, frozen=True, tag=1):
     """Be this worker. The frame also carries the large arrays of the job.
 
     Attributes:
-        worker_idx: Which worker.
+        worker_idx: Index of the worker.
         num_workers: How many there are in all.
         executor: The name of the executor.
         formats: See `Shipment`, as the next five.
-        argv: Of the trainer.
-        cwd: Of the trainer.
-        preload: Modules of others.
-        modules: Modules of ours.
-        job: Its pickle.
-        buffer_bytes: How long the arrays are.
+        argv: Command line of the trainer.
+        cwd: Working directory of the trainer.
+        preload: Modules of other packages that the job needs.
+        modules: Headrace's modules that the job needs.
+        job: The pickle of the job.
+        buffer_bytes: Sizes of the arrays.
+        buffer_digests: Digests of the arrays, see `Digests`.
         sys_path: Where the trainer imports from: what the agent's machine has of it is looked at after its own.
         max_bytes: Limit on the memory of results, at both ends.
         num_threads: For numerical libraries in the worker.
         credit_bytes: How much may be sent, see `charge`, before the trainer says that some of it is free again.
         alive_seconds: How often to say something.
-        checks_values: Whether values have checksums from now on, see `Seal`.
+        checks_values: Whether values have checksums from now on, see `Seal`; their code has a tag in any case.
         dialogue: The key of what begins now, see `Dialogue`.
         return_seconds: How long to try to go on with it when the connection has broken.
     """
@@ -134,6 +135,7 @@ class Welcome(Message, frozen=True, tag=1):
     modules: list[str]
     job: bytes
     buffer_bytes: list[int]
+    buffer_digests: list[bytes]
     sys_path: list[str]
     max_bytes: int
     num_threads: int
@@ -216,7 +218,7 @@ class Stack(Message, frozen=True, tag=13):
 
 
 class WaitsForMemory(Message, frozen=True, tag=14):
-    """The next result does not fit into what is free; so many bytes were freed, as far as is known here."""
+    """The next result does not fit into the free memory; `num_bytes` were freed, as far as the worker knows."""
 
     num_bytes: int
 

@@ -14,7 +14,7 @@ import cloudpickle
 
 from headrace.errors import TransformError, takes_note
 
-from .worker_info import CurrentItem
+from .worker_info import CurrentItem, current_scope
 
 
 class Failure:
@@ -93,6 +93,12 @@ class Failure:
         lines = traceback.format_exception(type(exception), exception, trace)
         return cls(_type_name(type(exception)), _text_of(exception), "".join(lines), item, exception, ends_stream)
 
+    @classmethod
+    def of_current(cls, exception: Exception) -> Failure:
+        """Describe an exception that was raised over the item that the calling worker noted last."""
+        scope = current_scope()
+        return cls.of(exception, item=None if scope is None else scope.item, num_own_frames=0)
+
     def to_bytes(self) -> bytes:
         """Encode for another process; an exception that cannot be pickled travels as text only."""
         fields = (self.type_name, self.text, self.traceback, self.item, self.ends_stream, self.host)
@@ -123,7 +129,7 @@ class Failure:
         return failure
 
     def raisable(self, ticket: int | None, worker_idx: int) -> BaseException:
-        """Return what the consumer gets: the exception with a note of where it comes from.
+        """Return the exception to raise at the consumer, with a note of where it comes from.
 
         A `StopIteration` would end the consumer's loop silently, so it becomes a `TransformError` too.
         """
@@ -142,7 +148,7 @@ class Failure:
             where.insert(0, str(self.item))
         note = f"headrace: {', '.join(where)}"
         error = self.exception
-        if error is None or error.__traceback__ is None:
+        if not isinstance(error, KeyboardInterrupt) and (error is None or error.__traceback__ is None):
             note += f"\nThe worker's traceback:\n{self.traceback.rstrip()}"
         return note
 

@@ -1,4 +1,4 @@
-"""What workers do: the user's functions, carried to each worker once.
+"""`Job`: the user's functions that workers run, sent to each worker once.
 
 Invariant: a job is immutable, and says nothing about how many workers there are or where they live.
 """
@@ -29,7 +29,7 @@ class Mode(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What every worker runs.
+    """The functions that every worker runs.
 
     Attributes:
         setup: Called once in each worker, and again when it is restarted; returns the function that does the work:
@@ -40,6 +40,14 @@ class Job:
             forked: they must start no thread. Empty: a few known ones, as far as the job refers to them.
         is_pure: Whether, in task mode, the result of a ticket depends on the job and on its payload alone: on no other
             ticket, and on no worker. Then several runs, of several trainers even, may share one result.
+
+    Examples:
+        >>> from headrace.engine import Engine, Job
+        >>> def setup(info):
+        ...     return lambda number: number * 10
+        >>> with Engine(Job(setup, seed=1), num_workers=0) as engine:
+        ...     [delivered.value for delivered in engine.run(range(2))]
+        [0, 10]
     """
 
     setup: Callable[[WorkerInfo], Callable[[Any], Any]]

@@ -4,6 +4,7 @@ What cloudpickle can carry can be carried: lambdas, closures, and functions and 
 of `exec`, which travel by value. On top of cloudpickle:
 
 * An open file is refused. (cloudpickle would read the whole file and ship a copy of its text.)
+* Functions that travel by value keep the names of their files, so that tracebacks show their lines.
 * A module that the import system did not load (`runpy.run_path(run_name="foo")`, `types.ModuleType`) cannot be imported
   by a worker, so what it defines travels by value too.
 * What cannot be carried is named by its path, see `object_parts.py`.
@@ -25,9 +26,9 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import cloudpickle
 
@@ -57,7 +58,7 @@ class Parcel(NamedTuple):
     Attributes:
         data: Its pickle.
         buffers: Its large arrays, which are not in the pickle.
-        modules: The names of our own modules that it refers to. Nobody else's: what importing those does, threads that
+        modules: The names of our own modules that it refers to. No others: what importing those does, threads that
             it starts for example, is for the worker alone.
         slow_modules: Those of others, of a few known ones, that it needs: by name, or as the module of something that
             it refers to needs them. They may be imported before.
@@ -201,8 +202,23 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
     return obj
 
 
+_reducers = cloudpickle.Pickler.dispatch_table
+
+
+def _code_with_file(file: str, make: Callable[..., types.CodeType], *args: Any) -> types.CodeType:
+    return make(*args).replace(co_filename=file)
+
+
+def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
+    """Reduce code as cloudpickle does, with the name of its file: from 3.1.3 on it leaves that out of tracebacks."""
+    make, args = _reducers[types.CodeType](code)
+    return _code_with_file, (code.co_filename, make, *args)
+
+
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no type hints
-    """cloudpickle, which also notes what travels by value and refuses open files."""
+    """cloudpickle, which also notes what travels by value, refuses open files, and keeps the files of functions."""
+
+    dispatch_table: ClassVar[Any] = _reducers.new_child({types.CodeType: _reduce_code})
 
     def __init__(self, file: io.BytesIO | _Sink, buffers: list[pickle.PickleBuffer] | None) -> None:
         keep = None if buffers is None else partial(_is_small, buffers)
@@ -266,7 +282,7 @@ class _Sink:
         """
         self._num_left -= len(data)
         if self._num_left < 0:
-            raise BufferError("there is more than was to be looked at")
+            raise BufferError("the object has more parts than may be searched")
         return len(data)
 
 

@@ -1,4 +1,4 @@
-"""Who am I: what user code in a worker can ask, and what it can tell.
+"""Functions for user code in a worker: `get_worker_info` to learn which worker it is, `note_item` to report progress.
 
 Invariant: what is said here is seen by the worker that says it only. Thread and inline workers share a process, and are
 known by their thread; a worker process is one worker with all of its threads.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from dataclasses import dataclass
-from typing import Literal, overload
+from collections.abc import Callable, Iterable, Iterator, MutableSequence, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar, overload
+
+_Item = TypeVar("_Item")
 
 RunsIn = Literal["caller", "thread", "process"]
 """Where a worker runs: in the consumer's thread, in another thread of its process, or in a process of its own."""
@@ -18,7 +20,7 @@ RunsIn = Literal["caller", "thread", "process"]
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """What a worker knows of itself.
+    """The identity of a worker.
 
     Attributes:
         worker_idx: 0 .. num_workers - 1.
@@ -30,6 +32,14 @@ class WorkerInfo:
         runs_in: What it shares with the consumer: with a "thread", objects that were not carried to it are everybody's.
         handed: Descriptors that the executor's `hand_over` gave to this worker process; the code that uses them owns
             them.
+
+    Examples:
+        >>> import headrace as hr
+        >>> def prepare(info):
+        ...     print(f"worker {info.worker_idx} of {info.num_workers}")
+        >>> with hr.DataLoader(range(2), batch_size=2, worker_init=prepare, num_workers=0) as loader:
+        ...     batches = list(loader)
+        worker 0 of 1
     """
 
     worker_idx: int
@@ -48,12 +58,14 @@ class CurrentItem:
     """Where in the data a worker is: named in errors, in the quarantine file, and when a worker dies.
 
     Attributes:
-        tag: Of the sequence; or in parentheses what else the worker does, such as "(laying out batch 3)".
+        tag: Tag of the sequence; or in parentheses what else the worker does, such as "(laying out batch 3)".
         epoch: The epoch.
+        number: Its number among those of a run, see `note_items`; None: it is of none, or all of them are meant.
     """
 
     tag: str | None = None
     epoch: int | None = None
+    number: int | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         parts = []
@@ -95,7 +107,7 @@ class NumberedTags(Sequence[str]):
 
 def item_of_run(tags: Sequence[str], epoch: int | None, number: int) -> CurrentItem:
     """Return an item of a run; for the number -1, one that names the first and the last."""
-    return CurrentItem(tags[number] if number >= 0 else _first_and_last(tags), epoch)
+    return CurrentItem(tags[number], epoch, number) if number >= 0 else CurrentItem(_first_and_last(tags), epoch)
 
 
 def _first_and_last(tags: Sequence[str]) -> str:
@@ -149,7 +161,7 @@ class WorkerScope:
             self.skipped.clear()
 
     def note_run(self, items: ItemRun | None) -> None:
-        """Note a run, whose cursor it has published; None: nobody knows the item."""
+        """Note a run, whose cursor it has published; None: the item is not known."""
         before, self.noted = self.noted, items
         if type(before) is ItemRun:
             self._num_items += max(before.cursor[0], 0)
@@ -191,7 +203,7 @@ class ItemRun:
     Args:
         tags: Their tags, at least one.
         epoch: The epoch.
-        scope: Of the worker.
+        scope: Scope of the worker.
 
     Attributes:
         cursor: The number of the current one; -1: all of them.
@@ -230,6 +242,18 @@ class ItemRun:
         if self._scope.noted is not self:  # another item was noted meanwhile
             self._begin()
         self.cursor[0] = number
+
+    def each(self, items: Iterable[_Item]) -> Iterator[_Item]:
+        """Yield items, each of which becomes the current one when it is handed out; in the end, all of them are."""
+        scope, cursor = self._scope, None
+        for number, item in enumerate(items):
+            if cursor is None or scope.noted is not self:
+                self.go_to(number)
+                cursor = self.cursor if self._is_published else None  # it may be a new one
+            else:
+                cursor[0] = number
+            yield item
+        self.go_to(-1)
 
 
 class _OfThisThread(threading.local):
@@ -279,6 +303,15 @@ def note_item(tag: str | None = None, epoch: int | None = None) -> None:
 
     What has no tag is told in parentheses, and named as it is: "(laying out batch 3)". Outside of workers it does
     nothing. About 0.5 us.
+
+    Examples:
+        >>> from headrace.engine import note_item
+        >>> def convert(names):
+        ...     for name in names:
+        ...         note_item(name)  # an error, or a death, from here on names it
+        ...         yield name.upper()
+        >>> list(convert(["a", "b"]))
+        ['A', 'B']
     """
     scope = current_scope()
     if scope is not None:
@@ -307,6 +340,15 @@ def note_items(tags: Sequence[str], epoch: int | None = None) -> Callable[[int],
     return ItemRun(tags, epoch, scope).go_to if scope is not None and tags else _go_nowhere
 
 
+def note_each(items: Sequence[_Item], tags: Sequence[str], epoch: int | None = None) -> Iterator[_Item]:
+    """Yield items, each of which is worked on from then on: as `note_items` tells it, in half the time.
+
+    After the last one, all of them are worked on together.
+    """
+    scope = current_scope()
+    return iter(items) if scope is None or not tags else ItemRun(tags, epoch, scope).each(items)
+
+
 def note_together(tags: Sequence[str], epoch: int | None = None) -> None:
     """Tell that sequences are worked on together now: as `note_item`, by the tags of the first and the last."""
     scope = current_scope()
@@ -323,6 +365,17 @@ def skip_item(exception: Exception) -> None:
 
     It counts as a skip (budget, quarantine file); under `on_error=Raising()` it is raised at the consumer instead.
     Outside of workers the exception is raised here.
+
+    Examples:
+        >>> from headrace.engine import skip_item
+        >>> def parse_all(texts):
+        ...     for text in texts:
+        ...         try:
+        ...             yield int(text)
+        ...         except ValueError as error:
+        ...             skip_item(error)
+        >>> list(parse_all(["1", "2"]))
+        [1, 2]
     """
     scope = current_scope()
     if scope is None:

@@ -132,7 +132,7 @@ def settle(path: str | os.PathLike[str]) -> None:
         return
     if os.lstat(ready).st_uid != os.geteuid():
         raise SourceError(
-            "another user's writer was killed while it gave these files their names",
+            "another user's process was killed while it renamed these files",
             where=path,
             fix="let that user open them, which moves the new files to their final names",
         )
@@ -141,7 +141,7 @@ def settle(path: str | os.PathLike[str]) -> None:
             _finish(path)
     except OSError as error:
         raise SourceError(
-            f"a writer was killed while it gave these files their names, and they cannot be moved: {error.strerror}",
+            f"a process was killed while it renamed these files, and they cannot be moved: {error.strerror}",
             where=path,
             fix="open them once from where this folder may be written to",
         ) from error
@@ -183,7 +183,7 @@ def _locked(path: str) -> Iterator[None]:
     with contextlib.suppress(CacheError):
         while (lock := lock_exclusive_nowait(name)) is None:
             if time.monotonic() > deadline:
-                raise SourceError("another process gives files these names, and does not end", where=path)
+                raise SourceError("another process is renaming these files, and does not end", where=path)
             time.sleep(_POLL_SECONDS)
     try:
         yield

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
+from headrace.show.card import Card, Shown
+
 from ..fetch.fetch import FetchOptions
 from .entry import CachedFile, plain_source, replace_cached_files
 from .options import DEFAULT_FOLDER, FileCacheOptions
@@ -60,7 +62,7 @@ class CacheCounters:
     removed_bytes: int
 
 
-class FileCache:
+class FileCache(Shown):
     """Copies files to a local disk on request or ahead of time, and evicts those that are needed last.
 
     All processes that use one folder make one copy of a file together. A copy in use is locked (flock) by its process
@@ -92,6 +94,18 @@ class FileCache:
     Raises:
         ConfigError: An option is wrong.
         CacheError: The folder cannot be used.
+
+    Examples:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> import headrace as hr
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Path(folder, "slow-disk.bin").write_bytes(b"frames")
+        ...     with hr.FileCache(cache_directory=f"{folder}/cache") as cache:
+        ...         copy = cache.get_file(f"{folder}/slow-disk.bin")
+        ...         print(copy != f"{folder}/slow-disk.bin", Path(copy).read_bytes())
+        6
+        True b'frames'
     """
 
     def __init__(
@@ -138,6 +152,15 @@ class FileCache:
     def cache_directory(self) -> str:
         """The folder, absolute, links resolved."""
         return self._own_parts.folder.root
+
+    def _card(self) -> Card:
+        counted = self.counters
+        facts = [
+            ("folder", self.cache_directory),
+            ("copies", f"{counted.num_copies:,} copies made ({counted.copied_bytes:,} bytes)"),
+            ("hits", f"{counted.num_hits:,} found"),
+        ]
+        return Card(type(self).__name__, facts)
 
     @property
     def counters(self) -> CacheCounters:

@@ -9,7 +9,7 @@
 Invariants: `data/<key>` and `parts/<key>-*` change only under the exclusive lock of the entry; a record is written last
 and goes first. The name of a part tells the machine's boot: two nodes over one network disk that keeps their locks
 apart never write to the same file. The folder belongs to one user (mode 0700). So do those above it at the default
-location, which others can predict; elsewhere it is not defended against those whom its user lets write there.
+location, which others can predict; elsewhere it is not defended against users who may write there.
 
 A `survey` takes no locks, so its result may be out of date: lock an entry before removing it.
 """

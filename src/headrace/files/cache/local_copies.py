@@ -37,6 +37,11 @@ def local_copies(names: Sequence[str]) -> list[str]:
     return [next(copies) if path is None else path for path in found]
 
 
+def local_copy(path: str | os.PathLike[str]) -> str:
+    """Return the absolute path of one file; for a URL that of its copy, see `local_copies`."""
+    return os.path.abspath(local_copies([os.fspath(path)])[0])
+
+
 @cache
 def _cache_with(options: str | None) -> FileCache:  # noqa: ARG001 - other options, another cache
     from .cache import FileCache  # here, as most corpora are local, and workers import all that is above

@@ -54,6 +54,11 @@ class FileCacheOptions:
 
     Raises:
         ConfigError: A value is out of its range, or of the wrong type.
+
+    Examples:
+        >>> import headrace as hr
+        >>> from headrace.files import FileCacheOptions
+        >>> options = FileCacheOptions(cache_directory="/tmp/headrace", max_bytes="500 GB")
     """
 
     cache_directory: str | os.PathLike[str] = DEFAULT_FOLDER
@@ -173,7 +178,10 @@ def parse_bytes(value: int | str, where: str) -> int:
             return int(float(match[1]) * (1024 if match[3] else 1000) ** zeros)
     elif isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
-    raise _wrong(where, value, 'a number of bytes, such as 500_000_000_000 or "500 GB"')
+    expected = 'a number of bytes, such as 500_000_000_000 or "500 GB"'
+    if where.startswith("--"):
+        raise ConfigError(f"{where} is {value!r}: it must be a number of bytes", fix="for example 500GB or 1GiB")
+    raise _wrong(where, value, expected)
 
 
 def expand_folder(text: str) -> str:

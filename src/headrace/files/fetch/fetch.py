@@ -50,13 +50,13 @@ def check_digests(part: PartFile, on_bytes: OnBytes) -> None:
     Raises:
         CacheError: One differs: the disk did not keep what was written.
     """
-    for came in part.came:
+    for fetched in part.fetched:
         digest = xxhash.xxh3_128()
-        _read_into(digest, part, came.where, on_bytes)
-        if digest.hexdigest() != came.digest:
+        _read_into(digest, part, fetched.where, on_bytes)
+        if digest.hexdigest() != fetched.digest:
             raise CacheError(
-                f"{came.where} of the part file are not what was written: XXH3-128 {digest.hexdigest()} instead of "
-                f"{came.digest}",
+                f"{fetched.where} of the part file are not what was written: XXH3-128 {digest.hexdigest()} instead of "
+                f"{fetched.digest}",
                 where=part.path,
                 fix="check the disk and the memory of this machine",
             )
@@ -242,7 +242,7 @@ def _fetch(reader: Reader, part: PartFile, stat: SourceStat, options: FetchOptio
 
 def _leave(part: PartFile, *, may_still_write: bool) -> None:
     """Keep the received bytes for the next call, unless there are none or a hanging call may still write."""
-    if may_still_write or not part.came:
+    if may_still_write or not part.fetched:
         part.discard()
     else:
         part.close()

@@ -67,6 +67,11 @@ class FetchOptions:
 
     Raises:
         ConfigError: A value is out of its range.
+
+    Examples:
+        >>> from headrace.files import FileCacheOptions
+        >>> from headrace.files.fetch import FetchOptions
+        >>> options = FileCacheOptions(fetch=FetchOptions(num_tries=10, checksum="xxh3"))
     """
 
     num_tries: int = 5

@@ -38,7 +38,7 @@ _OPEN_LEDGER = os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, slots=True)
-class CameRange:
+class FetchedRange:
     """A range that is in the part, and its XXH3-128 as received, if digests are kept."""
 
     where: ByteRange
@@ -71,7 +71,7 @@ class Ledger:
         return ledger
 
     @classmethod
-    def resume(cls, path: str, header: dict[str, Any]) -> tuple[Ledger, list[CameRange]] | None:
+    def resume(cls, path: str, header: dict[str, Any]) -> tuple[Ledger, list[FetchedRange]] | None:
         """Continue a side file and return its ranges; None if there is none, or one with another header."""
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_APPEND | _OPEN_LEDGER)
@@ -80,16 +80,16 @@ class Ledger:
         try:
             with open(descriptor, "rb", closefd=False) as file:
                 whole, _, _truncated = file.read().rpartition(b"\n")
-            came = _parse(whole, header)
+            fetched = _parse(whole, header)
             os.ftruncate(descriptor, len(whole) + 1)
         except (OSError, ValueError, RecursionError):
             os.close(descriptor)
             return None
-        return cls(path, descriptor), came
+        return cls(path, descriptor), fetched
 
-    def note(self, came: CameRange) -> None:
+    def note(self, fetched: FetchedRange) -> None:
         """Add a range whose bytes are in the part."""
-        self._append([came.where.start, came.where.stop, came.digest])
+        self._append([fetched.where.start, fetched.where.stop, fetched.digest])
 
     def close(self) -> None:
         """End; the file stays. A second call does nothing."""
@@ -121,21 +121,21 @@ def header_of(stat: SourceStat, status: os.stat_result, *, with_digests: bool) -
     }
 
 
-def _parse(text: bytes, header: dict[str, Any]) -> list[CameRange]:
+def _parse(text: bytes, header: dict[str, Any]) -> list[FetchedRange]:
     first, *lines = text.split(b"\n")
     if json.loads(first) != header:
         raise ValueError("it belongs to another version")
     return [_parse_line(line, header["size"]) for line in lines]
 
 
-def _parse_line(line: bytes, size: int) -> CameRange:
+def _parse_line(line: bytes, size: int) -> FetchedRange:
     value = json.loads(line)
     if not isinstance(value, list) or [type(part) for part in value[:2]] != [int, int] or len(value) != 3:
         raise ValueError("not a range")
     start, stop, digest = value
     if not 0 <= start < stop <= size or not isinstance(digest, str | None):
         raise ValueError("a range outside the file")
-    return CameRange(ByteRange(start, stop), digest)
+    return FetchedRange(ByteRange(start, stop), digest)
 
 
 _FIX_ALONE = "let nothing else write there"
@@ -161,7 +161,7 @@ class PartFile:
         self._stat = stat
         self._with_digests = with_digests
         self._ledger: Ledger | None = None
-        self.came: list[CameRange] = []
+        self.fetched: list[FetchedRange] = []
         self._descriptor: int | None = None
         with part_errors(path):
             self._descriptor = _open_old(path)
@@ -199,10 +199,10 @@ class PartFile:
     def missing(self) -> list[ByteRange]:
         """Return the missing ranges, in order."""
         gaps, position = [], 0
-        for came in sorted(self.came, key=lambda came: came.where):
-            if came.where.start > position:
-                gaps.append(ByteRange(position, came.where.start))
-            position = max(position, came.where.stop)
+        for fetched in sorted(self.fetched, key=lambda fetched: fetched.where):
+            if fetched.where.start > position:
+                gaps.append(ByteRange(position, fetched.where.start))
+            position = max(position, fetched.where.stop)
         if position < self._stat.size:
             gaps.append(ByteRange(position, self._stat.size))
         return gaps
@@ -235,13 +235,13 @@ class PartFile:
             if num_written:
                 views[0] = views[0][num_written:]
 
-    def note(self, came: CameRange) -> None:
+    def note(self, fetched: FetchedRange) -> None:
         """Note a range that has been written."""
-        self.came.append(came)
-        if self._ledger is None and len(self.came) == 1 and len(came.where) < self._stat.size:
+        self.fetched.append(fetched)
+        if self._ledger is None and len(self.fetched) == 1 and len(fetched.where) < self._stat.size:
             self._ledger = self._start_ledger()
         if self._ledger is not None:
-            self._ledger.note(came)
+            self._ledger.note(fetched)
 
     def start_over(self) -> None:
         """Discard the received bytes and continue with a new, empty file."""
@@ -295,13 +295,13 @@ class PartFile:
         resumed = Ledger.resume(self.path + LEDGER_SUFFIX, header)
         if resumed is None:
             return False
-        self._ledger, self.came = resumed
+        self._ledger, self.fetched = resumed
         return True
 
     def _start(self) -> None:
         discard_part(self.path)
         self.close()
-        self.came = []
+        self.fetched = []
         self._descriptor = os.open(self.path, _OPEN | os.O_CREAT | os.O_EXCL, 0o666)
 
     def _start_ledger(self) -> Ledger | None:

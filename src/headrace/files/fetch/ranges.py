@@ -19,7 +19,7 @@ from headrace.errors import HeadraceError, SourceError
 
 from ..locations import shown_url
 from .options import FetchOptions, SourceChangedError, SourceStat, difference_text
-from .part import CameRange, PartFile, part_errors
+from .part import FetchedRange, PartFile, part_errors
 from .plan import ByteRange, RangePlan
 from .reader import BEAT_SECONDS, OnBytes, Piece, RangesIgnoredError, Reader, Result, pause, timeout_error, wait_for
 from .retry import NO_SPACE, TransientError, cause_text, is_transient, retry_after_seconds, status_of, wait_seconds
@@ -110,7 +110,7 @@ class RangeFetch:
                 self._part.write(came.start, piece.data)
             if self._options.checksum is not None:
                 digest = _digest_of(piece.data)
-        self._part.note(CameRange(came, digest))
+        self._part.note(FetchedRange(came, digest))
         self._plan.note_came(byte_range, piece.num_bytes)
         self._on_bytes(piece.num_bytes)
 
@@ -161,7 +161,7 @@ def fetch_stream(reader: Reader, part: PartFile, stat: SourceStat, options: Fetc
                         raise TransientError(f"more than {stat.size} bytes came")
                     with part_errors(part.path):
                         part.write(position, data)
-                    part.note(CameRange(ByteRange(position, stop), _digest_of(data) if options.checksum else None))
+                    part.note(FetchedRange(ByteRange(position, stop), _digest_of(data) if options.checksum else None))
                     on_bytes(stop - position)
                     position = stop
                 if position < stat.size:

@@ -100,13 +100,14 @@ _PARSERS: dict[str, Callable[[str, str], Any]] = {".json": _parse_json, ".py": _
 
 
 Files = str | os.PathLike[str] | list[Any] | Callable[[], list[Any]]
+InFolder = Callable[[str], list[str]]
 
 _KINDS = (".txt", ".json", ".py")
 _FROM_PICKLE = "json.dump({data}, open({target!r} + '.json', 'w'))"
 _LOCAL_STARTS = ("file://", "local://")
 
 
-def read_file_list(files: Files) -> list[FileTree]:
+def read_file_list(files: Files, in_folder: InFolder | None = None) -> list[FileTree]:
     """Return the entries of a file list, given in any form.
 
     Args:
@@ -118,7 +119,10 @@ def read_file_list(files: Files) -> list[FileTree]:
             - the path or URL of a list file: `.txt` (a name a line; empty lines and lines that begin with `#` are
               skipped), `.json` (one list) or `.py` (one list, as a literal), each also packed as `.gz`;
             - a pattern, such as `"data/*.hdf"` or `"s3://bucket/data/**/*.hdf"`;
+            - a folder, where `in_folder` is given; the URL of one ends in `/`;
             - a function without arguments that returns a list.
+        in_folder: Returns the files that a local folder stands for. In a list, a name is looked at for this if it ends
+            in `/` or has no suffix: a look at each of a million files takes long on a network disk.
 
     Returns:
         The entries in order, patterns replaced by what they match. Entries may come more than once, also because two
@@ -131,8 +135,10 @@ def read_file_list(files: Files) -> list[FileTree]:
         SourceError: The list file is missing, truncated, of another format than its suffix, has a wrong entry or none,
             or a relative name in it leaves its folder; or a pattern matches nothing.
     """
+    if in_folder is not None and isinstance(files, str | os.PathLike) and _is_folder(os.fspath(files)):
+        files = [os.path.join(os.fspath(files), "")]
     origin, entries = _entries_of(files)
-    found = [tree for number, entry in entries for tree in _expanded(entry, origin, number)]
+    found = [tree for number, entry in entries for tree in _expanded(entry, origin, number, in_folder)]
     if not found:
         raise origin.error("the file list is empty", None, "name one file at least")
     return found
@@ -245,8 +251,8 @@ def _check_last_line(origin: _Origin, number: int, name: str) -> None:
         raise origin.error(what, number, "write the list again")
 
 
-def _expanded(entry: Any, origin: _Origin, number: int) -> Iterable[FileTree]:
-    """Return the trees of an entry, with patterns expanded."""
+def _expanded(entry: Any, origin: _Origin, number: int, in_folder: InFolder | None) -> Iterable[FileTree]:
+    """Return the trees of an entry, with patterns and folders expanded."""
     try:
         leaves = tree_leaves(entry)
     except ConfigError as error:
@@ -259,6 +265,16 @@ def _expanded(entry: Any, origin: _Origin, number: int) -> Iterable[FileTree]:
         return [map_leaves(entry, lambda leaf: origin.resolved(origin.checked(leaf, number)))]
     name = origin.checked(leaves[0], number)
     full_name = origin.resolved(name)
+    may_be_folder = name.endswith("/") or not os.path.splitext(name)[1]
+    if in_folder is not None and may_be_folder and _is_folder(full_name):
+        if not is_url(full_name):
+            return list(in_folder(full_name.rstrip("/") or "/"))
+        name, full_name = f"{name}*", f"{full_name}*"
     if not is_pattern(name, full_name):
         return [entry if full_name == leaves[0] else full_name]
     return list_matches(name, full_name.removesuffix(name), origin.where(number))
+
+
+def _is_folder(name: str) -> bool:
+    """Tell whether a name is that of a local folder, or a URL that ends as that of one does."""
+    return name.endswith("/") if is_url(name) else os.path.isdir(name)

@@ -148,7 +148,7 @@ def _timed_out(work: _Work) -> SourceError:
         f"no answer for {_TIMEOUT_SECONDS:g} s about the size of {_named(names)}; {work.num_done} of {len(work.names)}"
     )
     return SourceError(
-        f"{what} files are measured", where=shown_url(names[0]), fix="see whether the disk or server is up"
+        f"{what} files have answered", where=shown_url(names[0]), fix="see whether the disk or server is up"
     )
 
 

@@ -1,7 +1,7 @@
-"""Begins epochs of streams: decides who reads a stream, and who makes its batches.
+"""Begins epochs of streams: decides which process reads a stream, and which make its batches.
 
-Where something is to be done to the sequences, one worker more reads for all others; where nothing is, one worker does
-all of it; a stream that has workers of its own is read by the trainer, as are all without workers.
+If there is a transform or collate, one additional worker reads for all others; if there is none, one worker does
+everything; a stream that has workers of its own is read by the trainer, as are all streams without workers.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from .plan import StreamPlan
 from .runs import CarriedRun, StreamArrivals
 from .work import CarriedWork, Carrying, StreamWork
 
-_EXCHANGE_BYTES = 1 << 30  # limit on what of a stream was read, and is not with who makes batches of it
+_EXCHANGE_BYTES = 1 << 30  # limit on sequences that were read, and are not with the workers that make batches yet
 
 
 class StreamStarter(Protocol):
-    """Decides who reads a stream, and who makes its batches."""
+    """Decides which process reads a stream, and which make its batches."""
 
     is_resizable: bool
     """Whether workers may come and go: none of them reads it, nor shares the memory that it is read into."""
@@ -42,7 +42,7 @@ class StreamStarter(Protocol):
         """The engines whose workers read it and make its batches; the last one makes them."""
 
     def who_works(self, num_workers: int) -> str:
-        """Return who does what, as text.
+        """Return which processes do what, as text.
 
         Args:
             num_workers: How many were asked for.
@@ -66,7 +66,7 @@ class ReadAndMade:
         self._name = subject.name
 
     def who_works(self, num_workers: int) -> str:
-        """Say that one is enough."""
+        """Return that one worker does everything, as text."""
         return f"1 of {num_workers}, as nothing is done to what it reads" if num_workers > 1 else str(num_workers)
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
@@ -121,7 +121,7 @@ class ReadForAll:
         return f"{num_workers}, and one that reads for them"
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
-        """Begin a pass over the stream; the other workers begin with the first batch that is waited for."""
+        """Begin a pass over the stream; the other workers begin when the first batch is waited for."""
         reader, makers = self.engines
         load = Load(self._exchange, self._num_workers)  # before the reader begins
         read = StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
@@ -146,7 +146,7 @@ class ReadByTrainer:
         self.engines = (recipe.open_engine(recipe.work),)
 
     def who_works(self, num_workers: int) -> str:
-        """Say how many make batches."""
+        """Return how many workers make batches, as text."""
         return str(num_workers)
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
@@ -192,7 +192,7 @@ class StreamEpochs(Epochs):
 
     @property
     def who_works(self) -> str:
-        """How many workers there are, and who reads."""
+        """How many workers there are, and which process reads."""
         return self._starter.who_works(self._recipe.options.num_workers)
 
     def resize(self, num_workers: int) -> None:
@@ -231,7 +231,7 @@ class StreamEpochs(Epochs):
         """Return `steps_per_epoch`.
 
         Raises:
-            NoLengthError: Nobody said it.
+            NoLengthError: `steps_per_epoch` was not given.
         """
         del epoch
         options = self._recipe.options
@@ -247,7 +247,7 @@ class StreamEpochs(Epochs):
         )
 
     def is_empty(self) -> bool:
-        """Look at what the reader has reported."""
+        """Tell whether the reader has reported no sequences."""
         return self._progress.counts.seqs == 0
 
     def progress(self) -> tuple[int, Progress]:

@@ -1,9 +1,9 @@
-"""How the sequences of a batch get from the worker that reads a stream to the one that makes the batch.
+"""Transfers the sequences of a batch from the worker that reads a stream to the worker that makes the batch.
 
-The trainer says who makes which batch, and sees no byte of it: the reader writes the sequences into a slot of shared
-memory, and what goes through the trainer is a `Parcel` of some 100 bytes that says where they lie. Who makes the batch
-copies them out. Where there is no room, where no such memory was handed over, and between threads, the sequences
-themselves go through the trainer.
+The trainer assigns batches to workers, and sees no byte of them: the reader writes the sequences into a slot of shared
+memory, and what goes through the trainer is a `Parcel` of some 100 bytes that says where they lie. The worker that
+makes the batch copies them out. Where there is no room, where no such memory was handed over, and between threads, the
+sequences themselves go through the trainer.
 Invariants: a slot is written again only when the batch was handed over to the consumer, or when its run is over; what
 was copied out of a run that is over is never looked at. A reader that is restarted has new memory, of which the
 other workers are told before it begins. Nothing waits for room while the trainer waits for the reader: that would have
@@ -87,7 +87,7 @@ class Exchange:
         return os.dup(self._control_fd), os.dup(arena_fd)
 
     def hand_to_maker(self, worker_idx: int) -> Sequence[int]:
-        """Make a line to a worker that is started now, by which it hears of the readers' memory."""
+        """Open a channel to a worker that is started now, which tells it about the readers' memory."""
         line, theirs = Channel.pair()
         before, self._lines[worker_idx] = self._lines.get(worker_idx), line
         if before is not None:
@@ -97,7 +97,7 @@ class Exchange:
         return os.dup(self._control_fd), theirs.detach()
 
     def begin_run(self) -> int:
-        """Begin a run, and return its number: what lies there is given up."""
+        """Begin a run, and return its number: the contents of the memory are given up."""
         run = int(self._words[_RUN]) + 1
         self._words[_NUM_DONE] = self._words[_IS_WAITED_FOR] = 0
         self._words[_RUN] = run
@@ -106,7 +106,7 @@ class Exchange:
         return run
 
     def end_run(self, run: int) -> None:
-        """Give up what lies there, unless another run has begun: the reader waits for no more room.
+        """Give up the contents of the memory, unless another run has begun: the reader stops waiting for room.
 
         In a process that was forked off the trainer nothing is given up.
         """
@@ -114,11 +114,11 @@ class Exchange:
             self._words[_RUN] = run + 1
 
     def take_note(self, num_done: int) -> None:
-        """Take note of how many batches of the run were handed over."""
+        """Note how many batches of the run were handed over."""
         self._words[_NUM_DONE] = num_done
 
     def wait_for_reader(self, is_waiting: bool) -> None:
-        """Take note of whether the trainer waits for the reader."""
+        """Note whether the trainer waits for the reader."""
         self._words[_IS_WAITED_FOR] = is_waiting
 
     def close(self) -> None:
@@ -142,8 +142,8 @@ class Load:
     """The trainer's view of the sequences in the shared memory of one run.
 
     Args:
-        exchange: Where it lies; None: in the trainer's memory.
-        num_makers: How many workers it is carried to.
+        exchange: The shared memory that holds them; None: the trainer's own memory.
+        num_makers: How many workers make batches of them.
     """
 
     def __init__(self, exchange: Exchange | None, num_makers: int) -> None:
@@ -153,7 +153,7 @@ class Load:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Tell the reader, for the length of a block, that it is waited for."""
+        """Tell the reader, within a `with` block, that the trainer waits for it."""
         if self._exchange is None:
             yield
             return
@@ -164,24 +164,24 @@ class Load:
             self._exchange.wait_for_reader(False)
 
     def take_up(self, parcel: Any) -> None:
-        """Take note of what was read."""
+        """Note the size of a batch that was read."""
         num_bytes = 0  # a task is in the trainer's memory anyway
         if isinstance(parcel, Parcel | bytes):
             num_bytes = parcel.num_bytes if isinstance(parcel, Parcel) else len(parcel)
         self._mean_bytes += (num_bytes - self._mean_bytes) * (_WEIGHT if self._mean_bytes else 1)
 
     def max_tickets(self) -> int:
-        """Return how many batches may be under way: half of the memory is for those that are read ahead of them."""
+        """Return how many batches may be in flight: half of the memory is for those that are read ahead of them."""
         max_bytes = _CARRIED_BYTES if self._exchange is None else self._exchange.max_bytes
         return max(int(max_bytes / 2 / max(self._mean_bytes, 1)), self._num_makers)
 
     def lay_down(self, num_done: int) -> None:
-        """Take note of how many batches were handed over."""
+        """Note how many batches were handed over."""
         if self._exchange is not None:
             self._exchange.take_note(num_done)
 
     def give_up(self) -> None:
-        """Take note that the run is over."""
+        """Note that the run is over."""
         if self._exchange is not None:
             self._exchange.end_run(self._run)
 

@@ -3,7 +3,7 @@
 A stream is read in its order, a window of some hundred sequences at a time, and the batches of the window are planned
 as those of any other (`plan.py`). So the number of batches is known at the end only, a rank of several that
 share one stream reads all of it, and a resume begins with the window of the position: at once, where the dataset can
-go there, else by passing over what comes before. Who reads, the trainer or one worker for all, is decided in
+go there, else by skipping what comes before. Who reads, the trainer or one worker for all, is decided in
 `epochs.py`.
 Invariant: what the batches hold is a pure function of (stream, recipe, epoch), whichever process reads it.
 """
@@ -43,15 +43,15 @@ class StreamSubject(Subject):
 
     @abstractmethod
     def for_worker(self, info: WorkerInfo) -> Self:
-        """Return what a worker reads: inline this very stream, otherwise a copy of its own."""
+        """Return the stream that a worker reads: inline this one, otherwise a copy."""
 
     @abstractmethod
     def read_from(self, epoch: int, position: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Yield the tag and the data of each sequence of an epoch from a position on.
 
         Args:
-            epoch: Its number.
-            position: Of the first one.
+            epoch: The epoch number.
+            position: Position of the first one.
             on_read: Called with the position of each sequence before it is read, also of those that are passed over;
                 with 0 before anything else.
         """
@@ -95,16 +95,16 @@ class DatasetStream(StreamSubject):
 
     @property
     def num_shards(self) -> int:  # type: ignore[override]
-        """Ask the dataset: files are shared by ranks, which may be known only when an epoch begins."""
+        """Number of shards, from the dataset: ranks share files, and may be known only when an epoch begins."""
         return self.dataset.num_shards
 
     @property
     def sharded_by(self) -> str:  # type: ignore[override]
-        """Say which option it is."""
+        """Name of the option that divides the stream."""
         return f"{self.dataset.sharded_by} of {self.name}"
 
     def for_worker(self, info: WorkerInfo) -> Self:
-        """Return this stream inline, and what was carried to another process; threads get one each."""
+        """Return this stream inline and in another process, where it is a copy already; each thread gets a copy."""
         stream = copy.copy(self)
         if info.runs_in == "thread":
             stream.dataset = open_apart(self.dataset, in_thread=True)
@@ -113,7 +113,7 @@ class DatasetStream(StreamSubject):
         return stream
 
     def read_from(self, epoch: int, position: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
-        """Read one sequence after the other: those before the position, too, where the dataset cannot jump."""
+        """Yield one sequence after the other; a dataset that cannot jump reads those before the position, too."""
         on_read(0)
         stream = self.dataset.make_stream(epoch, position)
         while True:
@@ -142,15 +142,16 @@ class IterableStream(StreamSubject):
     Args:
         iterable: It must give the same items for the same epoch, to be resumed, and to be read on by a worker that is
             started in the place of one that died.
+        convert: What is called with each item that is delivered; None: items stay as they are.
     """
 
-    def __init__(self, iterable: Any) -> None:
+    def __init__(self, iterable: Any, convert: Callable[[Any], Any] | None = None) -> None:
         self.name = type(iterable).__name__
-        self._iterable = iterable
+        self._iterable, self._convert = iterable, convert
         self.reading = StreamReading({}, is_by_key=False)
 
     def for_worker(self, info: WorkerInfo) -> Self:
-        """Return this stream, with a copy of the iterable for each thread: it may hold where it is."""
+        """Return this stream, with a copy of the iterable for each thread: an iterable may hold its position."""
         if info.runs_in != "thread":
             return self
         stream = copy.copy(self)
@@ -165,7 +166,7 @@ class IterableStream(StreamSubject):
             set_epoch(epoch)
         for seq_idx, item in enumerate(self._iterable):
             if seq_idx >= position:
-                yield f"seq-{seq_idx}", item
+                yield f"seq-{seq_idx}", item if self._convert is None else self._convert(item)
             on_read(seq_idx + 1)
 
     def mark_of(self, tag: str, seq: Any) -> bytes:
@@ -180,14 +181,14 @@ class IterableStream(StreamSubject):
         return Corpus(digest_text=lambda: digest_text(name), knows_order=lambda: False, size=lambda: None)
 
     def order_text(self, epoch: int) -> str:
-        """Say that the stream defines its order."""
+        """Return a text saying that the stream defines its order."""
         del epoch
         return "its own"
 
 
 @dataclass(frozen=True)
 class StreamReading(Reading):
-    """Takes the sequences that the task carries: who makes the batch has read them.
+    """Uses the sequences that a task carries: they were read before.
 
     Args:
         specs: What is known of the layout.
@@ -198,7 +199,7 @@ class StreamReading(Reading):
     is_by_key: bool
 
     def open(self, info: WorkerInfo) -> Reader:
-        """Get ready: there is nothing to be done."""
+        """Return a reader of the carried sequences."""
         del info
         return _TakenSeqs()
 

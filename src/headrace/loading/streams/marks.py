@@ -1,7 +1,7 @@
-"""Whether a stream that is read a second time, because its reader died, is the one that was read before.
+"""Checks that a stream read a second time, because its reader died, gives the same sequences as before.
 
-A stream that draws from an unseeded generator is another one each time: sequences would be lost, and others come
-twice, and nothing would be seen of it. Invariant: nothing that is marked depends on the process.
+A stream that draws from an unseeded generator differs each time: some sequences would be lost and others come twice,
+silently. Invariant: nothing that is marked depends on the process.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ class WindowMarks:
     """Checks that a reader that was restarted reads the same stream as the one before.
 
     Args:
-        name: Of the stream.
-        epoch: That is read.
+        name: Name of the stream.
+        epoch: The epoch that is read.
     """
 
     def __init__(self, name: str, epoch: int) -> None:
@@ -78,10 +78,10 @@ class WindowMarks:
         self._last, self._mark = -1, 0  # the last window that was told of
 
     def take(self, marks: Sequence[tuple[int, int]]) -> None:
-        """Take note of windows and their marks, of which the first one was told before, see `StreamPlan.take_marks`.
+        """Check the mark of the first window, which was reported before, keep the last; see `StreamPlan.take_marks`.
 
         Raises:
-            SourceError: They are not those of the stream that was read before.
+            SourceError: They differ from those of the stream that was read before.
         """
         for window, mark in marks:
             if window == self._last and mark != self._mark:
@@ -90,7 +90,7 @@ class WindowMarks:
             self._last, self._mark = marks[-1]
 
     def end(self, num_windows: int) -> None:
-        """Take note of how many windows there are.
+        """Check that the stream does not end before the last window that was read before.
 
         Raises:
             SourceError: There were more before.

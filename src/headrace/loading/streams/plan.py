@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.batching import WINDOW_SEQS, Pieces, PlanCounts, WindowKey, WindowPlan
-from headrace.batching.data_key import data_key_of_item, frames_of
+from headrace.batching import WINDOW_SEQS, Pieces, PlanCounts, ReuseCheck, WindowKey, WindowPlan
+from headrace.batching.data_key import data_key_of_item, frames_of, texts_of
 from headrace.errors import ConfigError, ResumeError, SourceError, takes_note
 from headrace.rng.process import kept_globals, seed_globals
 
@@ -74,8 +74,10 @@ class StreamPlan:
         self._subject = subject
         self._recipe = recipe
         self._data_key: str | None = None  # whose lengths count: the first item says it
+        self._texts = texts_of(subject.reading.specs)
         self._start = start
         self._next_window, self.end = start
+        self._reuse = ReuseCheck()
         self._is_over = False
         self._keep_globals = kept_globals if recipe.seeds_globals and keeps_globals else nullcontext
         self._seqs = subject.read_from(epoch, start[0] * recipe.window_seqs, _block_seeder(recipe, epoch))
@@ -99,7 +101,7 @@ class StreamPlan:
     def take_marks(self) -> list[tuple[int, int]]:
         """Return the windows that were read since the last call, with their marks; none if they are not needed.
 
-        Before them comes the one that was told last: by it, who reads is compared with somebody else who has read it.
+        Before them comes the last one reported before: by its mark, a restarted reader is compared with the one before.
         """
         marks, self._marks = self._marks, self._marks[-1:]
         return marks
@@ -111,7 +113,7 @@ class StreamPlan:
         return number < self.end
 
     def locate(self, number: int) -> tuple[int, int]:
-        """Return the window of a batch and the number of its first batch; for one behind the end, the end."""
+        """Return the window of a batch and the number of its first batch; for a batch after the end, the end."""
         if not self.has(number):
             return self._next_window, self.end
         window = self._window_of(number)
@@ -144,7 +146,7 @@ class StreamPlan:
         return task, seq_idx
 
     def leave_out(self, first: int) -> None:
-        """Take note that no rank gets the batches from this one on."""
+        """Note that no rank gets the batches from this one on."""
         found = [(self._window_of(number), number) for number in range(first, self.end)]
         num_pieces = sum(len(window.plan[number - window.first_batch]) for window, number in found)
         self.counts += PlanCounts(remainder=num_pieces)
@@ -219,7 +221,8 @@ class StreamPlan:
         seqs: list[tuple[str, Any]] = []
         try:
             with self._keep_globals():
-                seqs += itertools.islice(self._seqs, self._recipe.window_seqs)
+                seqs += self._reuse.kept(itertools.islice(self._seqs, self._recipe.window_seqs))
+                self._reuse.look()
         except Exception as error:
             position = self._next_window * self._recipe.window_seqs + num_before + len(seqs)
             takes_note(error, f"headrace: while {self._subject.name} was read, epoch {self.epoch}, sequence {position}")
@@ -237,12 +240,12 @@ class StreamPlan:
                 )
             return 1
         if self._data_key is None or self._data_key not in seq:
-            self._data_key = data_key_of_item(batching, seq, where)
+            self._data_key = data_key_of_item(batching, seq, where, texts=self._texts)
         return 1 if self._data_key is None else frames_of(seq[self._data_key])
 
 
 def _block_seeder(recipe: PlanRecipe, epoch: int) -> Callable[[int], None]:
-    """Return what seeds the global generators before each block, for code of the user's that gives its sequences."""
+    """Return a function that seeds the global generators before each block, for user code that yields its sequences."""
 
     def on_read(position: int) -> None:
         if recipe.seeds_globals and position % recipe.window_seqs == 0:

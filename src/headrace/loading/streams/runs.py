@@ -1,4 +1,4 @@
-"""What comes of a stream that a worker reads: steps that are made already, or that others make next.
+"""The steps of a stream that a worker reads: already made there, or carried to other workers that make them.
 
 Invariants: each step comes once, in order; a batch that is left out keeps its number.
 """
@@ -52,7 +52,7 @@ class StreamArrivals:
 
 
 class CarriedRun:
-    """Two runs in a row: what one worker reads is carried to others, from the first batch that is waited for on.
+    """Two chained runs: one worker reads, others make the batches; the second run begins when a batch is waited for.
 
     Args:
         reading: The run of the reader.
@@ -79,7 +79,7 @@ class CarriedRun:
         return delivered
 
     def close(self) -> None:
-        """Give up both runs."""
+        """Close both runs."""
         for run in (self._making, self._reading):
             if run is not None:
                 run.close()

@@ -1,4 +1,4 @@
-"""What is done for a stream, and in which worker: one worker reads and plans it, whatever their number.
+"""The work of workers for a stream: one worker reads and plans it, for any number of workers.
 
 If there is a transform or a collate, what was read is carried through the trainer to the other workers, which make the
 batches. Otherwise the worker that reads the sequences lays them out: to carry them costs as much. So each sequence is
@@ -37,7 +37,7 @@ _WHY_CARRIED = (
 
 @dataclass(slots=True)
 class MadeStep:
-    """One step, made, or ready to be carried to who makes it.
+    """One step, made, or ready to be carried to the worker that makes it.
 
     Attributes:
         step: Which.
@@ -45,7 +45,7 @@ class MadeStep:
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: What `BatchWork` made, or the parcel of the task.
         progress: So far.
-        marks: Of the windows that were read since the step before, see `StreamPlan.take_marks`.
+        marks: Marks of the windows that were read since the step before, see `StreamPlan.take_marks`.
     """
 
     step: Step
@@ -82,7 +82,7 @@ class StreamBroken:
     failure: Failure | bytes
 
     def raisable(self, ticket: int, worker_idx: int) -> BaseException:
-        """Return what the consumer gets."""
+        """Return the exception to raise at the consumer."""
         failure = Failure.from_bytes(self.failure) if isinstance(self.failure, bytes) else self.failure
         return failure.raisable(ticket, worker_idx)
 

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from .methods import IterMethods, MapMethods
 from .naming import looks_like_pipe, name_raiser, show_call
 from .registry import advice_on, find_function, list_functions
-from .skipping import Wanted
+from .skipping import WantedItems
 from .torch_classes import find_torch_class, torch_hook
 
 T_co = TypeVar("T_co", covariant=True)
@@ -117,7 +117,7 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
     _started = 0  # the number of the last iteration that was not stopped; 0: none. Readers start before their sources
     _is_restored = False  # whether the next iteration begins at the position in the attributes, without `reset`
     _restored: Restored | None = None  # what it was restored with, until it or a reader of it restarts
-    _wanted: Wanted | None = None  # of the items of the next iteration; None: all
+    _wanted: WantedItems | None = None  # of the items of the next iteration; None: all
     _begin: ClassVar[Begin]  # the `__iter__` of the class
     skips_ahead: ClassVar[bool] = False
 
@@ -149,7 +149,7 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
         """Return whether `skip_ahead` can bring a new copy of this pipe to the position of this one."""
         return self.skips_ahead
 
-    def skip_ahead(self, wanted: Wanted) -> Wanted:
+    def skip_ahead(self, wanted: WantedItems) -> WantedItems:
         """Return which items of the source are needed to give the wanted items of this pipe.
 
         Called between `reset` and an iteration, for classes with `skips_ahead=True`: these have one source, and which
@@ -179,7 +179,19 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
 
 
 class MapPipe(Pipe, MapMethods, Generic[T_co]):
-    """A pipe whose items have keys: `0..len-1` unless said otherwise."""
+    """A pipe whose items have keys: `0..len-1` unless said otherwise.
+
+    Examples:
+        >>> from headrace.pipes import MapPipe
+        >>> class Squares(MapPipe):
+        ...     def __getitem__(self, index):
+        ...         return index**2
+        ...
+        ...     def __len__(self):
+        ...         return 4
+        >>> Squares().map(lambda square: -square)[3]
+        -9
+    """
 
     def __getitem__(self, index: Any) -> T_co:
         """Return one item."""
@@ -208,12 +220,26 @@ def is_pipe(thing: Any) -> bool:
 
 
 def is_iter_pipe(thing: Any) -> bool:
-    """Tell whether something is a pipe that is read from its start to its end, Headrace's or torch's."""
+    """Tell whether something is a pipe that is read from its start to its end, Headrace's or torch's.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> graphs.is_iter_pipe(IterableWrapper("ab")), graphs.is_iter_pipe("ab")
+        (True, False)
+    """
     return issubclass(type(thing), (IterPipe, find_torch_class("IterDataPipe") or IterPipe))
 
 
 def is_map_pipe(thing: Any) -> bool:
-    """Tell whether something is a pipe whose items have keys, Headrace's or torch's."""
+    """Tell whether something is a pipe whose items have keys, Headrace's or torch's.
+
+    Examples:
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> graphs.is_map_pipe(SequenceWrapper("ab"))
+        True
+    """
     return issubclass(type(thing), (MapPipe, find_torch_class("MapDataPipe") or MapPipe))
 
 
@@ -294,7 +320,7 @@ def mark_restored(pipe: IterPipe[Any], restored: Restored | None, *, is_under_wa
     pipe._is_restored, pipe._restored, pipe._wanted = is_under_way, restored, None
 
 
-def want(pipe: IterPipe[Any], wanted: Wanted) -> None:
+def want(pipe: IterPipe[Any], wanted: WantedItems) -> None:
     """Restrict the next iteration to some of the items."""
     pipe._wanted = wanted
 

@@ -74,6 +74,20 @@ def functional_pipe(name: str) -> Callable[[PipeClass], PipeClass]:
 
     Raises:
         ConfigError: The name is taken, or no identifier.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes import IterPipe, functional_pipe
+        >>> @functional_pipe("doubled")
+        ... class Doubler(IterPipe):
+        ...     def __init__(self, source):
+        ...         self.source = source
+        ...
+        ...     def __iter__(self):
+        ...         for item in self.source:
+        ...             yield item * 2
+        >>> list(IterableWrapper([1, 2]).doubled())
+        [2, 4]
     """
 
     def register(cls: PipeClass) -> PipeClass:
@@ -109,7 +123,7 @@ def register_function(kind: type, name: str, function: Callable[..., Any]) -> No
 
 
 def find_function(cls: type, name: str) -> Callable[..., Any] | None:
-    """Return the function behind a functional name on pipes of a class, also if only torch's pipes have that name."""
+    """Return the function of a functional name on pipes of a class, also if only torch's pipes have that name."""
     for kind in cls.__mro__:
         if function := _FUNCTIONS.get(kind, {}).get(name):
             return function

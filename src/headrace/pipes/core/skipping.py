@@ -12,14 +12,14 @@ _END = object()
 
 
 @dataclass(frozen=True)
-class Wanted:
+class WantedItems:
     """All items of an iteration from one of them on, and some of those before it.
 
     Attributes:
         start: The number of the item from which on all are wanted.
         note_item: Called for each item that is made and dropped, so that the worker does not seem stalled.
         before: The numbers of the wanted items before `start`, ascending.
-        group: The items belong together in groups of so many (those of a batch), of which the last one may be short.
+        group: The size of groups of items that belong together (those of a batch); the last group may be short.
     """
 
     start: int

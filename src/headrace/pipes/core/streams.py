@@ -21,6 +21,13 @@ class StreamWrapper:
         parent_stream: The file that it is read from, such as an archive, which must stay open as long.
         name: Its name in messages.
         origin: The data with which `reopen` can open it again; `None`: it cannot be opened again.
+
+    Examples:
+        >>> import io
+        >>> from headrace.pipes.utils import StreamWrapper
+        >>> file = StreamWrapper(io.BytesIO(b"hello"), name="a.txt")
+        >>> file.read(), file.name
+        (b'hello', 'a.txt')
     """
 
     def __init__(
@@ -105,7 +112,16 @@ def _wrap(file_obj: Any, name: str | None, origin: dict[str, Any] | None) -> Str
 
 
 def close_streams(item: Any) -> None:
-    """Close all streams in an item that is dropped. O(size of its containers)."""
+    """Close all streams in an item that is dropped. O(size of its containers).
+
+    Examples:
+        >>> import io
+        >>> from headrace.pipes.utils import StreamWrapper, janitor
+        >>> file = io.BytesIO(b"hello")
+        >>> janitor({"file": StreamWrapper(file)})
+        >>> file.closed
+        True
+    """
     if type(item) in _PLAIN:
         return
     if isinstance(item, StreamWrapper):

@@ -27,7 +27,7 @@ def register_with_torch(name: str, cls: type) -> None:
 
 
 def find_torch_function(kind: type, name: str) -> Callable[..., Any] | None:
-    """Return the function behind a functional name on torch's pipes of a kind, if torch is loaded and has that name.
+    """Return the function of a functional name on torch's pipes of a kind, if torch is loaded and has that name.
 
     Args:
         kind: `IterPipe` or `MapPipe`.

@@ -55,6 +55,13 @@ def list_pipes(pipe: Any) -> list[Any]:
     Raises:
         ConfigError: The graph has a cycle.
         TypeError: It is not a pipe.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes import graph
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> [type(one).__name__ for one in graph.list_pipes(pipe)]
+        ['IterableWrapper', 'Shuffler', 'Batcher']
     """
     if not is_pipe(pipe):
         raise TypeError(f"Expected a pipe (an IterDataPipe or MapDataPipe, ours or torch's), got {type(pipe).__name__}")
@@ -85,6 +92,13 @@ def traverse(pipe: Any) -> Graph:
 
     Raises:
         ConfigError: The graph has a cycle.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes import graph
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> len(graph.traverse(pipe))
+        1
     """
     known: dict[int, tuple[Any, Graph]] = {}
     for each in list_pipes(pipe):
@@ -93,7 +107,15 @@ def traverse(pipe: Any) -> Graph:
 
 
 def find(pipe: Any, kind: type | tuple[type, ...]) -> list[Any]:
-    """Return the pipes of a graph that are instances of a class, or of one of several, sources first."""
+    """Return the pipes of a graph that are instances of a class, or of one of several, sources first.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper, Shuffler
+        >>> from headrace.pipes import graph
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> [type(one).__name__ for one in graph.find(pipe, Shuffler)]
+        ['Shuffler']
+    """
     return [each for each in list_pipes(pipe) if isinstance(each, kind)]
 
 

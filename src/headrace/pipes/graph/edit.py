@@ -21,6 +21,13 @@ def replace(pipe: Any, old: Any, new: Any) -> Any:
 
     Raises:
         ConfigError: The graph has a cycle.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes import graph
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> list(graph.replace(pipe, pipe.datapipe, IterableWrapper("abc")))
+        [['a', 'b'], ['c']]
     """
     if pipe is old:
         return new
@@ -52,6 +59,13 @@ def remove(pipe: Any, removed: Any) -> Any:
     Raises:
         RuntimeError: The pipe has no source, or several (the errors that torchdata raises).
         ConfigError: The graph has a cycle.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes import graph
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> list(graph.remove(pipe, pipe.datapipe))
+        [[0, 1], [2, 3]]
     """
     sources = sources_of(removed)
     if not sources:

@@ -89,6 +89,12 @@ def to_mermaid(pipe: Any, reading_service: Any = None) -> str:
 
     Raises:
         ConfigError: The graph has a cycle, or cannot be split.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes import to_mermaid
+        >>> to_mermaid(IterableWrapper(range(4)).batch(2)).splitlines()[0]
+        'flowchart TD'
     """
     plan = _plan_of(reading_service)
     parts, sources = _split(pipe, plan)
@@ -114,6 +120,11 @@ def to_graph(dp: Any, *, debug: bool = False, reading_service: Any = None) -> An
     Raises:
         ModuleNotFoundError: The package `graphviz` is not installed.
         ConfigError: The graph has a cycle, or cannot be split.
+
+    Examples:
+        >>> from headrace.pipes import to_graph
+        >>> def draw(pipe):  # where graphviz is installed
+        ...     to_graph(pipe).render("pipe.svg")
     """
     try:
         import graphviz

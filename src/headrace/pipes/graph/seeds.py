@@ -161,6 +161,15 @@ def set_datapipes_seed(datapipes: Iterable[Any], seed_generator: SeedGenerator, 
         datapipes: The pipes; those that are not random use up no seed.
         seed_generator: Where the seeds come from.
         distributed_shared: Use shared seeds, the same in all workers, instead of local ones.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> from headrace.dataloader2.random import SeedGenerator
+        >>> pipe = IterableWrapper(range(8)).shuffle()
+        >>> graphs.set_datapipes_seed([pipe], SeedGenerator(1), distributed_shared=True)
+        >>> sorted(pipe)
+        [0, 1, 2, 3, 4, 5, 6, 7]
     """
     pipes = list(datapipes)
     keepers = find_keepers(pipes)
@@ -265,6 +274,15 @@ def set_graph_random_seed(datapipe: Any, seed_generator: SeedGenerator) -> Any:
 
     Returns:
         The pipe.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> from headrace.dataloader2.random import SeedGenerator
+        >>> pipe = IterableWrapper(range(8)).shuffle()
+        >>> orders = [list(graphs.set_graph_random_seed(pipe, SeedGenerator(1))) for _ in range(2)]
+        >>> orders[0] == orders[1]
+        True
     """
     pipes = list_pipes(datapipe)
     before_sharding: set[int] = set()

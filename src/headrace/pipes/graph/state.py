@@ -26,7 +26,7 @@ from ..core.base import (
     want,
 )
 from ..core.draws import restore_draws, state_of_draws
-from ..core.skipping import Wanted
+from ..core.skipping import WantedItems
 from ..core.walk import list_pipes, sources_of
 
 GraphState: TypeAlias = list[list[Any]]
@@ -139,7 +139,7 @@ def skip_ahead(pipe: Any, num_items: int, note_item: Callable[[], object]) -> No
             forget_position(each)
             mark_restored(each, restored, is_under_way=False)
     *pipes, source = _list_skipping(pipe)
-    wanted = Wanted(num_items, note_item=note_item)
+    wanted = WantedItems(num_items, note_item=note_item)
     for each in pipes:
         each.reset()
         mark_restored(each, restored, is_under_way=True)

@@ -13,6 +13,14 @@ def traverse_dps(datapipe: Any) -> Graph:
 
     Raises:
         ConfigError: The graph has a cycle.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> graph = graphs.traverse_dps(pipe)
+        >>> len(graph)
+        1
     """
     return traverse(datapipe)
 
@@ -23,6 +31,14 @@ def list_dps(graph: Graph, exclude_dps: Any = None) -> list[Any]:
     Args:
         graph: What `traverse_dps` returned.
         exclude_dps: A pipe, or several, to leave out with everything upstream of them.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> graph = graphs.traverse_dps(pipe)
+        >>> [type(one).__name__ for one in graphs.list_dps(graph)]
+        ['Batcher', 'Shuffler', 'IterableWrapper']
     """
     if exclude_dps is None:
         exclude_dps = ()
@@ -47,6 +63,14 @@ def find_dps(graph: Graph, dp_type: type) -> list[Any]:
     Args:
         graph: What `traverse_dps` returned.
         dp_type: The type.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper, Shuffler
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> graph = graphs.traverse_dps(pipe)
+        >>> [type(one).__name__ for one in graphs.find_dps(graph, Shuffler)]
+        ['Shuffler']
     """
     return [pipe for pipe in list_dps(graph) if type(pipe) is dp_type]
 
@@ -58,6 +82,15 @@ def replace_dp(graph: Graph, old_datapipe: Any, new_datapipe: Any) -> Graph:
         graph: What `traverse_dps` returned. Its pipes are changed.
         old_datapipe: The pipe to be replaced; `new_datapipe` may itself read it.
         new_datapipe: The pipe that is read instead.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> graph = graphs.traverse_dps(pipe)
+        >>> graph = graphs.replace_dp(graph, pipe.datapipe, IterableWrapper("abc"))
+        >>> list(pipe)
+        [['a', 'b'], ['c']]
     """
     return traverse(replace(_end_of(graph), old_datapipe, new_datapipe))
 
@@ -71,6 +104,15 @@ def remove_dp(graph: Graph, datapipe: Any) -> Graph:
 
     Raises:
         RuntimeError: The pipe has no source, or several.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.dataloader2 import graph as graphs
+        >>> pipe = IterableWrapper(range(4)).shuffle().batch(2)
+        >>> graph = graphs.traverse_dps(pipe)
+        >>> graph = graphs.remove_dp(graph, pipe.datapipe)
+        >>> list(pipe)
+        [[0, 1], [2, 3]]
     """
     return traverse(remove(_end_of(graph), datapipe))
 

@@ -13,12 +13,19 @@ from ..core.base import IterPipe, State, read
 from ..core.checks import check_positive, check_takes
 from ..core.registry import functional_pipe
 from ..core.skeletons import PendingPipe, Positioned
-from ..core.skipping import Wanted
+from ..core.skipping import WantedItems
 from ..core.streams import close_streams
 
 
 class DataChunk(list[Any]):
-    """A batch: a list, with the methods of torchdata's `DataChunk`."""
+    """A batch: a list, with the methods of torchdata's `DataChunk`.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> batch = next(iter(IterableWrapper("abc").batch(2)))
+        >>> batch, batch.as_str()
+        (['a', 'b'], '[a, b]')
+    """
 
     __slots__ = ()  # so that it is sent like a list, not pickled
 
@@ -53,6 +60,11 @@ class Batcher(Positioned[Any], skips_ahead=True):
 
     Raises:
         ConfigError: `batch_size` is less than 1.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper(range(5)).batch(2))
+        [[0, 1], [2, 3], [4]]
     """
 
     def __init__(
@@ -74,7 +86,7 @@ class Batcher(Positioned[Any], skips_ahead=True):
                 return
             yield wrap(batch)
 
-    def skip_ahead(self, wanted: Wanted) -> Wanted:
+    def skip_ahead(self, wanted: WantedItems) -> WantedItems:
         size = self.batch_size
         before = [number * size + item_idx for number in wanted.before for item_idx in range(size)]
         return replace(wanted, start=wanted.start * size, before=before, group=wanted.group * size)
@@ -93,6 +105,11 @@ class UnBatcher(PendingPipe[Any]):
 
     Raises:
         ConfigError: The level is less than -1.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper([[1, 2], [3]]).unbatch())
+        [1, 2, 3]
     """
 
     _pending_name = "items"
@@ -141,6 +158,12 @@ class Grouper(IterPipe[Any]):
     Raises:
         ConfigError: The sizes contradict each other.
         RuntimeError: The buffer is full of groups that are too small (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> words = IterableWrapper(["ant", "bee", "ape", "bug"])
+        >>> list(words.groupby(lambda word: word[0], group_size=2))
+        [['ant', 'ape'], ['bee', 'bug']]
     """
 
     _not_shipped = ("_buffer",)

@@ -42,6 +42,13 @@ def bucketbatch(
 
     Raises:
         ConfigError: A number is less than 1.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> texts = IterableWrapper(["ccc", "a", "bb", "dddd"])
+        >>> batches = texts.bucketbatch(batch_size=2, bucket_num=1, sort_key=lambda bucket: sorted(bucket, key=len))
+        >>> sorted(sorted(batch, key=len) for batch in batches)
+        [['a', 'bb'], ['ccc', 'dddd']]
     """
     bucket_size = check_positive("batch_size", batch_size) * check_positive("batch_num", batch_num)
     pool_size = bucket_size * check_positive("bucket_num", bucket_num)
@@ -81,6 +88,12 @@ class MaxTokenBucketizer(IterPipe[Any]):
 
     Raises:
         ConfigError: The limits contradict each other.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> texts = IterableWrapper(["a", "bb", "cccc", "d"])
+        >>> list(texts.max_token_bucketize(max_token_count=4))
+        [['a', 'd', 'bb'], ['cccc']]
     """
 
     _not_shipped = ("_buffer", "_pending")

@@ -24,6 +24,12 @@ def default_collate(batch: Sequence[Any]) -> Any:
 
     Raises:
         ValueError: Items have different shapes, lengths or keys.
+
+    Examples:
+        >>> from headrace.pipes.iter import default_collate
+        >>> batch = default_collate([{"x": 1, "name": "a"}, {"x": 2, "name": "b"}])
+        >>> batch["x"].tolist(), batch["name"]
+        ([1, 2], ['a', 'b'])
     """
     torch = sys.modules.get("torch")
     if torch is not None and _has_tensor(batch[0], torch.Tensor):
@@ -71,6 +77,11 @@ class Collator(OneForOne[Any], source="datapipe", skips_ahead=True):
         conversion: A function of the whole batch; or a dict from column (index or key) to a function of the list of
             that column's values. Columns that are not in the dict are collated by `default_collate`.
         collate_fn: The older name of a function of the whole batch; takes precedence over `conversion`.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> [batch.tolist() for batch in IterableWrapper(range(4)).batch(2).collate()]
+        [[0, 1], [2, 3]]
     """
 
     def __init__(

@@ -108,6 +108,11 @@ class Flattener(OneForOne[Any], source="datapipe", skips_ahead=True):
     Args:
         datapipe: The source.
         indices: The columns to flatten; `None`: all that hold such containers.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper([(1, ("a", "b"))]).flatten(1))
+        [(1, 'a', 'b')]
     """
 
     def __init__(self, datapipe: IterPipe[Any], indices: Hashable | list[Hashable] | None = None) -> None:
@@ -148,6 +153,11 @@ class Slicer(OneForOne[Any], source="datapipe", skips_ahead=True):
         index: The first column of a slice, or a list of columns, or a key.
         stop: The end of the slice, exclusive.
         step: The step of the slice.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper([(1, "a", True)]).slice(0, 2))
+        [(1, 'a')]
     """
 
     def __init__(
@@ -202,6 +212,11 @@ class Dropper(OneForOne[Any], source="datapipe", skips_ahead=True):
     Args:
         datapipe: The source.
         indices: The columns to drop.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper([(1, "a", True)]).drop(1))
+        [(1, True)]
     """
 
     def __init__(self, datapipe: IterPipe[Any], indices: Hashable | list[Hashable]) -> None:
@@ -224,6 +239,11 @@ class Rows2Columnar(OneForOne[Any], skips_ahead=True):
     Args:
         source_datapipe: The source, whose items are lists of dicts, or of lists.
         column_names: The columns to keep; of rows that are lists, the names of all columns in order. `None`: all keys.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper([[(1, "a"), (2, "b")]]).rows2columnar(["number", "letter"]))
+        [defaultdict(<class 'list'>, {'number': [1, 2], 'letter': ['a', 'b']})]
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], column_names: list[str] | None = None) -> None:

@@ -25,6 +25,11 @@ class Cycler(Positioned[Any]):
 
     Raises:
         ConfigError: `count` is negative.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper("ab").cycle(2))
+        ['a', 'b', 'a', 'b']
     """
 
     _position_names = ("num_cycles", "has_items")
@@ -65,6 +70,11 @@ class Repeater(IterPipe[Any]):
 
     Raises:
         ConfigError: `times` is less than 2.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper("ab").repeat(2))
+        ['a', 'a', 'b', 'b']
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], times: int) -> None:
@@ -109,6 +119,11 @@ class Header(Positioned[Any]):
 
     Raises:
         ConfigError: `limit` is negative.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper(range(100)).header(3))
+        [0, 1, 2]
     """
 
     _position_names = ("num_given",)
@@ -151,6 +166,11 @@ class LengthSetter(Positioned[Any], skips_ahead=True):
 
     Raises:
         ConfigError: The length is negative.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> len(IterableWrapper(range(8)).filter(lambda number: number % 2).set_length(4))
+        4
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], length: int) -> None:
@@ -171,6 +191,11 @@ class Enumerator(OneForOne[Any]):
     Args:
         source_datapipe: The source.
         starting_index: The first number.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper("ab").enumerate(starting_index=1))
+        [(1, 'a'), (2, 'b')]
     """
 
     _position_names = ("num_given",)
@@ -196,6 +221,11 @@ class IndexAdder(OneForOne[Any]):
 
     Raises:
         NotImplementedError: An item is not a dict (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper([{"text": "a"}, {"text": "b"}]).add_index())
+        [{'text': 'a', 'index': 0}, {'text': 'b', 'index': 1}]
     """
 
     _position_names = ("num_given",)

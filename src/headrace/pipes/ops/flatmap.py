@@ -68,6 +68,11 @@ class FlatMapper(IterPipe[Any]):
 
     Raises:
         ConfigError: The function cannot be called with that many arguments.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper(["a b", "c"]).flatmap(str.split))
+        ['a', 'b', 'c']
     """
 
     def __init__(self, datapipe: IterPipe[Any], fn: Callable[..., Any] | None = None, input_col: Any = None) -> None:
@@ -114,6 +119,12 @@ class ShuffledFlatMapper(ShufflingPipe[Any]):
 
     Raises:
         ConfigError: The function cannot be called with that many arguments, or `buffer_size` is less than 1.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> pipe = IterableWrapper(["abc", "xyz"]).shuffled_flatmap(list, buffer_size=2)
+        >>> sorted(pipe)
+        ['a', 'b', 'c', 'x', 'y', 'z']
     """
 
     _position_names = ("has_ended",)

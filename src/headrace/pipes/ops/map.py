@@ -36,6 +36,11 @@ class Mapper(OneForOne[Any], source="datapipe", skips_ahead=True):
     Raises:
         ConfigError: The function cannot be called with that many arguments, or `output_col` does not go with
             `input_col`.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper([1, 2]).map(lambda number: number * 10))
+        [10, 20]
     """
 
     def __init__(
@@ -71,6 +76,11 @@ class ThreadPoolMapper(SameLength[Any], skips_ahead=True):
 
     Raises:
         ConfigError: A number is less than 1, or the columns are wrong.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper(["a", "b"]).threadpool_map(str.upper, max_workers=2))
+        ['A', 'B']
     """
 
     _not_shipped = ("_pending",)
@@ -140,6 +150,11 @@ class Filter(Positioned[Any]):
     Raises:
         ConfigError: The function cannot be called with that many arguments, or does not return a bool (while
             iterating). A `ValueError` too.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper(range(6)).filter(lambda number: number % 2 == 0))
+        [0, 2, 4]
     """
 
     def __init__(self, datapipe: IterPipe[Any], filter_fn: Callable[..., Any], input_col: Any = None) -> None:

@@ -30,6 +30,11 @@ class BatchMapper(PendingPipe[Any]):
 
     Raises:
         ConfigError: `batch_size` is less than 1, or the function cannot be called with one argument.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper(range(4)).map_batches(lambda batch: [sum(batch)], batch_size=2))
+        [1, 5]
     """
 
     def __init__(
@@ -76,6 +81,13 @@ class BatchAsyncMapper(PendingPipe[Any]):
 
     Raises:
         ConfigError: A number is less than 1, or the columns are wrong.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> async def fetch(number):
+        ...     return number * 10
+        >>> list(IterableWrapper(range(3)).async_map_batches(fetch, batch_size=2))
+        [0, 10, 20]
     """
 
     def __init__(

@@ -34,6 +34,12 @@ class MapMapper(MapPipe[Any]):
     Args:
         datapipe: The source.
         fn: The function.
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> pipe = SequenceWrapper([1, 2]).map(lambda number: number * 10)
+        >>> pipe[1], len(pipe)
+        (20, 2)
     """
 
     def __init__(self, datapipe: MapPipe[Any], fn: Callable[[Any], Any] = same) -> None:
@@ -59,6 +65,11 @@ class MapZipper(MapPipe[Any]):
         ConfigError: There are none.
         TypeError: One is not a map-style pipe.
         IndexError: One has no item of that index (on access).
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> SequenceWrapper("ab").zip(SequenceWrapper([1, 2]))[1]
+        ('b', 2)
     """
 
     def __init__(self, *datapipes: MapPipe[Any]) -> None:
@@ -90,6 +101,11 @@ class MapConcater(MapPipe[Any]):
         ConfigError: There are none.
         TypeError: One is not a map-style pipe.
         IndexError: There is no item of that index (on access).
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> SequenceWrapper("ab").concat(SequenceWrapper("c"))[2]
+        'c'
     """
 
     def __init__(self, *datapipes: MapPipe[Any]) -> None:
@@ -120,6 +136,11 @@ class MapBatcher(MapPipe[Any]):
     Raises:
         ConfigError: `batch_size` is less than 1.
         IndexError: There is no batch of that index (on access).
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> list(SequenceWrapper(range(5)).batch(2))
+        [[0, 1], [2, 3], [4]]
     """
 
     def __init__(
@@ -164,6 +185,11 @@ class MapShuffler(_Indexed, ShufflingPipe[Any]):
     Args:
         datapipe: The source.
         indices: The indices to read; `None`: `0..len-1`.
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> sorted(SequenceWrapper(range(5)).shuffle().set_seed(1))
+        [0, 1, 2, 3, 4]
     """
 
     def __init__(self, datapipe: MapPipe[Any], *, indices: Sequence[Any] | None = None) -> None:
@@ -186,6 +212,12 @@ class MapInMemoryCacheHolder(MapPipe[Any]):
 
     Args:
         source_dp: The source.
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> pipe = SequenceWrapper(["a", "b"]).map(str.upper).in_memory_cache()
+        >>> pipe[1], pipe[1]  # computed once
+        ('B', 'B')
     """
 
     _not_shipped = ("_cache",)
@@ -230,6 +262,12 @@ def map_unzip(
 
     Raises:
         RuntimeError: All columns are skipped.
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> numbers, letters = SequenceWrapper([(1, "a"), (2, "b")]).unzip(sequence_length=2)
+        >>> letters[1]
+        'b'
     """
     return [MapUnZipper(source_datapipe, column) for column in wanted_columns(sequence_length, columns_to_skip)]
 
@@ -247,6 +285,11 @@ class MapToIterConverter(_Indexed):
 
     Raises:
         TypeError: It is not a map-style pipe.
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> list(SequenceWrapper("abc").to_iter_datapipe(indices=[2, 0]))
+        ['c', 'a']
     """
 
     def __init__(self, datapipe: MapPipe[Any], indices: Sequence[Any] | None = None) -> None:
@@ -276,6 +319,11 @@ class IterToMapConverter(MapPipe[Any]):
         TypeError: It is not an iterable pipe.
         ConfigError: An item is not a pair (when loading).
         IndexError: There is no item of that key (on access).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> IterableWrapper([("a", 1), ("b", 2)]).to_map_datapipe()["b"]
+        2
     """
 
     _not_shipped = ("_table", "_seeds", "_noted", "_has_drawn")

@@ -12,7 +12,7 @@ from ..core.checks import check_positive
 from ..core.draws import Draws
 from ..core.registry import functional_pipe
 from ..core.skeletons import SameLength, ShufflingPipe
-from ..core.skipping import Wanted
+from ..core.skipping import WantedItems
 from .batch import DataChunk, UnBatcher
 
 
@@ -53,7 +53,7 @@ class Shuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe", skips_ahe
     def can_skip_ahead(self) -> bool:
         return super().can_skip_ahead() and not self._has_ended
 
-    def skip_ahead(self, wanted: Wanted) -> Wanted:
+    def skip_ahead(self, wanted: WantedItems) -> WantedItems:
         """Repeat the draws of `__iter__` on item numbers: needed are the wanted items and those left in the buffer."""
         if not self._enabled or not wanted.start:
             return wanted
@@ -115,6 +115,11 @@ class InBatchShuffler(SameLength[Any], ShufflingPipe[Any], source="datapipe"):
 
     Args:
         datapipe: The source, whose items are lists.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> [sorted(batch) for batch in IterableWrapper(range(4)).batch(2).in_batch_shuffle()]
+        [[0, 1], [2, 3]]
     """
 
     def __init__(self, datapipe: IterPipe[Any]) -> None:

@@ -63,6 +63,12 @@ class SequenceWrapper(MapPipe[Any]):
     Args:
         sequence: A list, a dict, anything with `[]`.
         deepcopy: Keep a deep copy, so that later changes to the original have no effect.
+
+    Examples:
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> pipe = SequenceWrapper({"a": 1, "b": 2})
+        >>> pipe["b"], len(pipe)
+        (2, 2)
     """
 
     def __init__(self, sequence: Sequence[Any] | Mapping[Any, Any], deepcopy: bool = True) -> None:
@@ -103,6 +109,18 @@ class Sampler(IterPipe[Any]):
 
     Raises:
         ConfigError: The pipe does not know its length.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> class Backwards:
+        ...     def __init__(self, data_source):
+        ...         self.numbers = range(len(data_source) - 1, -1, -1)
+        ...
+        ...     def __iter__(self):
+        ...         return iter(self.numbers)
+        >>> from headrace.pipes.iter import Sampler
+        >>> list(Sampler(IterableWrapper("abc"), Backwards))
+        [2, 1, 0]
     """
 
     def __init__(
@@ -140,6 +158,13 @@ class FromDataset(IterPipe[DatasetSeq]):
     Args:
         dataset: Any dataset with the epoch API.
         first_epoch: The number of the first epoch.
+
+    Examples:
+        >>> import headrace as hr
+        >>> from headrace.pipes.iter import FromDataset
+        >>> with hr.StaticDataset([{"data": [1.0, 2.0]}, {"data": [3.0]}]) as dataset:
+        ...     [seq.seq_tag for seq in FromDataset(dataset)]
+        ['seq-0', 'seq-1']
     """
 
     def __init__(self, dataset: Dataset, first_epoch: int = 1) -> None:
@@ -187,6 +212,16 @@ def set_epoch(datapipe: IterPipe[Any], epoch: int) -> IterPipe[Any]:
 
     Returns:
         The pipe.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes.iter import set_epoch
+        >>> pipe = IterableWrapper(range(10)).shuffle().set_seed(1)
+        >>> orders = []
+        >>> for epoch in (1, 2, 1):
+        ...     orders.append(list(set_epoch(pipe, epoch)))
+        >>> orders[0] == orders[2], orders[0] == orders[1]
+        (True, False)
     """
     for pipe_idx, pipe in enumerate(list_pipes(datapipe)):
         counters = draws_of(pipe).values()

@@ -2,7 +2,7 @@
 
 Torch's pipes can only be resumed by reading everything again. The replacements give the same items in the same order,
 except that a shuffle draws from another generator: the same seed gives another, equally reproducible order. Only pipes
-of exactly the classes below are replaced; subclasses and the user's own pipes stay.
+of exactly the classes below are replaced; subclasses and user-defined pipes stay.
 """
 
 from __future__ import annotations
@@ -36,6 +36,11 @@ def to_native(pipe: Any) -> Any:
 
     Raises:
         ConfigError: The graph has a cycle.
+
+    Examples:
+        >>> from headrace.pipes import to_native
+        >>> def convert(torch_pipe):  # where torch is installed: pipes of torch become those of Headrace
+        ...     return to_native(torch_pipe)
     """
     for each in list_pipes(pipe):
         cls = type(each)

@@ -33,6 +33,11 @@ def register_with_torch() -> bool:
 
     Returns:
         Whether torch is loaded.
+
+    Examples:
+        >>> from headrace.pipes import register_with_torch
+        >>> def prepare():  # where torch is installed: torch's pipes get the methods that they lack, such as `header`
+        ...     register_with_torch()
     """
     for kind in (IterPipe, MapPipe):
         counterpart = find_torch_class(COUNTERPARTS[kind.__name__])

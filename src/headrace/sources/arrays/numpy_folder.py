@@ -12,6 +12,7 @@ import os
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -26,6 +27,7 @@ from headrace.specs import DataSpec
 from ..shared.data_types import parse_about, parse_data_types, with_labels
 from ..shared.folder import (
     LazyStamps,
+    ListedFile,
     Listing,
     for_each,
     list_corpus_files,
@@ -150,7 +152,7 @@ def gather_index(listing: Listing, options: FolderOptions) -> CorpusIndex:
     table = ArrayTable(options.specs, options.fields)
     numbers = [[number for number in plan.files[tag] if number >= 0] for tag in tags]
     flat = [number for group in numbers for number in group]
-    found = iter(for_each(lambda number: _look(listing, number, wanted), flat))
+    found = iter(for_each(partial(_look, wanted), listing.files(flat)))
     for tag, files in zip(tags, (plan.files[tag] for tag in tags), strict=True):
         arrays: dict[str, StoredArray] = {}
         for key, number in zip(plan.keys, files, strict=True):
@@ -242,8 +244,8 @@ def _folder_of(tag: str, root: str) -> str:
     return folders[-1]
 
 
-def _look(listing: Listing, number: int, wanted: set[str] | None) -> Mapping[str, StoredArray]:
-    path, size, time = listing.path(number), listing.sizes[number], listing.times[number]
+def _look(wanted: set[str] | None, file: ListedFile) -> Mapping[str, StoredArray]:
+    path, size, time = file
     if path.endswith(".npz"):
         arrays = _look_into_npz(path, wanted)
         read_part(path, size, time, 0)

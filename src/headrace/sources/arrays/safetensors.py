@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -28,6 +29,7 @@ from headrace.specs import DataSpec
 from ..shared.data_types import parse_about, parse_data_types, with_labels
 from ..shared.folder import (
     LazyStamps,
+    ListedFile,
     Listing,
     for_each,
     list_corpus_files,
@@ -77,6 +79,12 @@ class SafetensorsHeader:
 
     tensors: dict[str, StoredArray]
     metadata: dict[str, str]
+
+
+def _read_listed(read: Callable[[str], SafetensorsHeader], file: ListedFile) -> SafetensorsHeader:
+    header = read(file.path)
+    read_part(*file, 0)
+    return header
 
 
 def read_safetensors_header(path: str) -> SafetensorsHeader:
@@ -280,14 +288,7 @@ class _Gathering:
         return self._index(table, {"file": np.array(file_of, np.int32)}, "names")
 
     def _read_headers(self, read: Callable[[str], SafetensorsHeader]) -> list[SafetensorsHeader]:
-        listing = self._listing
-
-        def look(number: int) -> SafetensorsHeader:
-            header = read(listing.path(number))
-            read_part(listing.path(number), listing.sizes[number], listing.times[number], 0)
-            return header
-
-        return for_each(look, range(len(listing.names)))
+        return for_each(partial(_read_listed, read), self._listing.files())
 
     def _take_about(self, headers: Sequence[SafetensorsHeader]) -> None:
         """Take layouts and labels that a Headrace writer put into the first file; what the user said counts more."""

@@ -130,7 +130,7 @@ class NumpyFolderWriter(FileWriter):
         return {os.path.join(root, f"{tag}.npy" if set(arrays) == {KEY_OF_NPY} else f"{tag}.npz"): arrays}
 
     def _take_back(self, names: Iterable[str]) -> None:
-        """Remove the files of a sequence whose next one could not be made: nobody else has files of these names."""
+        """Remove the files of a sequence whose next file could not be made: these names are used by nothing else."""
         for name in names:
             with contextlib.suppress(OSError):
                 os.unlink(name)

@@ -31,7 +31,7 @@ class RecordingCodec(Codec):
             samples.
         sample_rate: As given.
         channel: As given.
-        rate: Of what it makes, once that is known.
+        rate: Sample rate of what it makes, once that is known.
 
     Raises:
         ConfigError: An option is wrong, or the rates of two of them differ.
@@ -81,10 +81,10 @@ class RecordingCodec(Codec):
         return self.num_frames(*read_header(value, where), where)
 
     def num_frames(self, num_samples: int, rate: int, where: str) -> int:
-        """Return the length of what becomes of so many samples; the first recording sets the rate, if it is not given.
+        """Return the length of the array for `num_samples` samples; the first recording sets the rate if none is given.
 
         Raises:
-            ConfigError: The rate differs, and nobody said to which one to resample.
+            ConfigError: The rate differs, and no rate to resample to was given.
         """
         if self.rate is None:
             self.settle(self.spec, None, rate)

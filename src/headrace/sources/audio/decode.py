@@ -6,8 +6,7 @@ Needs `headrace[audio]`, but only when it reads.
 from __future__ import annotations
 
 import io
-import os
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,18 +14,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.files import open_regular
 
-# Form and kind of a file that is a row of chunks -> byte order of their sizes.
-_CHUNKED_FORMS: dict[tuple[bytes, bytes], Literal["little", "big"]] = {
-    (b"RIFF", b"WAVE"): "little",
-    (b"RIFX", b"WAVE"): "big",
-    (b"FORM", b"AIFF"): "big",
-    (b"FORM", b"AIFC"): "big",
-}
-_MAX_CHUNKS = 1000  # looked at before the samples; usual are one to five
-_OGG_HEAD_BYTES = 27  # of a page, before its table of segments
-_MAX_OGG_PAGE_BYTES = _OGG_HEAD_BYTES + 255 + 255 * 255
-_OGG_END_OF_STREAM = 4  # a flag of a page
-_UNKNOWN_BYTES = 0x7FF00000  # sizes from here on stand for "not known": 0x7FFFF000 (SoX), 0xFFFFFFFF (FFmpeg), ...
+from .truncated import what_is_missing
 
 # Of libsndfile's. Seeking changes the last bits of Opus, and sometimes those of Vorbis, and more of MP3; GSM and G.72x
 # cannot be sought at all.
@@ -58,11 +46,7 @@ def read_header(recording: str | bytes | IO[bytes], where: str | None = None) ->
 
 
 def refuse_truncated(recording: str | bytes | IO[bytes], where: str | None = None) -> None:
-    """Refuse a truncated WAV, AIFF or Ogg file, which libsndfile would read as a shorter one.
-
-    The last page of an Ogg file says that its stream ends there. Files of other formats pass, and so do those of which
-    the length was not known when their header was written (to a pipe, for example), for which programs write a length
-    of almost 2 or 4 GiB, or 0.
+    """Refuse a truncated recording that libsndfile would read as a shorter one, see `what_is_missing`.
 
     Raises:
         SourceError: The file ends before its samples do, or it cannot be read.
@@ -71,74 +55,17 @@ def refuse_truncated(recording: str | bytes | IO[bytes], where: str | None = Non
     try:
         if isinstance(recording, str):
             with open_regular(recording) as file:
-                _refuse_truncated(file, name)
+                what = what_is_missing(file)
         else:
-            _refuse_truncated(io.BytesIO(recording) if isinstance(recording, bytes) else recording, name)
+            what = what_is_missing(io.BytesIO(recording) if isinstance(recording, bytes) else recording)
     except OSError as error:
         raise _unreadable(name, error) from error
-
-
-def _refuse_truncated(file: IO[bytes], where: str) -> None:
-    size = file.seek(0, os.SEEK_END)
-    file.seek(0)
-    form = file.read(12)
-    if form[:4] == b"OggS":
-        file.seek(max(size - _MAX_OGG_PAGE_BYTES, 0))
-        what = _wrong_ogg_end(file.read(_MAX_OGG_PAGE_BYTES))
-    else:
-        end = _end_of_samples(file, form)
-        is_truncated = end is not None and end > size
-        what = f"it has {size} bytes, and its header says that the samples end at byte {end}" if is_truncated else None
     if what is not None:
         raise SourceError(
             f"the recording is truncated: {what}",
-            where=where,
+            where=name,
             fix="replace it by a whole one; if it is whole, say num_samples and sample_rate in the manifest",
         )
-
-
-def _wrong_ogg_end(tail: bytes) -> str | None:
-    """Say what is wrong with the end of an Ogg file; `None` if it ends as it should.
-
-    Args:
-        tail: So many last bytes that they have all of the last page, if it is whole (RFC 3533).
-    """
-    start = tail.rfind(b"OggS")
-    while start >= 0:
-        head = tail[start : start + _OGG_HEAD_BYTES]
-        if head[4:5] in (b"", b"\0"):  # else these four bytes stand somewhere in the samples
-            break
-        start = tail.rfind(b"OggS", 0, start)
-    if start < 0:
-        return "it ends in something else than a page of Ogg"
-    sizes = tail[start + _OGG_HEAD_BYTES : start + _OGG_HEAD_BYTES + head[26]] if len(head) == _OGG_HEAD_BYTES else b""
-    if len(head) < _OGG_HEAD_BYTES or len(sizes) < head[26]:
-        return "it ends in the header of a page"
-    missing = start + _OGG_HEAD_BYTES + len(sizes) + sum(sizes) - len(tail)
-    if missing > 0:
-        return f"its last page lacks {missing} bytes"
-    return None if head[5] & _OGG_END_OF_STREAM else "its last page does not say that the stream ends there"
-
-
-def _end_of_samples(file: IO[bytes], form: bytes) -> int | None:
-    """Return where the samples of a WAV or AIFF file end by its header; None if it does not say.
-
-    Args:
-        file: After its first 12 bytes.
-        form: These.
-    """
-    order = _CHUNKED_FORMS.get((form[:4], form[8:12]))
-    if order is None:
-        return None
-    for _ in range(_MAX_CHUNKS):
-        head = file.read(8)
-        if len(head) < 8:
-            break
-        num_bytes = int.from_bytes(head[4:], order)
-        if head[:4] in (b"data", b"SSND"):
-            return file.tell() + num_bytes if num_bytes < _UNKNOWN_BYTES else None
-        file.seek(num_bytes + num_bytes % 2, os.SEEK_CUR)
-    return None
 
 
 def read_samples(
@@ -161,6 +88,12 @@ def read_samples(
         samples, sample_rate = soundfile.read(file, dtype="float32", always_2d=True)
     except (RuntimeError, OSError) as error:
         raise _unreadable(path, error) from error
+    except MemoryError as error:
+        raise SourceError(
+            f"there is not enough memory for the recording that the header describes: {error}",
+            where=path,
+            fix="if it is not that long, it is damaged: write it again; else read with fewer workers",
+        ) from error
     return _mono(samples, channel, 0, path), int(sample_rate)
 
 
@@ -170,10 +103,10 @@ def read_part(
     """Return samples start..end of one channel, `float32[end - start]`, without decoding those before.
 
     Args:
-        path: Of the recording.
+        path: Path of the recording.
         channel: See `read_samples`.
         start: First sample.
-        end: The one behind the last.
+        end: The one after the last.
         num_samples: That the whole recording is expected to have.
         sample_rate: Likewise.
 
@@ -205,7 +138,11 @@ def _mono(samples: NDArray[np.float32], channel: int | None, start: int, path: s
     """Return one channel of `float32[n, C]`, the first of which is sample `start`, if it can be used."""
     num_channels = samples.shape[1]
     if channel is None and num_channels != 1:
-        raise SourceError(f"the recording has {num_channels} channels", where=path, fix="choose one with channel=")
+        raise SourceError(
+            f"the recording has {num_channels} channels",
+            where=path,
+            fix="choose one with channel=, an option of sources, or convert the recordings to mono",
+        )
     if channel is not None and not 0 <= channel < num_channels:
         raise SourceError(f"there is no channel {channel}: the recording has {num_channels}, from 0", where=path)
     mono = np.ascontiguousarray(samples[:, channel or 0])

@@ -1,4 +1,4 @@
-"""A source of the recordings below a folder, whose labels and texts come from what the folder says.
+"""A source of the recordings below a folder, whose labels and texts come from the folder itself.
 
 A text is a file of the same name that ends in `.txt` or `.lab`, or a line of a `*.trans.txt` in the same folder, which
 begins with the name of the recording, as in LibriSpeech. Which of its bytes are the text of a recording is noted, so
@@ -12,9 +12,11 @@ import dataclasses
 import functools
 import io
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby, islice
 from typing import Any
 
 import numpy as np
@@ -27,20 +29,32 @@ from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 
 from ..shared.fields import Field
-from ..shared.folder import LazyStamps, Listing, all_cases, folder_of, for_each, list_corpus_files, read_part
+from ..shared.folder import (
+    LazyStamps,
+    ListedFile,
+    Listing,
+    all_cases,
+    folder_of,
+    for_each,
+    list_corpus_files,
+    read_part,
+)
 from ..shared.open_files import check_stamp
 from ..shared.paths import Files, IndexOption
 from ..shared.plain_files import PlainFiles
 from .decode import read_header
-from .gather import AudioOptions, index_of
+from .gather import TEXT_FIELD, AudioOptions, index_of, require_targets
 from .manifest import Layout
 from .source import RecordingSource
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
 LIST_SUFFIX = ".trans.txt"
 TEXT_SUFFIXES = (".txt", ".lab")
-FOLDER_FIELD, TEXT_FIELD, TAG_FIELD = "folder", "text", "tag"
+FOLDER_FIELD, TAG_FIELD = "folder", "tag"
 _MAX_NAMED = 5
+_NUM_LOOKED_AT = 100  # folders; each is a look at the disk
+_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
+_LOGGER = logging.getLogger("headrace.sources")
 _COLUMNS = ("num_samples", "sample_rate", "size", "time", "suffix")
 _TEXT_COLUMNS = ("text_file", "text_start", "text_bytes", "text_time")
 
@@ -100,6 +114,32 @@ def list_texts(root: str, folders: Iterable[str] | None) -> Listing:
     return Listing.of(root, names, {name: os.stat(os.path.join(root, name)) for name in names})
 
 
+def _has_text(listing: Listing) -> bool:
+    """Tell whether there is a text for a recording, by a look at the first folders. No list of texts is read."""
+    folders = (folder for folder, _ in groupby(map(os.path.dirname, listing.names)))
+    for folder in islice(folders, _NUM_LOOKED_AT):
+        with os.scandir(os.path.join(listing.root, folder)) as entries:
+            parts = [os.path.splitext(entry.name) for entry in entries]
+        stems = {stem for stem, end in parts if end not in TEXT_SUFFIXES}
+        if any(f"{stem}{end}".endswith(LIST_SUFFIX) or (end in TEXT_SUFFIXES and stem in stems) for stem, end in parts):
+            return True
+    return False
+
+
+def _tell_of_tables(root: str) -> None:
+    """Log which tables lie in the folder: they often hold the texts of the recordings, and are not read here."""
+    with os.scandir(root) as entries:
+        tables = sorted(entry.name for entry in entries if entry.name.endswith(_TABLE_SUFFIXES))
+    if tables:
+        path = os.path.join(root, tables[0])
+        _LOGGER.warning(
+            "%s is not read, and what it says of the recordings is left out: AudioDataset(%r, targets=..., "
+            'source_options={"audio_field": ...}) reads it; targets={} of the folder says that it is not wanted',
+            path,
+            path,
+        )
+
+
 def find_texts(listing: Listing) -> Texts:
     """Find where every text is, by reading the lists.
 
@@ -156,13 +196,7 @@ def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Fiel
     _reject_duplicate_tags(tags, listing)
     if texts is not None:
         _require_transcripts(tags, texts, listing.root)
-
-    def look(number: int) -> tuple[int, int]:
-        header = read_header(listing.path(number))
-        read_part(listing.path(number), listing.sizes[number], listing.times[number], 0)
-        return header
-
-    headers = for_each(look, range(len(tags)))
+    headers = for_each(_read_listed, listing.files())
     suffixes = [os.path.splitext(name)[1] for name in listing.names]
     scanned.suffixes = sorted(set(suffixes))
     scanned.tags, scanned.size, scanned.time = tags, listing.sizes, listing.times
@@ -182,6 +216,12 @@ def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Fiel
     for target in fields.values():
         target.end_scan()
     return scanned
+
+
+def _read_listed(file: ListedFile) -> tuple[int, int]:
+    header = read_header(file.path)
+    read_part(*file, 0)
+    return header
 
 
 def _take_text(scanned: ScannedFolder, texts: Texts, tag: str, lists: dict[int, int]) -> str:
@@ -241,11 +281,12 @@ class AudioFolderSource(RecordingSource):
             num_mels]); without `sample_rate` there, it is that of the recordings.
         targets: Data key -> field: "folder", the name of the folder that the recording is in; "text", from a `.txt` or
             `.lab` of the same name or from a `*.trans.txt` in its folder; or "tag". As for `AudioSource`, a field
-            gives labels, UTF-8 bytes for the key "orth", or what `{"field": "text", "vocab": ...}` says.
+            gives labels, UTF-8 bytes for the key "orth", or what `{"field": "text", "vocab": ...}` says; and where the
+            first recording has a text, `targets` is required.
         sample_rate: Recordings of another rate are resampled; if `None`, that of the features, or else of all
             recordings, which must then have the same.
         channel: Which channel, from 0; needed for recordings with several.
-        suffixes: Of recordings, in either case.
+        suffixes: Suffixes of recordings, in either case.
         index: `"auto"` keeps the index of a large folder in the cache folder and finds it there the next time, unless
             a file changed; `None` always reads all headers; a path opens the index that `source.index.save(path)`
             wrote.
@@ -278,13 +319,15 @@ class AudioFolderSource(RecordingSource):
         if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
             raise ConfigError(f"suffixes={suffixes!r}", where="AudioFolderSource", fix='a list such as [".flac"]')
         listing = list_corpus_files(files, all_cases(suffixes), "AudioFolderSource")
+        if targets is None and listing.names:
+            require_targets(None, has_text=_has_text(listing), where=listing.root)
         texts = None
         if any(field.name == TEXT_FIELD for field in options.fields.values()):
             is_folder = isinstance(files, str | os.PathLike)
             texts = list_texts(listing.root, None if is_folder else map(os.path.dirname, listing.names))
         whole = listing if texts is None else dataclasses.replace(listing, digest=f"{listing.digest}-{texts.digest}")
         options = dataclasses.replace(options, layout=dataclasses.replace(no_manifest, root=listing.root))
-        gather = functools.partial(_gather, options, listing, texts)
+        gather = functools.partial(_gather, options, listing, texts, tells_of_tables=targets is None)
         self._open(options, whole, gather, index=index, kind=_index_kind(options))
 
     def _prepare(self) -> None:
@@ -348,7 +391,11 @@ def _text_stamps(root: str, lists: Sequence[tuple[str, int, int]], index: Corpus
     return LazyStamps(len(lists) + index.num_seqs, stamp_of)
 
 
-def _gather(options: AudioOptions, listing: Listing, text_files: Listing | None) -> CorpusIndex:
+def _gather(
+    options: AudioOptions, listing: Listing, text_files: Listing | None, *, tells_of_tables: bool
+) -> CorpusIndex:
+    if tells_of_tables:
+        _tell_of_tables(listing.root)
     texts: Texts | None = None if text_files is None else find_texts(text_files)
     scanned = scan_folder(listing, texts, options.fields)
     corpus = index_of(options, scanned, listing.root)

@@ -1,8 +1,8 @@
 """From a manifest and the options of a source to one index of the corpus.
 
-`AudioOptions` is what the user said, checked; `index_kind` names all of it that changes the index; `gather_index` reads
-the manifest once. Everything a reader needs goes into the index, so that a corpus with a fresh index is opened without
-a look at the manifest's lines.
+`AudioOptions` holds the user's options, checked; `index_kind` names all of it that changes the index; `gather_index`
+reads the manifest once. Everything a reader needs goes into the index, so that a corpus with a fresh index is opened
+without a look at the manifest's lines.
 """
 
 from __future__ import annotations
@@ -27,7 +27,28 @@ from ..shared.source import make_index
 from .codec import RecordingCodec
 from .manifest import Layout, manifest_columns, scan_recordings
 
+TEXT_FIELD = "text"
 INDEX_KIND = "audio-manifest/2"  # with the version of what the columns and `meta` say, and of how lengths are counted
+
+
+def require_targets(targets: Mapping[str, Any] | None, *, has_text: bool, where: str) -> None:
+    """Refuse to leave out the texts of recordings silently, if no targets were given.
+
+    Args:
+        targets: As given; a dict says what is read, an empty one that nothing is.
+        has_text: Whether the first recording has a text.
+        where: What lists them.
+
+    Raises:
+        ConfigError: There are texts, and no targets were given.
+    """
+    if targets is None and has_text:
+        raise ConfigError(
+            "the recordings have texts, and nothing says how they become numbers",
+            where=where,
+            fix='give targets={"text": {"field": "text", "vocab": "chars"}}, or "bytes", or a vocabulary; '
+            "targets={} leaves the texts out",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +69,7 @@ class AudioOptions:
     def parse(
         cls, layout: Layout, features: Any, targets: Mapping[str, Any] | None, sample_rate: Any, channel: Any
     ) -> AudioOptions:
-        """Check what the user said.
+        """Check the user's options.
 
         Raises:
             ConfigError: An option is wrong.

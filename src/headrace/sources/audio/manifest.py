@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,18 +21,27 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import resolve_inside
+from headrace.files.locations import local_path, shown_url
 
 from ..shared.delimited import Delimited, as_record, checked_columns, number_of, scan_records, suffix_of
 from ..shared.fields import Field, IndexField
 from ..shared.folder import for_each
 from ..shared.lines import decode_object, scan_lines
+from ..shared.paths import PACK_FIX, path_text
 from .decode import read_header
 
+_FIRST_BYTES = 1 << 16  # read at a time for the first line, each time that a corpus is opened
 _LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
 
 
-def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
+def scan_manifest(
+    path: str, block_bytes: int | None = None
+) -> Generator[tuple[int, int, int, dict[str, Any]], None, None]:
     """Read a manifest line by line; blank lines and a byte order mark at the start are skipped.
+
+    Args:
+        path: The manifest.
+        block_bytes: See `scan_lines`.
 
     Yields:
         Line number from 1, first byte of the line, its number of bytes, and the object.
@@ -39,15 +50,25 @@ def scan_manifest(path: str) -> Iterator[tuple[int, int, int, dict[str, Any]]]:
         SourceError: The file cannot be read, or a line is not a JSON object, or no record of a CSV file.
     """
     if suffix_of(path) is not None:
-        rows = scan_records(path, path, Delimited.of(path))
+        rows = scan_records(path, path, Delimited.of(path), block_bytes)
         next(rows, None)
         columns = manifest_columns(path)
         for line_number, start, num_bytes, values in rows:
             yield line_number, start, num_bytes, dict(as_record(columns, values, f"{path}, line {line_number}"))
         return
-    for block in scan_lines(path):
+    for block in scan_lines(path, block_bytes=block_bytes):
         for line_number, start, line in block.records():
             yield line_number, start, len(line), decode_object(line, f"{path}, line {line_number}")
+
+
+def first_record(path: str) -> dict[str, Any] | None:
+    """Return the first object of a manifest; `None` if it has none.
+
+    Raises:
+        SourceError: As for `scan_manifest`.
+    """
+    with closing(scan_manifest(path, _FIRST_BYTES)) as records:
+        return next((record for *_, record in records), None)
 
 
 def manifest_columns(path: str) -> tuple[str, ...]:
@@ -56,7 +77,7 @@ def manifest_columns(path: str) -> tuple[str, ...]:
     Raises:
         SourceError: A column has no name, or that of another.
     """
-    header = next(scan_records(path, path, Delimited.of(path)), None)
+    header = next(scan_records(path, path, Delimited.of(path), _FIRST_BYTES), None)
     return () if header is None else checked_columns(header[3], f"{path}, line {header[0]}")
 
 
@@ -71,7 +92,7 @@ def field_of(record: Mapping[str, Any], name: str, kind: type | tuple[type, ...]
             f"there is no field {name!r}, only {sorted(record)}",
             where=where,
             fix="say the name that it has: AudioSource(audio_field=, tag_field=, length_field=), of an AudioDataset in "
-            "source_options={...}; targets={data key: field}",
+            "source_options={...}; targets={data key: field}. With tag_field=None, the path of a recording is its tag",
         )
     value = record[name]
     if not isinstance(value, kind):
@@ -100,8 +121,36 @@ def count_of(record: Mapping[str, Any], name: str, smallest: int, where: str, *,
 
 _MAX_NAMED = 5  # missing files that an error names; the rest is counted
 _NOT_GIVEN = -1
+DEFAULT_TAG_FIELD = "tag"
 DEFAULT_LENGTH_FIELD = "num_samples"
 _OTHER_LENGTH_FIELD = "length"  # for the number of samples, too, unless the user named a field
+
+
+def recording_path(name: str, where: str) -> str:
+    """Return the path of a recording from what it is called, without `file://`.
+
+    Raises:
+        SourceError: It is the URL of a store: the recordings of a list are not fetched one by one.
+    """
+    path = local_path(name) if "://" in name else name
+    if path is None:
+        what = f"the recording {shown_url(name)!r} is named by a URL, and recordings are read from this machine"
+        raise SourceError(what, where=where, fix=f"copy them here, and name them by paths; or {PACK_FIX}")
+    return path
+
+
+def recordings_root(root: Any, where: str) -> str:
+    """Return the absolute path of the folder that paths of recordings are relative to.
+
+    Raises:
+        ConfigError: It is no path, or the URL of a store.
+    """
+    text = path_text(root, where)
+    path = local_path(text)
+    if path is None:
+        what = "recordings are read from a folder on this machine, and this is a URL"
+        raise ConfigError(what, where=f"{where} {shown_url(text)}", fix=f"copy them here; or {PACK_FIX}")
+    return os.path.abspath(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +187,7 @@ class Layout:
 
     def audio_path(self, record: Mapping[str, Any], where: str) -> str:
         """Return the path of a recording as the manifest has it."""
-        path: str = field_of(record, self.audio_field, str, where)
-        return path
+        return recording_path(field_of(record, self.audio_field, str, where), where)
 
     def tag(self, record: Mapping[str, Any], where: str) -> str:
         """Return the tag of a recording."""
@@ -209,7 +257,7 @@ def scan_recordings(
     finder.raise_if_missing(len(scanned.tags), layout.manifest)
     for target in fields.values():
         target.end_scan()
-    headers = for_each(lambda found: read_header(str(resolve_inside(layout.root, found[1]))), unmeasured)
+    headers = for_each(partial(_read_inside, layout.root), [path for _, path, _ in unmeasured])
     for (corpus_idx, path, where), header in zip(unmeasured, headers, strict=True):
         for column, actual, what in zip(
             (scanned.num_samples, scanned.sample_rate), header, ("samples", "Hz"), strict=True
@@ -218,6 +266,10 @@ def scan_recordings(
                 raise SourceError(f"the manifest says {column[corpus_idx]} {what}, {path} has {actual}", where=where)
             column[corpus_idx] = actual
     return scanned
+
+
+def _read_inside(root: str, path: str) -> tuple[int, int]:
+    return read_header(str(resolve_inside(root, path)))
 
 
 class FileFinder:

@@ -19,17 +19,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import SourceError
+from headrace.errors import ConfigError, SourceError
 from headrace.features.log_mel import LogMel
-from headrace.files import resolve_inside
+from headrace.files import open_regular, resolve_inside
+from headrace.files.locations import is_remote, shown_url
+from headrace.files.packed import is_packed
 
 from ..shared.delimited import Delimited, suffix_of
 from ..shared.lines import LineTable, decode_object
-from ..shared.paths import IndexOption, path_text
+from ..shared.paths import IndexOption, local_file, path_text
 from ..shared.source import RecordSource
 from .decode import read_part, read_samples
-from .gather import AudioOptions, gather_index, index_kind
-from .manifest import DEFAULT_LENGTH_FIELD, Layout, field_of
+from .gather import TEXT_FIELD, AudioOptions, gather_index, index_kind, require_targets
+from .manifest import DEFAULT_LENGTH_FIELD, DEFAULT_TAG_FIELD, Layout, field_of, first_record, recordings_root
 
 # Of one recording that cannot be sought, as decoded: an hour at 16 kHz has 230 MB. Longer ones are decoded each time.
 _MAX_HELD_BYTES = 256 << 20
@@ -118,18 +120,20 @@ class AudioSource(RecordingSource):
     recording is missed which was there when the index was built.
 
     Args:
-        manifest: Path of the manifest.
+        manifest: Path or URL of the manifest; a URL is read by a copy in the file cache, and needs `root`.
         root: Folder that the audio paths are relative to, and must not lead out of; the folder of the manifest if
             `None`; "/" for absolute paths anywhere.
         features: "raw" (samples, float32[T, 1]), "log_mel", a `LogMel`, or a dict of its options (float32[T,
             num_mels]); without `sample_rate` there, it is that of the recordings.
         targets: Data key -> field of the manifest: `{"classes": "word"}` for labels, `{"orth": "text"}` for UTF-8
-            bytes, or `{"text": {"field": "text", "vocab": ...}}`, see `parse_field`.
+            bytes, or `{"text": {"field": "text", "vocab": ...}}`, see `parse_field`. It is required where the first
+            line has a field "text", so that no text is left out unseen; `{}` leaves it out.
         sample_rate: Recordings of another rate are resampled; if `None`, that of the features, or else of all
             recordings, which must then have the same.
         channel: Which channel, from 0; needed for recordings with several.
         audio_field: Field with the path of the recording.
-        tag_field: Field with the tag; the path of the recording if `None`. Tags may repeat.
+        tag_field: Field with the tag; the path of the recording if `None`. `"auto"` is "tag" if the first line has such
+            a field, and else `None`. Tags may repeat.
         length_field: Field with the number of samples, of one channel, at the recording's own rate. With the default,
             a line without it may have the same number as "length". Whole numbers only: seconds are refused.
         index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time, unless
@@ -140,6 +144,13 @@ class AudioSource(RecordingSource):
         ConfigError: An option is wrong.
         SourceError: The manifest or a line of it is wrong, a recording is missing or outside of the root, or not what
             it is claimed to be; or the given index is not one of this manifest as it is now, with these options.
+
+    Examples:
+        >>> import headrace as hr
+        >>> manifest = "data/spoken_numbers/manifest.jsonl"
+        >>> source = hr.AudioSource(manifest, features="log_mel", targets={"classes": "word"})
+        >>> source.read(0, "data").shape, source.labels["classes"][:3]
+        ((86, 40), ['0', '1', '10'])
     """
 
     _changed_fix = "the manifest changed since it was read: build the source again"
@@ -155,20 +166,32 @@ class AudioSource(RecordingSource):
         sample_rate: int | None = None,
         channel: int | None = None,
         audio_field: str = "audio",
-        tag_field: str | None = "tag",
+        tag_field: str | None = "auto",
         length_field: str = DEFAULT_LENGTH_FIELD,
         index: IndexOption = "auto",
     ) -> None:
-        manifest = os.path.abspath(path_text(manifest, "AudioSource(manifest)"))
+        if root is None and is_remote(path_text(manifest, "AudioSource(manifest)")):
+            raise ConfigError(
+                "a manifest that is read by its URL does not say where its recordings are on this machine",
+                where=shown_url(os.fsdecode(manifest)),
+                fix="give root=, the folder that its audio paths are relative to",
+            )
+        manifest = local_file(manifest, "AudioSource(manifest)")
         if os.path.isdir(manifest):
             raise SourceError(
                 "a manifest is a file, and this is a folder",
                 where=manifest,
-                fix="a folder of recordings needs no manifest: SourceDataset(AudioFolderSource(folder, ...), ...)",
+                fix="a folder of recordings needs none: AudioDataset(folder, ...), or AudioFolderSource(folder, ...)",
             )
-        root = os.path.abspath(path_text(root, "AudioSource(root=)")) if root is not None else os.path.dirname(manifest)
+        if os.path.isfile(manifest):
+            _check_form(manifest)
+        root = os.path.dirname(manifest) if root is None else recordings_root(root, "AudioSource(root=)")
+        first = first_record(manifest) if os.path.isfile(manifest) else None
+        if tag_field == "auto":
+            tag_field = DEFAULT_TAG_FIELD if first is None or DEFAULT_TAG_FIELD in first else None
         layout = Layout(manifest, root, audio_field, tag_field, length_field)
         options = AudioOptions.parse(layout, features, targets, sample_rate, channel)
+        require_targets(targets, has_text=first is not None and TEXT_FIELD in first, where=manifest)
         self._open(options, [manifest], lambda: gather_index(options), index=index, kind=index_kind(options))
 
     def _prepare(self) -> None:
@@ -195,3 +218,23 @@ class AudioSource(RecordingSource):
 
     def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
         return str(resolve_inside(self._options.layout.root, self._options.layout.audio_path(record, where)))
+
+
+def _check_form(manifest: str) -> None:
+    """Refuse a manifest that is not lines of text.
+
+    Raises:
+        ConfigError: It is a table of another form, or compressed.
+    """
+    with open_regular(manifest) as file:
+        mark = file.read(6)
+    if mark.startswith((b"PAR1", b"ARROW1")):
+        raise ConfigError(
+            "a manifest is a file of JSON lines, CSV or TSV, and this is a table of Parquet or Arrow",
+            where=manifest,
+            fix="read it, and give the table: AudioDataset(pandas.read_parquet(path), root=folder, targets=...)",
+        )
+    if is_packed(manifest):
+        raise ConfigError(
+            "a manifest is read at any line, and this one is compressed", where=manifest, fix="decompress it"
+        )

@@ -11,11 +11,11 @@ from headrace.errors import ConfigError
 from headrace.features.log_mel import LogMel
 
 from ..shared.paths import path_text
-from .gather import AudioOptions, index_of
-from .manifest import Layout, scan_recordings
+from .gather import TEXT_FIELD, AudioOptions, index_of, require_targets
+from .manifest import Layout, recording_path, recordings_root, scan_recordings
 from .source import RecordingSource
 
-_AUDIO, _TEXT, _TAG, _PATH = "audio", "text", "tag", "absolute path"
+_AUDIO, _TAG, _PATH = "audio", "tag", "absolute path"
 _FORMS = "give pairs (path, text), dicts with the path as 'audio', or a DataFrame with such columns"
 
 
@@ -49,6 +49,13 @@ class AudioTableSource(RecordingSource):
     Raises:
         ConfigError: An option is wrong, or the table has another form.
         SourceError: A recording is missing or damaged.
+
+    Examples:
+        >>> import headrace as hr
+        >>> pairs = [("en/0.flac", "zero"), ("en/1.flac", "one")]
+        >>> source = hr.AudioTableSource(pairs, root="data/spoken_numbers", targets={"orth": "text"})
+        >>> source.read(0, "data").shape, source.read(0, "orth").tobytes()
+        ((6998, 1), b'zero')
     """
 
     _changed_fix = "the recordings changed since they were looked at: build the source again"
@@ -64,14 +71,8 @@ class AudioTableSource(RecordingSource):
         channel: int | None = None,
     ) -> None:
         rows = _rows_of(table)
-        if targets is None and rows and _TEXT in rows[0]:
-            raise ConfigError(
-                "the table has texts, and nothing says how they become numbers",
-                where="AudioTableSource",
-                fix='give targets={"text": {"field": "text", "vocab": "chars"}}, or "bytes", or a vocabulary; '
-                "targets={} leaves the texts out",
-            )
-        folder = os.path.abspath(os.curdir if root is None else path_text(root, "root="))
+        require_targets(targets, has_text=bool(rows) and TEXT_FIELD in rows[0], where="AudioTableSource")
+        folder = recordings_root(os.curdir if root is None else root, "AudioTableSource(root=)")
         placed = tuple({**row, _PATH: os.path.join(folder, row[_AUDIO])} for row in rows)
         layout = Layout("table of recordings", "/", _PATH, _TAG, "num_samples")
         parsed = AudioOptions.parse(layout, features, targets, sample_rate, channel)
@@ -116,12 +117,12 @@ def _rows_of(table: Any) -> list[dict[str, Any]]:
         elif isinstance(entry, str | os.PathLike):
             row = {_AUDIO: entry}
         elif isinstance(entry, Sequence) and len(entry) == 2:
-            row = {_AUDIO: entry[0], _TEXT: entry[1]}
+            row = {_AUDIO: entry[0], TEXT_FIELD: entry[1]}
         else:
-            raise ConfigError(f"{entry!r} is no recording", where=where, fix=_FORMS)
+            raise ConfigError(f"{entry!r} is not a recording", where=where, fix=_FORMS)
         if _AUDIO not in row:
             raise ConfigError(f"there is no {_AUDIO!r}, only {', '.join(map(repr, row))}", where=where, fix=_FORMS)
-        row[_AUDIO] = path_text(row[_AUDIO], where)
+        row[_AUDIO] = recording_path(path_text(row[_AUDIO], where), where)
         row.setdefault(_TAG, row[_AUDIO])
         rows.append(row)
     return rows

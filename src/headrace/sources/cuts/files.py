@@ -66,7 +66,7 @@ def is_gzipped(path: str) -> bool:
 
 
 def find_cut_files(files: Any) -> CutFiles:
-    """Return the files that the user named.
+    """Return the files that the user's options name.
 
     Args:
         files: The path of a manifest (`.jsonl`, `.jsonl.gz`) or of a Shar folder, a list of such, or a dict field ->
@@ -107,7 +107,7 @@ def find_cut_files(files: Any) -> CutFiles:
 def _checked_manifest(path: str) -> str:
     if not path.endswith(_MANIFESTS):
         raise ConfigError(
-            "this is no manifest of cuts that can be read line by line",
+            "this is not a manifest of cuts that can be read line by line",
             where=path,
             fix=f"write it by cuts.to_file(...) with one of the endings {', '.join(_MANIFESTS)}",
         )
@@ -128,7 +128,7 @@ def _in_folder(folder: str) -> CutFiles:
     cuts = found.pop(CUTS, None)
     if cuts is None:
         raise SourceError(
-            "this is no Shar folder: it has no cuts.*.jsonl or cuts.*.jsonl.gz",
+            "this is not a Shar folder: it has no cuts.*.jsonl or cuts.*.jsonl.gz",
             where=folder,
             fix="give the folder that lhotse's SharWriter wrote, or the path of a manifest",
         )
@@ -174,11 +174,11 @@ class Member(NamedTuple):
         cut_id: Whose they are.
         suffix: Ending of the data's name, with the dot.
         start: First byte of the data in the file; -1 if the cut does not have the field.
-        num_bytes: Of the data.
+        num_bytes: Bytes of the data.
         meta_start: First byte of the manifest.
-        meta_bytes: Of the manifest.
+        meta_bytes: Bytes of the manifest.
         meta: The manifest as JSON.
-        name: Of the data.
+        name: Name of the data.
     """
 
     cut_id: str
@@ -271,7 +271,7 @@ class LineFiles:
 
     Args:
         stamps: The manifests as they were when they were scanned.
-        text_bytes: Of the text of each, unpacked, up to the end of its last line that is not blank.
+        text_bytes: Bytes of the text of each, unpacked, up to the end of its last line that is not blank.
     """
 
     def __init__(self, stamps: Sequence[FileStamp], text_bytes: Sequence[int]) -> None:

@@ -73,7 +73,7 @@ class _Columns:
         tags: Their ids.
         lengths: Data key -> lengths.
         locators: Name -> column.
-        suffixes: Of members of Shar -> the number that stands for it.
+        suffixes: Suffixes of members of Shar -> the number that stands for it.
         audio: Files of recordings -> whether they are there.
         text_bytes: Number of a file -> how many bytes of text it has.
     """

@@ -1,4 +1,4 @@
-"""What of a cut becomes which data key: audio, features, custom arrays, texts and labels.
+"""Maps the parts of a cut to data keys: audio, features, custom arrays, texts and labels.
 
 One codec for each kind, whose values are cuts. Data are read through lhotse's own `Cut`, and nothing else here is.
 """
@@ -37,7 +37,7 @@ class CutKey(Codec):
 
     Attributes:
         field: What the user called it: "audio", "features", "text", or the name of a custom attribute.
-        sample_rate: Of audio, in Hz; None before a cut was seen, and for all else.
+        sample_rate: Sample rate of audio, in Hz; None before a cut was seen, and for all else.
         reads_parts: Whether `encode_part` reads parts of some arrays.
     """
 

@@ -1,7 +1,7 @@
 """From a record of a manifest to lhotse's object, after a check that it is data and nothing else.
 
 lhotse's own `from_dict` guesses the kind of a record and passes on what it does not know. Here each record is held
-against `schema.py`, and its files against the roots there. A value of the user's own ("custom") that is no recording
+against `schema.py`, and its files against the roots there. A user's custom value ("custom") that is not a recording
 and no array stays what it is in JSON.
 
 lhotse looks for a program that reads a file: by its ending, and after others have failed. The classes here read regular
@@ -96,7 +96,7 @@ class FileAudio(_Equal, AudioSource):  # type: ignore[misc] # lhotse has no type
             SourceError: Always.
         """
         del args, kwargs
-        raise SourceError("video is not read", fix="read it by lhotse: CutSet.from_file(...)")
+        raise SourceError("video is not supported", fix="read it by lhotse: CutSet.from_file(...)")
 
 
 class StoredFeatures(_Equal, Features):  # type: ignore[misc]
@@ -236,7 +236,9 @@ def _fit(record: Any, kind: type[msgspec.Struct], name: str, origin: _Origin) ->
     try:
         schema.fits(record, kind)
     except msgspec.ValidationError as error:
-        raise SourceError(f"a {name} cannot be read: {error}", where=origin.where, fix="write it by lhotse") from error
+        raise SourceError(
+            f"this {name} cannot be read: {error}", where=origin.where, fix="write it by lhotse"
+        ) from error
 
 
 def _cut(record: dict[str, Any], origin: _Origin) -> Any:

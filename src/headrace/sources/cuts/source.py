@@ -166,7 +166,7 @@ def _eager(cuts: Any) -> list[Any]:
     """
     if cuts.is_lazy:
         raise ConfigError(
-            "the cuts are read lazily, in their order, and a source has to find any of them",
+            "the cuts are read lazily, in their order, and a source needs random access",
             where="CutSource(files=...)",
             fix="give the path of the manifest or of the Shar folder, or cuts.to_eager()",
         )

@@ -62,7 +62,7 @@ class HeldCuts(CutTable):
     """Cuts in memory.
 
     Args:
-        cuts: They.
+        cuts: The cuts, by corpus index.
     """
 
     def __init__(self, cuts: Sequence[Any]) -> None:
@@ -85,8 +85,8 @@ class StoredCuts(CutTable):
     """Cuts in manifests, and the data that Shar has of them.
 
     Args:
-        files: Of the corpus.
-        index: Of these files.
+        files: Files of the corpus.
+        index: Index of these files.
         roots: Where what they name may be.
     """
 
@@ -155,7 +155,7 @@ def decode_cut(line: bytes, roots: Roots, where: str) -> Any:
     record = decode_object(line, where)
     if not str(record.get("type")).endswith("Cut"):
         raise SourceError(
-            f"a line is no cut: it has the fields {sorted(record)}",
+            f"a line is not a cut: it has the fields {sorted(record)}",
             where=where,
             fix="recordings, features and supervisions become cuts by lhotse's CutSet.from_manifests(...)",
         )
@@ -167,11 +167,11 @@ def attach_data(cut: Any, field: str, meta: bytes, data: tuple[bytes, str] | Non
 
     Args:
         cut: Changed in columns.
-        field: Of Shar.
+        field: Field of Shar.
         meta: Its manifest as JSON.
         data: The data and the ending of their name; None: only the manifest, for what needs no data.
         roots: Where files may be.
-        where: For messages.
+        where: Location, for error messages.
 
     Raises:
         SourceError: The manifest is none, or the field is not one that Shar has.

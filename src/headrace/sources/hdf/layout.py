@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
+from headrace.index import PackedTags, pack_texts
 from headrace.specs import DataSpec, takes_for_classes
 
 from ..shared.hdf5_links import refuse_other_files
@@ -71,7 +72,7 @@ class FileLayout:
     columns: dict[str, StoredColumn]
     lengths: dict[str, NDArray[np.int64]]
     labels: dict[str, list[str]]
-    tags: list[str] | None
+    tags: PackedTags | None
     times: StoredColumn | None
 
 
@@ -370,7 +371,7 @@ def _labels(file: h5py.File, name: str, path: str) -> list[str]:
     return [] if dataset is None else _strings(dataset, path)
 
 
-def _tags(file: h5py.File, num_seqs: int, path: str) -> list[str] | None:
+def _tags(file: h5py.File, num_seqs: int, path: str) -> PackedTags | None:
     dataset = _child(file, "seqTags", h5py.Dataset, path)
     if dataset is None:
         return None
@@ -379,7 +380,7 @@ def _tags(file: h5py.File, num_seqs: int, path: str) -> list[str] | None:
         raise SourceError(
             f"{len(tags)} tags for {num_seqs} sequences", where=f"{path}, seqTags", fix="write the file again"
         )
-    return tags
+    return pack_texts(tags)
 
 
 def _strings(dataset: h5py.Dataset, path: str) -> list[str]:

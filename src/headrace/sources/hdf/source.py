@@ -12,7 +12,7 @@ of HDF5. All others go through HDF5. Read `layout.py` for the layout.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import OptionalNotImplementedError, SourceError
 from headrace.files import TOO_MANY_OPEN, FileStamp
-from headrace.index import CorpusIndex, GeneratedTags
+from headrace.index import CorpusIndex, GeneratedTags, PackedTags, Tags, chain_tags, pack_texts
 from headrace.specs import DataSpec
 
 from ..base import check_corpus_idx, check_data_key
@@ -33,6 +33,7 @@ from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.plain_files import PlainFiles
 from ..shared.source import IndexedSource, PlainKey, column_view, make_index
 from .layout import INPUT_KEY, NOT_CONTIGUOUS, FileLayout, StoredColumn, hdf5_name, open_hdf5, read_layout
+from .recent import RECENT
 
 MAX_OPEN_HDF5_FILES = 16  # each may hold one chunk cache for each data key
 _MIN_CHUNK_CACHE_BYTES = 1 << 20  # HDF5's own default
@@ -134,8 +135,7 @@ def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
     Raises:
         SourceError: A file is missing, truncated or not in RETURNN's layout, or two files disagree.
     """
-    num_workers = count_workers(len(paths), pays=len(paths) >= _MIN_SHARED_FILES)
-    layouts = list(map_parts(read_layout, [os.path.abspath(path) for path in paths], num_workers=num_workers))
+    layouts = RECENT.layouts([os.path.abspath(path) for path in paths], _read_layouts)
     specs = _common_specs(layouts)
     num_seqs = [layout.num_seqs for layout in layouts]
     locators = {FILE_LOCATOR: np.repeat(np.arange(len(paths), dtype=np.int32), num_seqs)}
@@ -152,6 +152,11 @@ def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
         locators=locators,
         **_meta(layouts, specs),
     )
+
+
+def _read_layouts(paths: Sequence[str]) -> Iterable[FileLayout]:
+    num_workers = count_workers(len(paths), pays=len(paths) >= _MIN_SHARED_FILES)
+    return map_parts(read_layout, paths, num_workers=num_workers)
 
 
 def _common_specs(layouts: Sequence[FileLayout]) -> dict[str, DataSpec]:
@@ -195,18 +200,19 @@ def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.cumsum(lengths) - lengths
 
 
-def _all_tags(layouts: Sequence[FileLayout]) -> list[str] | GeneratedTags:
+def _all_tags(layouts: Sequence[FileLayout]) -> Tags:
     """Join the tags; a sequence of a file without tags is called `seq-<corpus_idx>`."""
     num_seqs = sum(layout.num_seqs for layout in layouts)
     if all(layout.tags is None for layout in layouts):
         return GeneratedTags(num_seqs)
-    tags: list[str] = []
+    tags: list[PackedTags] = []
+    num_before = 0
     for layout in layouts:
-        if layout.tags is None:
-            tags += [f"seq-{len(tags) + idx}" for idx in range(layout.num_seqs)]
-        else:
-            tags += layout.tags
-    return tags
+        stop = num_before + layout.num_seqs
+        own = layout.tags
+        tags.append(pack_texts(GeneratedTags(stop).block(num_before, stop)) if own is None else own)
+        num_before = stop
+    return chain_tags(tags)
 
 
 def _labels(layouts: Sequence[FileLayout], specs: dict[str, DataSpec]) -> dict[str, list[str]]:
@@ -251,7 +257,7 @@ class _Column:
 
     Attributes:
         name: The data key; None for `times`.
-        dtype: Of the arrays to return.
+        dtype: Dtype of the arrays to return.
         frame_shape: Shape of one row.
         row_bytes: Size of one row.
         extents: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and

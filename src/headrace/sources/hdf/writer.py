@@ -85,7 +85,7 @@ _COMPRESSIONS = (None, "gzip", "lzf")
 _CHUNK_BYTES = 256 << 10  # unpacking one takes about a millisecond, and the overhead of HDF5 per chunk no longer shows
 _MAX_LENGTH = 2**31 - 1  # seqLengths is int32 in RETURNN's layout
 _MAX_CLASS = 2**63 - 2  # the dim, one more, is an int64 in the file
-_MAX_TAG_PADDING = 4  # tags of a fixed width may take so many times the bytes of the tags alone
+_MAX_TAG_PADDING = 4  # tags of a fixed width may take this many times the bytes of the tags alone
 
 
 class HDFWriter(FileWriter):
@@ -290,7 +290,7 @@ class _Column:
 
     Args:
         spool: Where its frames go.
-        frame_shape: Of all of them.
+        frame_shape: Shape of each frame.
     """
 
     def __init__(self, spool: Spool, frame_shape: tuple[int, ...]) -> None:

@@ -27,6 +27,7 @@ from ..shared.codec import Codec, SpecLearner
 EXTENSIONS = frozenset(("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm"))
 IMAGE_OPTIONS = ("mode", "size")
 _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1, "I;16": 1}
+MODES = tuple(_CHANNELS)
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # no EPS: it would start another program
 _WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "F")
 _ORIENTATION = 0x0112
@@ -191,10 +192,17 @@ class _Opened:
             self._file.close()  # type: ignore[union-attr]
 
     def _refused(self, error: Exception) -> Exception:
-        if isinstance(error, SourceError | ConfigError | MemoryError):
+        if isinstance(error, SourceError | ConfigError):
             return error
+        if isinstance(error, MemoryError):
+            return SourceError(
+                "there is not enough memory for the image that the header describes",
+                where=self._where,
+                fix="if it is not that large, it is damaged: write it again; else read with fewer workers",
+            )
+        is_unknown = isinstance(error, self._pillow.UnidentifiedImageError)  # which shows the object of the file
         return SourceError(
-            f"the image cannot be read: {error}",
+            f"the image cannot be read: {'its format is not known' if is_unknown else error}",
             where=self._where,
             fix=f"it is truncated or damaged, or none of {', '.join(_FORMATS)}: write it again, or leave it out",
         )

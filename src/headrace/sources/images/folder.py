@@ -61,7 +61,7 @@ class ImageFolderSource(RecordSource):
         size: (height, width) to which each image is resized; `None` leaves them as they are.
         targets: Data key -> field: "folder", the name of the folder that the image is in, or "tag"; or a dict, see
             `parse_field`. `None`: `{"classes": "folder"}` if each image is in a sub-folder, and else none.
-        suffixes: Of images, in either case.
+        suffixes: Suffixes of images, in either case.
         index: `"auto"` keeps the index of a large folder in the cache folder and finds it there the next time, unless
             a file changed; `None` always reads all headers; a path opens the index that `source.index.save(path)`
             wrote.
@@ -135,6 +135,10 @@ def _values_of(tag: str, field: Field, where: str) -> dict[str, str]:
     return {_TAG: tag} if field.name == _TAG else {_FOLDER: folder_of(tag, where)}
 
 
+def _read_size(image: ImageCodec, path: str) -> tuple[int, int]:
+    return image.read_size(path, path)
+
+
 def _gather(options: _Options, listing: Listing) -> CorpusIndex:
     """Read the headers of all images, several at a time."""
     tags, endings = zip(*map(os.path.splitext, listing.names), strict=True) if listing.names else ((), ())
@@ -144,7 +148,7 @@ def _gather(options: _Options, listing: Listing) -> CorpusIndex:
             f"two images have the tag {twin!r}", where=listing.root, fix="choose by suffixes=, or remove one"
         )
     paths = [listing.path(number) for number in range(len(tags))]
-    sizes = for_each(lambda path: options.image.read_size(path, path), paths)
+    sizes = for_each(functools.partial(_read_size, options.image), paths)
     suffixes = sorted(set(endings))
     lengths: dict[str, list[int]] = {key: [] for key in options.codecs}
     for tag, size, where in zip(tags, sizes, paths, strict=True):

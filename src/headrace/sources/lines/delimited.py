@@ -36,7 +36,7 @@ class CsvOptions:
         files: The files as they are read: decompressed.
         names: What the user called them.
         forms: How the records of each are written.
-        columns: Of all files.
+        columns: Columns of all files.
         fields: Data key -> what its arrays are made of.
         tag_field: Column with the tag; `None`: tags are numbers.
         types: Column -> "int", "float" or "text", as the user said.
@@ -141,7 +141,7 @@ class CsvSource(RecordSource):
     read once, to find records, types and lengths; then a record is read by its offset. Blank lines are skipped.
 
     Args:
-        files: One path, or several; patterns, folders and URLs, see `list_paths`; `.gz`, `.bz2` and `.xz` are
+        files: One path, or several; patterns, folders and URLs, see `list_paths`; `.gz`, `.bz2`, `.xz` and `.zst` are
             decompressed once.
         fields: Data key -> name of the column; or a dict, `{"field": name, "dtype": "int64", "dim": 100}` for numbers,
             `{"field": name, "vocab": ...}` for texts, see `parse_field`. `None` takes all columns but the tag.
@@ -180,7 +180,7 @@ class CsvSource(RecordSource):
         columns = _common_columns(paths, names, forms)
         if tag_field == "auto":
             tag_field = DEFAULT_TAG_FIELD if DEFAULT_TAG_FIELD in columns else None
-        parsed = parse_fields(fields, dict.fromkeys(columns, ""), tag_field, {})
+        parsed = parse_fields(fields, dict.fromkeys(columns, ""), tag_field, {}, names[0])
         said: dict[str, str] = {**(types or {})}
         for column in [*(field.name for field in parsed.values()), *said, *([] if tag_field is None else [tag_field])]:
             if column not in columns:

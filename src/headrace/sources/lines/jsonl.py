@@ -14,7 +14,6 @@ from dataclasses import field as dataclass_field
 from functools import partial
 from typing import Any, TypeVar
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -26,25 +25,24 @@ from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
 from ..shared.codec import found_by
-from ..shared.data_types import parse_about
+from ..shared.data_types import parse_about, tell_unchosen
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
 from ..shared.lines import (
-    BAD_JSON,
     LineBlock,
     LineStretch,
     LineTable,
     decode_object,
-    not_an_object,
     scan_lines,
     take_stretches,
 )
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import RecordSource, make_index
+from .json_rows import RowDecoder, has_array_form
 
 _T = TypeVar("_T")
-INDEX_KIND = "jsonl/2"  # with the version of what the columns and `meta` say
+INDEX_KIND = "jsonl/3"  # with the version of what the columns and `meta` say
 DEFAULT_TAG_FIELD = "tag"
 _OWN_OPTIONS = ("field", "dtype", "dim")
 
@@ -59,6 +57,8 @@ class JsonlOptions:
         fields: Data key -> what its arrays are made of.
         tag_field: Field with the tag; `None`: tags are numbers.
         given_labels: Data key -> class labels, as the files beside say.
+        known: Names of the fields of the first object, where it chose those that are read: another line may have no
+            other ones. `None` where the user chose, or the file beside.
     """
 
     files: tuple[str, ...]
@@ -66,71 +66,16 @@ class JsonlOptions:
     fields: dict[str, Field]
     tag_field: str | None
     given_labels: Mapping[str, Sequence[str]]
+    known: frozenset[str] | None = None
 
     @property
     def kind(self) -> str:
         """Identify the source and every option that changes its index: the same text in every process."""
         fields = [[key, field.identity] for key, field in self.fields.items()]
-        return f"{INDEX_KIND} {json.dumps({'fields': fields, 'tag': self.tag_field})}"
-
-
-class RowDecoder:
-    """Decodes some fields of an object, and skips the others.
-
-    Args:
-        fields: Their names, each once.
-
-    Attributes:
-        fields: The same.
-    """
-
-    def __init__(self, fields: tuple[str, ...]) -> None:
-        self.fields = fields
-        self._attributes = attributes = [f"f{i}" for i in range(len(fields))]
-        row = msgspec.defstruct(
-            "Row",
-            [(name, Any, msgspec.UNSET) for name in attributes],
-            rename=dict(zip(attributes, fields, strict=True)),
-        )
-        self._decoder = msgspec.json.Decoder(row)
-
-    def decode(self, line: bytes, where: str) -> tuple[Any, ...]:
-        """Return the values, in the order of the names.
-
-        Raises:
-            SourceError: The line is no JSON object, or a field is missing or null.
-        """
-        try:
-            values = msgspec.structs.astuple(self._decoder.decode(line))
-        except BAD_JSON as error:
-            raise not_an_object(f"the line is not a JSON object: {error}", where) from error
-        for name, value in zip(self.fields, values, strict=True):
-            if value is None or value is msgspec.UNSET:
-                there = ", ".join(msgspec.json.decode(line))
-                raise SourceError(
-                    f"the field {name!r} is {'null' if value is None else 'missing'}",
-                    where=where,
-                    fix=f"fill it in, or leave the field out: fields=; this line has {there or 'no fields'}",
-                )
-        return values
-
-    def decode_lines(self, data: bytes, num_lines: int) -> list[list[Any]] | None:
-        """Return the values of whole lines, field by field: a list for each.
-
-        `None` if there are not so many objects, or one of them is wrong: `decode` says which.
-        """
-        try:
-            rows = self._decoder.decode_lines(data)
-        except BAD_JSON:
-            return None
-        columns = [[getattr(row, name) for row in rows] for name in self._attributes]
-        is_whole = len(rows) == num_lines and not any(
-            value is None or value is msgspec.UNSET for column in columns for value in column
-        )
-        return columns if is_whole else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RowDecoder, (self.fields,)
+        said: dict[str, Any] = {"fields": fields, "tag": self.tag_field}
+        if self.known is not None:
+            said["known"] = sorted(self.known)
+        return f"{INDEX_KIND} {json.dumps(said)}"
 
 
 def row_fields(options: JsonlOptions) -> tuple[str, ...]:
@@ -188,7 +133,7 @@ class _Objects:
 
 def _take_stretch(options: JsonlOptions, stretch: LineStretch) -> _Objects:
     names, file_idx = row_fields(options), stretch.file_idx
-    decoder, name = RowDecoder(names), options.names[file_idx]
+    decoder, name = RowDecoder(names, options.known, options.tag_field), options.names[file_idx]
     found = _Objects({key: [] for key in options.fields})
     for block in scan_lines(options.files[file_idx], stretch=stretch):
         decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
@@ -244,7 +189,11 @@ def first_object(path: str, name: str) -> dict[str, Any]:
 
 
 def parse_fields(
-    fields: Mapping[str, Any] | None, first: Mapping[str, Any], tag_field: str | None, given: Mapping[str, DataSpec]
+    fields: Mapping[str, Any] | None,
+    first: Mapping[str, Any],
+    tag_field: str | None,
+    given: Mapping[str, DataSpec],
+    where: str,
 ) -> dict[str, Field]:
     """Return the field class for each data key.
 
@@ -253,12 +202,15 @@ def parse_fields(
         first: The first object.
         tag_field: Field with the tag.
         given: Layouts by data key, which those found by a scan are replaced by.
+        where: The first file.
 
     Raises:
         ConfigError: An option is wrong.
     """
     if fields is None:
-        names = list(given) or [name for name, value in first.items() if name != tag_field and _has_array_form(value)]
+        names = list(given) or [name for name, value in first.items() if name != tag_field and has_array_form(value)]
+        texts = [name for name in names if isinstance(first.get(name), str) and first[name]]
+        tell_unchosen(texts, [] if given else [name for name in first if name not in (*names, tag_field)], where)
         fields = {name: name for name in names}
     if not isinstance(fields, Mapping):
         raise ConfigError(f"fields is {fields!r}, not a dict data key -> field", where="JsonlSource")
@@ -278,14 +230,6 @@ def _parse(key: str, target: Any, given: DataSpec | None) -> Field:
             raise ConfigError(f"dim is {dim!r}, not a number of classes", where=f"field of the key {key!r}")
         return JsonField(target["field"], target.get("dtype"), dim, None if len(target) > 1 else given)
     return parse_field(key, target)
-
-
-def _has_array_form(value: Any) -> bool:
-    while isinstance(value, list) and value:
-        if isinstance(value[0], str):
-            return False
-        value = value[0]
-    return isinstance(value, bool | int | float | str | list)
 
 
 def jsonl_specs_path(path: str) -> str:
@@ -310,7 +254,7 @@ def read_jsonl_specs(
 
     Args:
         names: The files as the user called them.
-        paths: The same, decompressed.
+        paths: Paths of the same files, decompressed.
 
     Raises:
         SourceError: Such a file is damaged, belongs to other lines, or contradicts that of another file.
@@ -358,10 +302,11 @@ class JsonlSource(RecordSource):
     find the lines and the lengths; then an object is read by its offset. Blank lines are skipped.
 
     Args:
-        files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed once, see `plain_copy`.
+        files: One path, or several; `.gz`, `.bz2`, `.xz` and `.zst` are decompressed once, see `plain_copy`.
         fields: Data key -> name of the field, in its natural form (see `JsonField`); or a dict: `{"field": name,
             "dtype": "int64", "dim": 100}` for numbers, `{"field": name, "vocab": ...}` for texts, see `parse_field`.
-            `None` takes all fields that the first object has, but the tag, and those that have no array form.
+            `None` takes all fields that the first object has, but the tag, and those that have no array form; a later
+            object may then have no other field that would become an array.
         tag_field: Field with the tag, a text or a whole number; tags may repeat. `"auto"` is "tag" if the first object
             has it. `None` numbers the objects: `line-0`, `line-1`, ...
         index: `"auto"` keeps the index of a large corpus in the cache folder; `None` always reads the files; a path
@@ -371,8 +316,8 @@ class JsonlSource(RecordSource):
 
     Raises:
         ConfigError: An option is wrong.
-        SourceError: A file is missing, a line is no JSON object, lacks a field, or has one of another form than before
-            (it names the line); or a word has no class.
+        SourceError: A file is missing, a line is no JSON object, lacks a field, or has one of another form than before,
+            or one that the first line lacks while `fields` is `None` (it names the line); or a word has no class.
     """
 
     _options: JsonlOptions
@@ -398,9 +343,10 @@ class JsonlSource(RecordSource):
         if tag_field is not None and not isinstance(tag_field, str):
             raise ConfigError(f"tag_field is {tag_field!r}, not a name", where="JsonlSource")
         given, labels = read_jsonl_specs(names, paths)
-        parsed = parse_fields(fields, first, tag_field, given)
+        parsed = parse_fields(fields, first, tag_field, given, names[0] if names else "JSON lines")
         given_labels = {key: own for key, own in labels.items() if key in parsed}
-        options = JsonlOptions(paths, names, parsed, tag_field, given_labels)
+        known = frozenset(first) if fields is None and not given else None
+        options = JsonlOptions(paths, names, parsed, tag_field, given_labels, known)
         beside = [path for path in map(jsonl_specs_path, names) if os.path.exists(path)]
         self._open(options, [*paths, *beside], lambda: gather_jsonl(options), index=index, kind=options.kind)
 

@@ -35,6 +35,16 @@ class JsonlWriter(FileWriter):
     Raises:
         ConfigError: An option is wrong, JSON cannot hold the layout, or the file exists.
         SourceError: The folder is missing or cannot be written to.
+
+    Examples:
+        >>> import tempfile
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with hr.JsonlWriter(f"{folder}/x.jsonl") as writer:
+        ...         writer.append("a", {"data": np.array([0.5, 1.0], np.float32)})
+        ...     print(hr.JsonlSource(f"{folder}/x.jsonl").read(0, "data").tolist())
+        [0.5, 1.0]
     """
 
     _number_kinds = "biuf"
@@ -77,7 +87,7 @@ class JsonlWriter(FileWriter):
                 )
         for key in sorted(self._text_keys or ()):
             if key not in specs or not _is_bytes(specs[key]):
-                raise ConfigError(f"text_keys has {key!r}, which is no key of bytes (uint8[T])", where=self.path)
+                raise ConfigError(f"text_keys has {key!r}, which is not a key of bytes (uint8[T])", where=self.path)
         return specs
 
     def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:

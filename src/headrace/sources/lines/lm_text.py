@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import open_regular
+from headrace.files.cache.local_copies import local_copy
 from headrace.files.utf8 import decode_utf8
 from headrace.specs import DataSpec
 from headrace.vocabularies.base import Vocabulary
@@ -188,8 +189,8 @@ class OrthField(Field):
     """A line as classes of a vocabulary, in the dtype that RETURNN chooses, as it is or moved by one.
 
     Args:
-        vocabulary: Of symbols, or any other.
-        dtype: Of the arrays; `None` for the smallest of int8, uint8 and int32 that holds all classes.
+        vocabulary: Vocabulary of symbols, or any other.
+        dtype: Dtype of the arrays; `None` for the smallest of int8, uint8 and int32 that holds all classes.
         start: For input: the class that comes first, while the last one of the line is left out; else `None`.
     """
 
@@ -249,8 +250,8 @@ def read_symbol_map(path: str | os.PathLike[str]) -> tuple[list[str], dict[str, 
     Raises:
         SourceError: It is neither, or the classes are not 0..n - 1.
     """
-    where = os.path.abspath(path)
-    text = decode_utf8(read_vocabulary_file(path), where).removeprefix("\ufeff")
+    where = local_copy(path)
+    text = decode_utf8(read_vocabulary_file(where), where).removeprefix("\ufeff")
     if text.lstrip().startswith("{"):
         return labels_of_mapping(parse_literal(text, where), where)
     class_of: dict[str, int] = {}
@@ -270,10 +271,10 @@ def read_replacements(path: str | os.PathLike[str], word_based: bool) -> dict[st
     Raises:
         SourceError: It is something else.
     """
-    where = os.path.abspath(path)
-    found = parse_literal(decode_utf8(read_vocabulary_file(path), where), where)
+    where = local_copy(path)
+    found = parse_literal(decode_utf8(read_vocabulary_file(where), where), where)
     if not isinstance(found, Mapping) or not all(isinstance(item, str) for pair in found.items() for item in pair):
-        raise SourceError("the replacements are no dict symbol -> text", where=where, fix='for example {"b": "a a"}')
+        raise SourceError("the replacements are not a dict symbol -> text", where=where, fix='for example {"b": "a a"}')
     return {symbol: split_symbols(text, word_based) for symbol, text in found.items()}
 
 

@@ -224,9 +224,10 @@ class TextSource(RecordSource):
     cache folder, see `plain_copy`.
 
     Args:
-        files: One path, or several; `.gz`, `.bz2` and `.xz` are decompressed.
-        vocab: What a line becomes, as key "data": `None` or "bytes" (UTF-8, 256 classes), "chars", a `Vocabulary`, a
-            dict of one such as `{"class": "SentencePieces", "model_file": ...}`, or what `parse_field` knows more.
+        files: One path, or several; `.gz`, `.bz2`, `.xz` and `.zst` are decompressed.
+        vocab: What a line becomes, as key "data": `None` or "bytes" (UTF-8, 256 classes), "chars", what
+            `init_vocabulary` takes (the path of a `tokenizer.json`, a tokenizer, a dict, ...), or what `parse_field`
+            knows more.
         fields: Instead of `vocab`, for several keys: data key -> `{"field": "text", "vocab": ...}`.
         tags: "number" for `line-0`, `line-1`, ..., counted over all files, which takes no memory; "place" for
             `<file name>:<line number from 1>`.

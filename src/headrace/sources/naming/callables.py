@@ -1,7 +1,7 @@
 """Which functions and classes a config may name, where the config is data: TOML, JSON, a literal.
 
-Who writes such a file need not be who runs it, and a name is imported and called. So only modules that the user named
-on purpose are, and those that lie beside the config: they came with it. A dict that a Python program gives to
+The author of such a file need not be the user who runs it, and a name is imported and called. So only modules that the
+user allowed are imported, and those beside the config: they came with it. A dict that a Python program gives to
 `init_dataset` is that program's own, and not looked at unless it says so.
 
 All names stand in the options of `NAMING_OPTIONS`, at any depth: nothing else is ever resolved.

@@ -12,12 +12,13 @@ import inspect
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 from headrace.errors import ConfigError, did_you_mean
 
 CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # "package.module:name"
-# The options of configs that may name a function or a class of the user's own, at any depth.
+# The options of configs that may name a function or a user-defined class, at any depth.
 NAMING_OPTIONS = frozenset(
     {
         "chunking",
@@ -45,7 +46,7 @@ class NamedClasses(Generic[_T]):
 
     Attributes:
         kind: What they are, for messages: "dataset".
-        base: What a class of the user's own must derive from.
+        base: What a user-defined class must derive from.
         package: Where the base is to be had, for messages.
         module_of: Class -> its module, imported when the class is asked for.
     """
@@ -140,13 +141,12 @@ def check_options(cls: type, options: Mapping[str, Any], kind: str, *, num_posit
     """
     unknown = [str(name) for name in options if name not in options_of(cls)]
     if unknown:
-        names = {name for name in options_of(cls) if not name.startswith("_")}
         raise ConfigError(
             f"{cls.__name__} has no option {unknown[0]!r}",
             where=f"{kind} config with the keys {sorted(map(str, options))}",
-            fix=did_you_mean(unknown[0], names),
+            fix=did_you_mean(unknown[0], public_options_of(cls)),
         )
-    own = _parameters(_constructors(cls)[0])[num_positional:] if _constructors(cls) else []
+    own = _parameters(_constructors(cls)[0])[num_positional:] if _constructors(cls) else ()
     missing = [p.name for p in own if p.default is p.empty and p.kind not in _VARIADIC and p.name not in options]
     if missing:
         name, flag = missing[0], _FLAGS.get(kind)
@@ -169,6 +169,11 @@ def options_of(cls: type) -> set[str]:
     return valid
 
 
+def public_options_of(cls: type) -> set[str]:
+    """Return those of `options_of` that users may give: to be named in the error about one that there is not."""
+    return {name for name in options_of(cls) if not name.startswith("_")}
+
+
 def first_option_of(cls: type) -> str | None:
     """Return the name of the first argument of a class, if it may be given by position."""
     constructors = _constructors(cls)
@@ -180,5 +185,6 @@ def _constructors(cls: type) -> list[Any]:
     return [vars(ancestor)["__init__"] for ancestor in cls.__mro__[:-1] if "__init__" in vars(ancestor)]
 
 
-def _parameters(constructor: Any) -> list[inspect.Parameter]:
-    return list(inspect.signature(constructor).parameters.values())[1:]
+@lru_cache(maxsize=256)  # a look at a signature takes 30 us, and a dataset of each sub-epoch has some
+def _parameters(constructor: Any) -> tuple[inspect.Parameter, ...]:
+    return tuple(inspect.signature(constructor).parameters.values())[1:]

@@ -1,4 +1,4 @@
-"""Which archives an OggZip corpus has, under which names, and the text of each.
+"""Finds the archives of an OggZip corpus, their names, and the text of each.
 
 The text of an archive is a file `<name>.txt` in it, or a `.txt.gz` beside it: a Python list of dicts, read as data,
 entry by entry. It is read again for each sequence, at the offset of its entry; a large one from a plain copy in the
@@ -213,9 +213,9 @@ def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[A
 
     Args:
         path: A zip file, a folder with a `.txt` of the same name beside it, or a list of zip files and of `.txt.gz`
-            that replace the text of the zip file of the same name.
+            that replace the text of the zip file of the same name. Any other folder stands for those in it.
         content_name: The name in the archives, if it is not that of the file; one for all or one for each path.
-        resolve_symlink: Whether the name is that of the file behind a link.
+        resolve_symlink: Whether the name is that of the file that a link points to.
 
     Raises:
         ConfigError: Something else was given.
@@ -224,7 +224,8 @@ def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[A
     for one in paths:
         if not isinstance(one, str | os.PathLike):
             raise ConfigError(f"path is a zip file or a list of them, not {path!r}", where="OggZip")
-    paths = [os.path.abspath(os.fsdecode(one)) for one in paths if one is not None]
+    given = [os.path.abspath(os.fsdecode(one)) for one in paths if one is not None]
+    paths = [file for one in given for file in _files_for(one)]
     if len(paths) == 1 and not paths[0].endswith(".zip") and os.path.isdir(paths[0]):
         if content_name is not None or resolve_symlink:
             raise ConfigError("content_name and resolve_symlink_for_name are for zip files", where=paths[0])
@@ -234,12 +235,12 @@ def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[A
         raise ConfigError(f"content_name {content_name!r} for {len(paths)} paths", where="OggZip", fix="one name each")
     zips: list[tuple[str, str]] = []
     texts: dict[str, str] = {}
-    for one, given in zip(paths, names, strict=True):
+    for one, said in zip(paths, names, strict=True):
         file_name = os.path.basename(os.path.realpath(one) if resolve_symlink else one)
         if file_name.endswith(".zip"):
-            zips.append((one, given or file_name.removesuffix(".zip")))
+            zips.append((one, said or file_name.removesuffix(".zip")))
         elif file_name.endswith(".txt.gz"):
-            texts[given or file_name.removesuffix(".txt.gz")] = one
+            texts[said or file_name.removesuffix(".txt.gz")] = one
         else:
             raise ConfigError(
                 "an archive ends in .zip, a text in .txt.gz", where=one, fix="rename it, or check the path"
@@ -252,6 +253,27 @@ def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[A
             fix="name the text like its archive, or give content_name",
         )
     return [Archive(one, name, texts.get(name), is_folder=False) for one, name in zips]
+
+
+def _files_for(path: str) -> list[str]:
+    """Return the archives and texts in a folder that holds some; anything else is returned as it is.
+
+    Raises:
+        SourceError: A folder is neither this nor a corpus with its text beside it, or cannot be read.
+    """
+    if path.endswith(".zip") or not os.path.isdir(path) or os.path.lexists(f"{path}.txt"):
+        return [path]
+    try:
+        names = sorted(name for name in os.listdir(path) if name[0] != "." and name.endswith((".zip", ".txt.gz")))
+    except OSError as error:
+        raise SourceError(f"cannot read the folder: {error.strerror}", where=path, fix="check the path") from error
+    if not any(name.endswith(".zip") for name in names):
+        raise SourceError(
+            f"the folder has no .zip files, and there is no {os.path.basename(path)}.txt beside it",
+            where=path,
+            fix="give a folder of OggZip archives, or name them: ['a.zip', 'b.zip']",
+        )
+    return [os.path.join(path, name) for name in names]
 
 
 def read_text(archive: Archive, members: dict[str, Member]) -> bytes:

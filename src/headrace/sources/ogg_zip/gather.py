@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from headrace.vocabularies.base import Vocabulary
 
 from ..audio.decode import read_header
 from ..base import SORT_LENGTHS
-from ..shared.folder import for_each
+from ..shared.folder import for_each_part, in_threads
+from ..shared.parts import Tell
 from ..shared.zip_members import Member, list_members, read_member
 from .archives import Archive, Descriptors, TextEntry, read_text, scan_entries
 
@@ -226,6 +228,11 @@ def _data_lengths(options: OggZipOptions, rows: Sequence[_Row]) -> list[int]:
         rate = features.sample_rate
         assert rate is not None
         return [features.num_frames(round(row.entry.duration * rate), rate) for row in rows]
+    return for_each_part(partial(_measure, options, features), rows)
+
+
+def _measure(options: OggZipOptions, features: ExtractedFeatures, rows: Sequence[_Row], tell: Tell | None) -> list[int]:
+    """Return the frames of some rows, by the headers of their recordings."""
     with ExitStack() as stack:
         zips = [archive.path for archive in options.archives if not archive.is_folder]
         files = Descriptors([stack.enter_context(_opened(path)).fileno() for path in zips])
@@ -238,7 +245,7 @@ def _data_lengths(options: OggZipOptions, rows: Sequence[_Row]) -> list[int]:
             name = archive.recording(row.entry.file or "", options.has_prefix)
             return features.num_frames(*read_header(str(resolve_inside(os.path.dirname(archive.path), name)), where))
 
-        return for_each(measure, rows)
+        return in_threads(measure, rows, tell)
 
 
 def _locators(rows: Sequence[_Row], *, has_members: bool) -> dict[str, Any]:

@@ -6,6 +6,7 @@ for features.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -38,17 +39,17 @@ class OggZipSource(RecordSource):
 
     Args:
         path: The zip file, or a list of them, and of `name.txt.gz`, which replace the text of `name.zip`; or a folder
-            with a `.txt` of the same name beside it.
+            of these; or an unpacked archive: a folder with a `.txt` of the same name beside it.
         audio: Options of features, see `ExtractedFeatures.parse`; `{}` for those of RETURNN; `None` for no audio.
-        targets: A `Vocabulary`, or a dict for `init_vocabulary`; `None` for no classes.
+        targets: What `init_vocabulary` takes; `None` for no classes.
         may_draw: See `init_vocabulary`.
         content_name: The name inside, where it is not that of the file; one for all or a list.
-        resolve_symlink_for_name: Whether the name is that of the file behind a link.
+        resolve_symlink_for_name: Whether the name is that of the file that a link points to.
         targets_post_process: Called with the text before the vocabulary gets it. The index is then not kept.
         segment_file: A text file (also `.gz`) with the tags to use, one a line.
         zip_audio_files_have_name_as_prefix: Whether recordings are below a folder with the name of the archive.
-        fixed_random_subset: Only a share of the sequences (0 < x < 1), or so many: the documented ones of RETURNN.
-        fixed_random_subset_seed: For that.
+        fixed_random_subset: Use only a share of the sequences (0 < x < 1), or this many: the same as in RETURNN.
+        fixed_random_subset_seed: The seed of that choice.
         data_lengths: How the lengths of "data" are known without reading: `None`: they are not; "header": all
             recordings are looked at when the index is built; "duration": as the durations say, which is compared with
             each recording when it is read.
@@ -59,6 +60,17 @@ class OggZipSource(RecordSource):
         ConfigError: An option is wrong, or not offered.
         SourceError: An archive is damaged, has a member twice or one that leads out of it, a text is broken (the line
             is named), or recordings are missing; or the given index is not one of these files as they are now.
+
+    Examples:
+        >>> import tempfile, zipfile
+        >>> import headrace as hr
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with zipfile.ZipFile(f"{folder}/words.zip", "w") as archive:
+        ...         archive.writestr("words.txt", "[{'text': 'one', 'duration': 0.9, 'file': 'a.ogg'}]")
+        ...     source = hr.OggZipSource(f"{folder}/words.zip", audio=None, targets={"class": "Utf8ByteTargets"})
+        ...     print(source.tag(0), source.read(0, "classes").tolist())
+        ...     source.close()
+        a.ogg [111, 110, 101]
     """
 
     _options: OggZipOptions
@@ -69,7 +81,7 @@ class OggZipSource(RecordSource):
         path: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
         *,
         audio: Mapping[str, Any] | None,
-        targets: Vocabulary | Mapping[str, Any] | None = None,
+        targets: Any = None,
         content_name: str | Sequence[str] | None = None,
         resolve_symlink_for_name: bool = False,
         targets_post_process: Callable[[str], str] | None = None,
@@ -107,7 +119,7 @@ class OggZipSource(RecordSource):
         if options.vocabulary is not None:
             self.specs["classes"] = DataSpec("int32", sparse=True, dim=options.vocabulary.dim)
             self.labels["classes"] = options.vocabulary.labels
-        self.specs["orth"] = DataSpec("uint8", sparse=True, dim=256)
+        self.specs["orth"] = DataSpec("uint8", sparse=True, dim=256, is_text=True)
         self.labels["orth"] = [chr(code) for code in range(256)]
         file_idx_of = {path: number for number, path in enumerate(options.files)}
         self._stamps_of_texts = [index.files[file_idx_of[archive.files[-1]]] for archive in options.archives]
@@ -121,8 +133,13 @@ class OggZipSource(RecordSource):
 
     @property
     def vocabulary(self) -> Vocabulary | None:
-        """What makes "classes" of texts."""
+        """The vocabulary that makes "classes" of texts."""
         return self._options.vocabulary
+
+    @property
+    def vocabularies_text(self) -> str:
+        """A text that tells the vocabulary from others."""
+        return "" if self.vocabulary is None else json.dumps(self.vocabulary.identity, default=repr)
 
     def read_text(self, corpus_idx: int) -> str:
         """Return the text of a sequence: what the key "raw" of RETURNN holds."""

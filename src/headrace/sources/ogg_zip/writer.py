@@ -34,7 +34,7 @@ class OggZipWriter(FileWriter):
         specs: Only to be checked: the format holds samples, float32[T, 1] or float32[T], and UTF-8 bytes, uint8[T].
         labels: Accepted for "orth".
         overwrite: Whether an existing file may be replaced.
-        sample_rate: Of the samples, in Hz.
+        sample_rate: Sample rate of the samples, in Hz.
         audio_format: `"wav"` keeps every sample as it is; `"flac"` rounds to 16 bits; `"ogg"` (Vorbis) is small.
 
     Raises:

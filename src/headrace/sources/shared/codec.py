@@ -1,4 +1,4 @@
-"""`Codec`: from what a format stores of one data key to its array; and `SpecLearner`: which layout such arrays have.
+"""`Codec`: makes the arrays of one data key from what a format stores; `SpecLearner`: learns the layout of such arrays.
 
 A codec that has to learn (labels, a layout, a sample rate) is shown all values once, when an index is made (`scan`,
 `end_scan`), and is given from then on what was learnt (`settle`); then it encodes one value at a time. What a value is,
@@ -28,7 +28,7 @@ class Codec(ABC):
         labels: Class labels, or `None`.
         must_see_all: Whether one process has to scan all values: what scans of parts have found cannot be joined.
         is_slow: Whether encoding takes many times as long as reading, as with a vocabulary.
-        guesses_labels: Whether nobody said that the values are labels: then they are looked at, see `make_index`.
+        guesses_labels: Whether values are taken for labels without having been declared so; see `make_index`.
     """
 
     labels: Sequence[str] | None = None
@@ -83,11 +83,12 @@ class Codec(ABC):
 
 
 def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:
-    """Return the options `specs`, `labels` and `guessed` of `make_index`, after the scan."""
+    """Return the options `specs`, `labels`, `guessed` and `vocabularies` of `make_index`, after the scan."""
     return {
         "specs": {key: codec.spec for key, codec in codecs.items()},
         "labels": {key: list(codec.labels) for key, codec in codecs.items() if codec.labels is not None},
         "guessed": [key for key, codec in codecs.items() if codec.guesses_labels],
+        "vocabularies": {key: codec.identity for key, codec in codecs.items() if codec.is_slow},
     }
 
 
@@ -158,7 +159,7 @@ class SpecLearner:
         Args:
             dtype: In any byte order.
             shape: With time, if it has some.
-            where: For errors.
+            where: Location, for error messages.
             has_time: Whether the first axis is time; `None`: as that of the first array, if it has an axis.
 
         Raises:

@@ -1,14 +1,16 @@
-"""Layouts that the user declares, learning layouts from arrays, and checking arrays against them.
+"""Layouts that the user declares; learns layouts from arrays, and checks arrays against them.
 
-`parse_data_types` reads the documented form (`{"data": {"shape": (None, 40)}}`), `learn_specs` looks at a sequence
+`parse_data_types` reads the dict form (`{"data": {"shape": (None, 40)}}`), `learn_specs` looks at a sequence
 instead; `checked_seq` compares a sequence with the specs; `as_array` takes what Python programs have in place of an
 array.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -110,7 +112,7 @@ def learn_spec(
     """Infer the layout of arrays whose layout was not declared: the one rule that all formats follow.
 
     Args:
-        dtype: Of the arrays, in native byte order.
+        dtype: Dtype of the arrays, in native byte order.
         frame_shape: Their axes but time; `None` for one that differs.
         has_time: Whether the first axis is time.
         num_classes: The number of classes, if the numbers are classes and it is known.
@@ -124,7 +126,7 @@ def learn_spec(
 def checked_seq(
     seq: Mapping[str, Any], specs: Mapping[str, DataSpec], *, exact: bool, where: str
 ) -> dict[str, NDArray[Any]]:
-    """Check the layouts of one sequence's arrays, and return them in the order of the specs.
+    """Check the layouts of one sequence's arrays, and return them in the order of the specs, in native byte order.
 
     Args:
         seq: Data key -> array, or what `as_array` takes.
@@ -148,7 +150,7 @@ def checked_seq(
     for key, spec in specs.items():
         value = seq[key]
         is_array = type(value) is np.ndarray and value.dtype.kind in _NUMBER_KINDS
-        arrays[key] = array = value if is_array else as_array(value, spec, f"{where}, data key {key!r}")
+        arrays[key] = array = native(value if is_array else as_array(value, spec, f"{where}, data key {key!r}"))
         mismatch = find_mismatch(array, spec)
         if mismatch:
             raise SourceError(mismatch, where=f"{where}, data key {key!r}", fix=_MISMATCH_FIX)
@@ -187,7 +189,7 @@ def as_array(value: Any, spec: DataSpec | None, where: str) -> NDArray[Any]:
         array = _array_of_numbers(value, spec, where)
     if array.dtype.kind not in _NUMBER_KINDS:
         raise SourceError(
-            f"this is no array of numbers: {type(value).__name__} ({array.dtype})",
+            f"this is not an array of numbers: {type(value).__name__} ({array.dtype})",
             where=where,
             fix="give arrays, tensors or lists of numbers; text as uint8 array of its UTF-8 bytes",
         )
@@ -235,7 +237,7 @@ def with_labels(
         exact: Whether there must be a label for each class.
 
     Raises:
-        ConfigError: Labels for a key that is not there, or not so many as there are classes.
+        ConfigError: Labels for a key that is not there, or another number of labels than of classes.
     """
     complete = dict(specs)
     for key, names in labels.items():
@@ -252,9 +254,9 @@ def check_classes(array: NDArray[Any], spec: DataSpec, where: str, *, least: int
     """Return the least class index, 0 if none is below it, and the largest, -1 without any; refuse those that are none.
 
     Args:
-        array: Of a sparse key.
-        spec: Of the key.
-        where: For errors.
+        array: Array of a sparse key.
+        spec: Spec of the key.
+        where: Location, for error messages.
         least: What a class must be at least, if the number of classes is known; `None`: there is no limit.
 
     Raises:
@@ -310,3 +312,34 @@ def native(value: Any) -> Any:
     """Return an array in the byte order of this machine, anything else as it is."""
     is_foreign = isinstance(value, np.ndarray) and not value.dtype.isnative
     return value.astype(value.dtype.newbyteorder("=")) if is_foreign else value
+
+
+_LOGGER = logging.getLogger("headrace.sources")
+_FILES_BY_COLUMN = {
+    "audio": "for the recordings of these names give AudioDataset the table (a DataFrame, or a manifest)",
+    "image": "for the images of these names give ImageFolderSource their folder, or a list of them",
+}
+_MAX_NAMED = 10
+
+
+def tell_unchosen(texts: Iterable[str], left_out: Iterable[str], where: str) -> None:
+    """Log, once, what a user may not expect of a table or objects whose columns or fields nobody chose by `fields`.
+
+    Args:
+        texts: Names of those that hold texts; paths of recordings or images, most likely, by some names.
+        left_out: Names of those that become no arrays.
+        where: The table.
+    """
+    for name in texts:
+        if name in _FILES_BY_COLUMN:
+            _tell_once(f"{where}: {name!r} holds texts, and their UTF-8 bytes are delivered; {_FILES_BY_COLUMN[name]}")
+    names = list(left_out)
+    if names:
+        more = f", and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        named = ", ".join(map(repr, names[:_MAX_NAMED]))
+        _tell_once(f"{where}: what becomes no arrays is left out: {named}{more}; fields= says what is wanted")
+
+
+@lru_cache(maxsize=1000)
+def _tell_once(remark: str) -> None:
+    _LOGGER.warning("%s", remark)  # a loader opens a source several times

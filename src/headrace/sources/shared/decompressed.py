@@ -8,32 +8,22 @@ once, into the user's cache folder, for all processes and runs. The copy is name
 
 from __future__ import annotations
 
-import bz2
 import contextlib
-import gzip
-import lzma
 import os
 import shutil
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import xxhash
 
 from headrace.errors import CacheError, SourceError
 from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, remove_unused
+from headrace.files.packed import PACKED_SUFFIXES, damaged, is_damage, open_packed
 
-_OPEN: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
-_REFUSED = (".zst", ".lz4", ".zip", ".7z")
-_DAMAGED = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+_REFUSED = (".lz4", ".zip", ".7z")
 _BLOCK_BYTES = 1 << 20
 _LIMIT = KeepLimit(max_bytes=256 << 30, idle_days=7)  # a run that lasts longer reads its copies, or holds them open
-
-
-def is_compressed(path: str) -> bool:
-    """Tell by the name whether a file is decompressed before it is read."""
-    return os.path.splitext(path)[1] in _OPEN
 
 
 def plain_copy(path: str, convert: Callable[[IO[bytes], IO[bytes]], None] | None = None, *, kind: str = "plain") -> str:
@@ -44,7 +34,7 @@ def plain_copy(path: str, convert: Callable[[IO[bytes], IO[bytes]], None] | None
     256 GB. They are in the folder `plain` of the user's cache folder, and may be deleted when nothing reads them.
 
     Args:
-        path: `.gz`, `.bz2` or `.xz`, else any other name.
+        path: `.gz`, `.bz2`, `.xz` or `.zst`, else any other name.
         convert: Writes the copy of an open file in some other form, in place of its bytes; then also a file that is
             not compressed has a copy.
         kind: Names the form that `convert` makes.
@@ -57,9 +47,9 @@ def plain_copy(path: str, convert: Callable[[IO[bytes], IO[bytes]], None] | None
         raise SourceError(
             f"{suffix} cannot be read at any position, and is not decompressed here",
             where=path,
-            fix=f"decompress it, or use one of {', '.join(_OPEN)}",
+            fix=f"decompress it, or use one of {', '.join(PACKED_SUFFIXES)}",
         )
-    if suffix not in _OPEN and convert is None:
+    if suffix not in PACKED_SUFFIXES and convert is None:
         return path
     stamp = FileStamp.of(path)
     folder = _cache_folder()
@@ -84,15 +74,14 @@ def _remove_older(folder: Path, name: str, mtime_ns: int) -> None:
 
 
 def _make_copy(stamp: FileStamp, copy: Path, convert: Callable[[IO[bytes], IO[bytes]], None]) -> None:
-    open_file = _OPEN.get(os.path.splitext(stamp.path)[1], open)
     with atomic_path(copy, follow_links=False) as temporary:
         try:
-            with open_file(stamp.path, "rb") as source, open(temporary, "wb") as target:
+            with open_packed(stamp.path) as source, open(temporary, "wb") as target:
                 convert(source, target)
-        except _DAMAGED as error:
-            raise SourceError(
-                f"the file is damaged: {error}", where=stamp.path, fix="get it again; it may be truncated"
-            ) from error
+        except Exception as error:
+            if not is_damage(error):
+                raise
+            raise damaged(stamp.path, error) from error
         os.utime(temporary, ns=(stamp.mtime_ns, stamp.mtime_ns))
         difference = stamp.difference()
         if difference is not None:

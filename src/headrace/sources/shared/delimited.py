@@ -1,6 +1,6 @@
 """Records of CSV and TSV files (RFC 4180): where each is, and what it holds by column.
 
-A record may span lines, if a quoted field has line feeds in it. All values are texts; who reads them says which are
+A record may span lines, if a quoted field has line feeds in it. All values are texts; the caller decides which are
 numbers. Python's module `csv` takes records apart; this file finds where they begin and end, so that one can be read
 again at its position.
 """
@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.packed import PACKED_SUFFIXES
 from headrace.files.utf8 import decode_utf8
 
 from .lines import scan_lines
 
 _MAX_RECORD_BYTES = 64 << 20  # of a quoted field: where no quote comes for so long, one is missing
-_SUFFIX = re.compile(r"\.(csv|tsv)(\.(gz|bz2|xz))?$", re.IGNORECASE)
+_SUFFIX = re.compile(rf"\.(csv|tsv)({'|'.join(map(re.escape, PACKED_SUFFIXES))})?$", re.IGNORECASE)
 INTEGER = re.compile(r"-?(0|[1-9][0-9]{0,18})")
 csv.field_size_limit(max(csv.field_size_limit(), _MAX_RECORD_BYTES))  # a document has more than 128 KiB
 
@@ -38,7 +39,7 @@ class Delimited:
 
     @classmethod
     def of(cls, path: str, delimiter: str | None = None, quotes: bool | None = None) -> Delimited:
-        """Return what the ending of a name says, where nothing else is said: TSV has tabs and no quotes.
+        """Return the form that the ending of a name implies, where no option is given: TSV has tabs and no quotes.
 
         Raises:
             ConfigError: The delimiter is not one ASCII character.
@@ -71,7 +72,7 @@ class Delimited:
         """Return the fields of a record by column.
 
         Raises:
-            SourceError: There are not so many fields, or a quoted one has no end.
+            SourceError: The number of fields is not that of the columns, or a quoted one has no end.
         """
         values = self.split(data, where)
         if values is None:
@@ -85,7 +86,7 @@ def as_record(columns: Sequence[str], values: Sequence[str], where: str) -> dict
     """Return the fields of a record by column.
 
     Raises:
-        SourceError: There are not so many.
+        SourceError: The number of fields is not that of the columns.
     """
     if len(values) != len(columns):
         raise SourceError(
@@ -102,13 +103,16 @@ def suffix_of(path: str) -> str | None:
     return match and match[1].lower()
 
 
-def scan_records(path: str, name: str, form: Delimited) -> Iterator[tuple[int, int, int, list[str]]]:
+def scan_records(
+    path: str, name: str, form: Delimited, block_bytes: int | None = None
+) -> Iterator[tuple[int, int, int, list[str]]]:
     """Yield the records of a file, the header first; blank lines are skipped.
 
     Args:
         path: The file, decompressed.
         name: What errors call it.
         form: How records are written.
+        block_bytes: See `scan_lines`.
 
     Yields:
         Number of the first line, from 1; first byte; number of bytes; fields.
@@ -117,7 +121,7 @@ def scan_records(path: str, name: str, form: Delimited) -> Iterator[tuple[int, i
         SourceError: The file cannot be read, or a record cannot; it names the line.
     """
     begun, first_line, first_byte = b"", 0, 0  # of a record that has no end yet
-    for block in scan_lines(path):
+    for block in scan_lines(path, block_bytes=block_bytes):
         spans = zip(block.starts.tolist(), block.stops.tolist(), strict=True)
         for number, (start, stop) in enumerate(spans, block.first_line):
             line = block.data[start : stop + 1]

@@ -3,7 +3,7 @@
 One label or number a sequence is a scalar: a batch of B has `[B]`. A text is a sequence of classes with time.
 
 One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`, `VocabularyField`, and
-`NumberField` for a whole number. `parse_field` chooses by what the user said. They never see audio.
+`NumberField` for a whole number. `parse_field` chooses by the user's option. They never see audio.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
-from headrace.vocabularies.base import Vocabulary, init_vocabulary
+from headrace.vocabularies.base import FORMS, Vocabulary, init_vocabulary, short_form
+from headrace.vocabularies.ends import WithEnds, check_ends
 
 from .codec import Codec
 
 _FORMS = (
-    'valid: a field name, or {"field": name, "vocab": None, "bytes", "chars", a list of labels, a dict label -> class, '
-    'a number, a Vocabulary, or a dict {"class": "SentencePieces", ...} of one}'
+    'valid: a field name, or {"field": name, "vocab": ...}, with None, a list of labels, a dict label -> class, a '
+    f'number of classes, "chars" or a vocabulary: {FORMS}'
 )
 _OPTIONS = ("field", "labels", "vocab")
+_ENDS: dict[str, Any] = {"bos": None, "eos": None, "adds": "both"}  # the options of `WithEnds`, with their defaults
 _SCALAR = "scalar"  # of identities: before, one label was an array of one
 
 
@@ -141,6 +143,47 @@ class CharField(ClassField):
 
     def _labels_in(self, text: str) -> Sequence[str]:
         return text
+
+
+class CharFieldWithEnds(CharField):
+    """A text, as class indices of its characters, with a start or an end, see `WithEnds`: `int32[T]`.
+
+    Args:
+        name: Name of the field.
+        ends: The options `bos`, `eos` and `adds` of `WithEnds`. The classes of its symbols follow those of the
+            characters, the start first.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+
+    def __init__(self, name: str, ends: Mapping[str, Any]) -> None:
+        super().__init__(name, None)
+        for option in ends:
+            if option not in _ENDS:
+                raise ConfigError(f"WithEnds has no option {option!r}", fix=did_you_mean(str(option), _ENDS))
+        bos, eos, adds = (ends.get(option, default) for option, default in _ENDS.items())
+        check_ends(bos, eos, adds)
+        self._ends = bos, eos, adds
+        self._symbols = list(dict.fromkeys(symbol for symbol in (bos, eos) if symbol is not None))
+        self._before = [bos] if bos is not None and adds in ("both", "bos") else []
+        self._behind = [eos] if eos is not None and adds in ("both", "eos") else []
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name, and the options."""
+        return [*super().identity, *self._ends]
+
+    def _labels_in(self, text: str) -> Sequence[str]:
+        return [*self._before, *text, *self._behind]
+
+    def end_scan(self) -> None:
+        """Take the sorted distinct characters, and after them the symbols."""
+        if self._seen is not None:
+            self._take_labels([*sorted(self._seen.difference(self._symbols)), *self._symbols])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.name, dict(zip(_ENDS, self._ends, strict=True)))
 
 
 class ByteField(Field):
@@ -267,7 +310,7 @@ def parse_field(data_key: str, target: Any) -> Field:
         target: A field name, or a dict with "field" and "vocab": `None` (labels: the sorted distinct values), a list
             of labels, a dict label -> class, a number (the field holds class indices below it), "bytes" (UTF-8), or
             "chars", then optionally with "labels", a list of the characters (default: the sorted distinct ones);
-            or a `Vocabulary`, or a dict of one, which has a "class", see `init_vocabulary`.
+            or anything else that `init_vocabulary` takes. "chars" may stand as "vocab" in the dict of a `WithEnds`.
 
     Raises:
         ConfigError: It has another form, or the vocabulary cannot be made.
@@ -290,7 +333,9 @@ def parse_field(data_key: str, target: Any) -> Field:
         return ByteField(name)
     if isinstance(vocab, int) and not isinstance(vocab, bool) and vocab > 0:
         return IndexField(name, vocab)
-    if isinstance(vocab, Vocabulary) or (isinstance(vocab, Mapping) and _names_a_class(vocab)):
+    if isinstance(vocab, Mapping) and _names_a_class(vocab):
+        return _learnt_with_ends(name, vocab) or VocabularyField(name, init_vocabulary(vocab))
+    if isinstance(vocab, Vocabulary) or short_form(vocab) is not None:
         return VocabularyField(name, init_vocabulary(vocab))
     if "vocab" not in target:
         return _guessed(name)
@@ -299,15 +344,23 @@ def parse_field(data_key: str, target: Any) -> Field:
     raise ConfigError(f"the vocab of a target cannot be read: {vocab!r}", where=where, fix=_FORMS)
 
 
+def _learnt_with_ends(name: str, vocab: Mapping[str, Any]) -> Field | None:
+    """Return the field for characters that are learnt, with start or end, if a dict means that."""
+    if vocab["class"] not in ("WithEnds", WithEnds) or not isinstance(vocab.get("vocab"), str):
+        return None
+    ends = {option: value for option, value in vocab.items() if option not in ("class", "vocab")}
+    return CharFieldWithEnds(name, ends) if vocab["vocab"] == "chars" else None
+
+
 def _guessed(name: str) -> ClassField:
-    """Return the field of labels that were not called so."""
+    """Return the field of values that are taken for labels without having been declared so."""
     field = ClassField(name, None)
     field.guesses_labels = True
     return field
 
 
 def _names_a_class(vocab: Mapping[str, Any]) -> bool:
-    """Tell a dict of a vocabulary from a dict label -> class, in which "class" may be a label."""
+    """Tell whether a dict is the config of a vocabulary, and not label -> class, in which "class" may be a label."""
     return isinstance(vocab.get("class"), str | type)
 
 
@@ -334,7 +387,7 @@ class NumberField(Field):
     """A whole number: a scalar, `int64[]`, or as class index `int32[]`.
 
     Args:
-        name: Of the field.
+        name: Name of the field.
         is_class: Whether values are class indices, whose number of classes is the largest and one.
     """
 

@@ -13,20 +13,24 @@ import stat
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from functools import partial
+from typing import NamedTuple, TypeVar, overload
 
 import xxhash
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, resolve_inside
-from headrace.files.locations import is_remote, shown_url
+from headrace.files.locations import is_remote
 from headrace.index import CorpusIndex, open_or_build
 
-from .paths import Files, IndexOption, expand_path
+from .parts import Tell, count_workers, map_parts, told_progress
+from .paths import Files, IndexOption, expand_path, named_by_path_error
 
 _LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other
 _MAX_BLOCK = 256  # items that a thread takes at a time
+_PART_ITEMS = 4096  # that a process takes at a time: some 0.4 s of work, and fewer are done before it has started
+_MIN_SHARED_ITEMS = 20_000  # two seconds of work
 _LISTING = "listing"  # where the digest is in the index
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -41,7 +45,7 @@ class Listing:
         names: Paths relative to it, with `/`.
         sizes: Bytes.
         times: Modification times in nanoseconds.
-        digest: Of names, sizes and times.
+        digest: Digest of names, sizes and times.
     """
 
     root: str
@@ -63,6 +67,46 @@ class Listing:
     def path(self, number: int) -> str:
         """Return the absolute path of a file."""
         return os.path.join(self.root, self.names[number])
+
+    def files(self, numbers: Sequence[int] | None = None) -> ListedFiles:
+        """Return the files of these numbers; all of them in order if `None`."""
+        return ListedFiles(self, range(len(self.names)) if numbers is None else numbers)
+
+
+class ListedFile(NamedTuple):
+    """One file of a listing: its absolute path, its size in bytes, its modification time in nanoseconds."""
+
+    path: str
+    size: int
+    time: int
+
+
+class ListedFiles(Sequence[ListedFile]):
+    """Files of a listing, each made when it is asked for.
+
+    Args:
+        listing: The listing that they are from.
+        numbers: Which files of it.
+    """
+
+    def __init__(self, listing: Listing, numbers: Sequence[int]) -> None:
+        self._listing, self._numbers = listing, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, number: int) -> ListedFile: ...
+    @overload
+    def __getitem__(self, number: slice) -> list[ListedFile]: ...
+    def __getitem__(self, number: int | slice) -> ListedFile | list[ListedFile]:
+        if isinstance(number, slice):
+            return [self._file(one) for one in self._numbers[number]]
+        return self._file(self._numbers[number])
+
+    def _file(self, number: int) -> ListedFile:
+        listing = self._listing
+        return ListedFile(listing.path(number), listing.sizes[number], listing.times[number])
 
 
 def all_cases(suffixes: Iterable[str]) -> tuple[str, ...]:
@@ -110,13 +154,11 @@ def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> List
     paths = [name for path in ([files] if isinstance(files, str) else files) for name in expand_path(path, owner)]
     for path in paths:
         if is_remote(path):
-            raise ConfigError(
-                "sequences are named by the paths of their files, and a URL is read as a copy under another path",
-                where=f"{owner}, {shown_url(path)}",
-                fix="pack the files by `headrace convert`, to .tar or .parquet, and read that by its URL",
-            )
+            raise named_by_path_error(owner, path)
         if not path.endswith(tuple(suffixes)):
-            raise SourceError("a file of another kind", where=path, fix=f"it must end in {', '.join(suffixes)}")
+            raise SourceError(
+                "the name of the file has another ending", where=path, fix=f"it must end in {', '.join(suffixes)}"
+            )
     root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else os.getcwd()
     names = [os.path.relpath(path, root) for path in paths]
     seen: set[str] = set()
@@ -156,7 +198,9 @@ class _Walk:
         if entry.is_symlink() and (is_wanted or entry.is_dir()):
             real = str(resolve_inside(self._root, name))
             if entry.is_dir() and real in above:
-                raise SourceError("a link leads around in a circle", where=entry.path, fix="remove it")
+                raise SourceError(
+                    "a symbolic link leads back to a folder that contains it", where=entry.path, fix="remove it"
+                )
             above = (*above, real)
         if entry.is_dir():
             self._look_into(f"{name}/", above)
@@ -217,6 +261,49 @@ def open_or_build_listed(
 def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Call a function for each item, several at a time; return the results in order, or raise the first error.
 
+    Items are looked at in threads, see `in_threads`, and many of them in worker processes, see `for_each_part`.
+
+    Args:
+        look: It keeps nothing from one item to the next.
+        items: Files, mostly. Small: each may be carried to a process.
+    """
+    return for_each_part(partial(in_threads, look), items)
+
+
+def for_each_part(
+    look: Callable[[Sequence[_Item], Tell | None], list[_Result]], items: Sequence[_Item]
+) -> list[_Result]:
+    """Call a function for items, by all worker processes that gather the index, see `count_workers`, or by this one.
+
+    If processes cannot do it, or something is wrong with an item, this one goes on from there: an error is its own.
+
+    Args:
+        look: Returns a result for each of some items, and tells how many it has, and of how many.
+        items: As for `for_each`.
+    """
+    num_parts = -(-len(items) // _PART_ITEMS)
+    num_workers = count_workers(num_parts, pays=len(items) >= _MIN_SHARED_ITEMS)
+    results: list[_Result] = []
+    if num_workers:
+        parts = [items[number * _PART_ITEMS : (number + 1) * _PART_ITEMS] for number in range(num_parts)]
+        try:
+            for found in map_parts(partial(_untold, look), parts, num_workers=num_workers):
+                results += found
+        except Exception as error:  # noqa: BLE001 - the first item with which something is wrong says so here
+            _LOGGER.debug("no more workers look at files: %s", error)
+    if len(results) < len(items):
+        with told_progress("file") as tell:
+            results += look(items[len(results) :], tell)
+    return results
+
+
+def _untold(look: Callable[[Sequence[_Item], None], list[_Result]], items: Sequence[_Item]) -> list[_Result]:
+    return look(items, None)
+
+
+def in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item], tell: Tell | None) -> list[_Result]:
+    """Call a function for each item, several at a time; return the results in order, or raise the first error.
+
     Items go to threads in blocks: a future for each takes a kilobyte, and there may be millions of files.
     """
     if len(items) < 2:
@@ -229,6 +316,8 @@ def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_
         try:
             for found in pool.map(lambda start: [look(item) for item in items[start : start + size]], blocks):
                 results += found
+                if tell is not None:
+                    tell(len(results), len(items))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # or all other files would be looked at first
             raise

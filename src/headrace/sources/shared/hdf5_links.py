@@ -2,7 +2,7 @@
 
 An HDF5 file can name other files of the machine as the location of its data: by links, as raw bytes ("external
 storage"), or as pieces of a dataset ("virtual dataset"). So a file from elsewhere could make a program read, and pass
-on, what the author of that file has no access to; and nobody would see that those files changed. Links that stay inside
+on, what the author of that file has no access to; and changes of those files would go unnoticed. Links that stay inside
 the file are followed, here by hand: HDF5 is asked to open a name only after every link on the way was seen to stay
 inside.
 """

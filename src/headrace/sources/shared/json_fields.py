@@ -24,7 +24,7 @@ from .data_types import extremes, learn_spec
 from .fields import Field
 
 _EXACT_SINGLE, _EXACT_DOUBLE = 2**24, 2**53  # to these, every whole number is itself in float32 and float64
-_TEXT = DataSpec("uint8", sparse=True, dim=256)
+_TEXT = DataSpec("uint8", sparse=True, dim=256, is_text=True)
 
 
 class JsonField(Field):
@@ -32,7 +32,7 @@ class JsonField(Field):
 
     Args:
         name: Name of the field.
-        dtype: Of the arrays, in place of what the scan says.
+        dtype: Dtype of the arrays, in place of what the scan says.
         dim: Number of classes, for whole numbers and lists of them; else it is not known (`None`).
         given: The whole layout, in place of what the scan says.
     """

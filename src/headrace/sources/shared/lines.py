@@ -1,4 +1,4 @@
-"""Files of lines: where each one is; JSON objects as lines, and `LineTable`, which finds them again.
+"""Finds the lines of files; decodes JSON objects from lines; `LineTable` finds lines again by the index.
 
 A line ends with a line feed, or the file; a carriage return before that belongs to the end. No other character ends
 one, also if Unicode calls it a line separator: so every tool that counts lines counts the same. A byte order mark at
@@ -71,7 +71,7 @@ class LineStretch:
     Attributes:
         file_idx: Which file.
         start: First byte.
-        stop: The one behind the last; `None`: the end of the file.
+        stop: The one after the last; `None`: the end of the file.
         first_line: Number of the first line, from 1, for messages; 1 where it is not known.
     """
 
@@ -82,7 +82,7 @@ class LineStretch:
 
 
 class CountsLines(Protocol):
-    """What was taken down of a stretch."""
+    """The result of a scan of a stretch."""
 
     num_lines: int
 
@@ -93,7 +93,7 @@ _Taken = TypeVar("_Taken", bound=CountsLines)
 def take_stretches(
     paths: Sequence[str], take: Callable[[LineStretch], _Taken], codecs_used: Collection[Codec]
 ) -> Iterator[tuple[int, int, _Taken]]:
-    """Yield what is taken down of the lines of some files, stretch by stretch, by several processes where that pays.
+    """Yield the results of scanning the lines of some files, stretch by stretch, by several processes where that pays.
 
     An error is that of one process, and names the line that it would name.
 
@@ -144,6 +144,7 @@ def scan_lines(
     path: str,
     opened: Callable[[str], AbstractContextManager[IO[bytes]]] = open_regular,
     stretch: LineStretch | None = None,
+    block_bytes: int | None = None,
 ) -> Iterator[LineBlock]:
     """Read a file and say where its lines are; O(its size), whatever the lengths of the lines.
 
@@ -151,10 +152,12 @@ def scan_lines(
         path: The file.
         opened: Opens it, for a file whose lines are not its bytes as they are.
         stretch: A part of the file; `None`: all of it.
+        block_bytes: What is read at a time, if not 4 MiB; less where only the first lines are wanted.
 
     Raises:
         SourceError: The file cannot be read.
     """
+    size = block_bytes or _BLOCK_BYTES
     try:
         with opened(path) as file:
             position, line, stop = (
@@ -162,7 +165,7 @@ def scan_lines(
             )
             file.seek(position)
             begun: list[bytes] = []  # of a line that has no end yet
-            block = file.read(_BLOCK_BYTES if stop is None else min(_BLOCK_BYTES, stop - position))
+            block = file.read(size if stop is None else min(size, stop - position))
             if position == 0 and block.startswith(codecs.BOM_UTF8):
                 position, block = len(codecs.BOM_UTF8), block[len(codecs.BOM_UTF8) :]
             while block:
@@ -173,7 +176,7 @@ def scan_lines(
                     position, line = position + len(found.data), line + len(found.starts)
                     begun = []
                 begun.append(block[end:])
-                block = file.read(_BLOCK_BYTES if stop is None else min(_BLOCK_BYTES, stop - file.tell()))
+                block = file.read(size if stop is None else min(size, stop - file.tell()))
             rest = b"".join(begun)
             if rest:
                 yield _block_of(rest, position, line)

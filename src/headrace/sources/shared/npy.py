@@ -40,10 +40,10 @@ class NpyHeader:
     """What a header says.
 
     Attributes:
-        dtype: Of the numbers, with their byte order.
-        shape: Of the array.
+        dtype: Dtype of the numbers, with their byte order.
+        shape: Shape of the array.
         fortran: Whether the first axis varies fastest.
-        num_bytes: Of the header: where the numbers begin.
+        num_bytes: Bytes of the header: where the numbers begin.
     """
 
     dtype: np.dtype[Any]
@@ -84,7 +84,7 @@ def parse_npy(head: bytes, where: str) -> NpyHeader:
         raise SourceError(f"the header cannot be read: {error}", where=where, fix="is it truncated?") from error
     if dtype.kind not in _KINDS:
         what = "pickled objects, which are never loaded" if dtype.hasobject else str(dtype)
-        raise SourceError(f"this is no array of numbers: it has {what}", where=where, fix="store numbers")
+        raise SourceError(f"this is not an array of numbers: it has {what}", where=where, fix="store numbers")
     is_shape = len(shape) <= MAX_AXES and all(type(size) is int and size >= 0 for size in shape)
     if not is_shape or not can_be_array(shape, dtype):
         raise SourceError(f"the header says the shape {shape!r}, fortran_order {fortran!r}", where=where)
@@ -96,7 +96,7 @@ _USUAL_MAGIC = b"\x93NUMPY\x01\x00"
 _USUAL = re.compile(
     rb"\{'descr': '([<>|=]?[biufc][0-9]{1,2})', 'fortran_order': (False|True), 'shape': \(([0-9, ]{0,200})\), \} *\n"
 )
-_GROWTH_CHARS = 21  # NumPy keeps room for a first axis of so many digits
+_GROWTH_CHARS = 21  # NumPy keeps room for a first axis of this many digits
 
 
 def parse_usual_npy(head: bytes) -> NpyHeader | None:

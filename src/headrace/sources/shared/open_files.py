@@ -1,4 +1,4 @@
-"""Open files of a corpus that must stay what they were when they were indexed, and the looks that tell.
+"""Open files of a corpus, and checks that they are still as they were when they were indexed.
 
 A file that is rewritten in place, also while it is open, gives a `SourceError` and no other numbers: its size and
 modification time are looked at after it was read, since before the bytes of a file change, its time does. (By a mapping
@@ -7,7 +7,7 @@ not seen.)
 
 A look takes longer than a short read. So single reads of a file share one: the first read that ends `LOOK_SECONDS` or
 more after the last look has the next. `confirm_reads` looks at all that was read since. What a loader delivers was
-confirmed: its workers do that at the end of each batch. Whoever reads a source alone is told by a read that comes a
+confirmed: its workers do that at the end of each batch. Code that reads a source directly learns of it by a read a
 millisecond later, or by `confirm_reads`.
 """
 
@@ -28,7 +28,7 @@ REREAD = "open the corpus again; make the index again if it was given"
 
 
 class OpenFile:
-    """A descriptor, what the file must be, and when it is to be looked at.
+    """A descriptor, the expected stamp of the file, and when to check it next.
 
     Args:
         descriptor: Open; from now on this object's.
@@ -53,7 +53,7 @@ class OpenFile:
         """
         now = os.fstat(self.descriptor)
         if now.st_mtime_ns != self.stamp.mtime_ns or now.st_size != self.size:
-            self.look_at = 0.0  # whoever reads on is refused again
+            self.look_at = 0.0  # the next read is refused again
             raise _changed(self.stamp, now)
         self.look_at, self.is_unsure = monotonic() + LOOK_SECONDS, False
 

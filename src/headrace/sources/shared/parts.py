@@ -1,14 +1,14 @@
 """Gathering of an index part by part: files, or stretches of one, which several processes may read side by side.
 
-What comes out is the same as of one process. Sources are below the engine, which has the workers: who knows both offers
-them here (`offer_workers`), and until then everything is done in place.
+The result is the same as from one process. Sources do not import the engine, which has the workers: a module that knows
+both offers them here (`offer_workers`), and until then everything is done in place.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
@@ -18,14 +18,14 @@ from headrace.errors import check_count
 from headrace.show.watched import watched_progress
 
 _MAX_WORKERS = 32  # unless more are asked for: this process joins what they found
-_MIN_SHARED_BYTES = 4 << 30  # of files of which only little is read; so many take some seconds
+_MIN_SHARED_BYTES = 4 << 30  # of files of which only little is read; this many take some seconds
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 Tell = Callable[[int, int], None]
 
 
 class Scans(Protocol):
-    """What scans the values of one data key, such as a `Codec`, which says what these mean."""
+    """Scans the values of one data key, such as a `Codec`, whose docstrings explain the methods."""
 
     must_see_all: bool
 
@@ -60,7 +60,7 @@ def offer_workers(workers: PartWorkers) -> None:
 
 @contextmanager
 def gathering(*, num_workers: int | None = None, tell: Tell | None = None) -> Iterator[None]:
-    """Say how an index is gathered by sources that are opened within: with how many processes, and who is told.
+    """Set, for a `with` block, how sources gather an index: the number of processes, and a progress callback.
 
     Args:
         num_workers: Processes; 0 or 1: none but this one. `None`: as many as there are cores, where that pays.
@@ -79,7 +79,7 @@ def gathering(*, num_workers: int | None = None, tell: Tell | None = None) -> It
 
 
 def count_workers(num_parts: int, *, pays: bool) -> int:
-    """Return how many processes should share so many parts; 0 for none.
+    """Return how many processes should share `num_parts` parts; 0 for none.
 
     Args:
         num_parts: How many there are at most.
@@ -108,8 +108,7 @@ def map_parts(
         parts: Small: each is carried to a process.
         num_workers: See `count_workers`.
     """
-    wished = _wish.get().tell
-    with watched_progress("indexing", "part") if wished is None else nullcontext(wished) as tell:
+    with told_progress("part") as tell:
         found = _offered[0](function, parts, num_workers) if num_workers else map(function, parts)
         for number, result in enumerate(found, 1):
             if tell is not None:
@@ -117,8 +116,18 @@ def map_parts(
             yield result
 
 
+def told_progress(unit: str) -> AbstractContextManager[Tell | None]:
+    """Yield the progress callback set by `gathering`, or else that of `watched_progress`.
+
+    Args:
+        unit: Unit of the counts.
+    """
+    wished = _wish.get().tell
+    return watched_progress("indexing", unit) if wished is None else nullcontext(wished)
+
+
 def are_large(paths: Sequence[str], num_bytes: int = _MIN_SHARED_BYTES) -> bool:
-    """Whether files have so many bytes together; by default, as many as pay where only little of them is read."""
+    """Whether files have at least `num_bytes` together; the default pays where only little of them is read."""
     return sum(map(os.path.getsize, filter(os.path.isfile, paths))) >= num_bytes
 
 

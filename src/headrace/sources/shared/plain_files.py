@@ -60,7 +60,7 @@ class PlainFiles:
     ) -> NDArray[Any]:
         """Return an array as `read_array` does, for a caller who knows how many bytes it has.
 
-        Room is made for it only if the file has so many bytes there: what a damaged file or index says may be anything.
+        Memory is allocated only if the file has that many bytes there: a damaged file or index may claim any size.
 
         Raises:
             SourceError: As for `read`.

@@ -14,6 +14,7 @@ of JSON, an entry of a manifest) is a `RecordSource`.
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ def make_index(
     lengths: Mapping[str, ArrayLike],
     locators: Mapping[str, ArrayLike],
     guessed: Sequence[str] = (),
+    vocabularies: Mapping[str, Any] | None = None,
     **meta: Any,
 ) -> CorpusIndex:
     """Build the index that an `IndexedSource` reads by.
@@ -53,7 +55,8 @@ def make_index(
         tags: One for each sequence.
         lengths: Data key -> frames of each sequence, `int[N]`; 1 without a time axis.
         locators: Name -> column, `number[N]`: what `_locate` needs.
-        guessed: The data keys whose values were taken for labels because nobody said what they are.
+        guessed: The data keys whose values were taken for labels without having been declared so.
+        vocabularies: Data key -> what tells the vocabulary of its texts from others, as JSON data.
         **meta: JSON data that holds for the corpus.
 
     Raises:
@@ -61,7 +64,9 @@ def make_index(
     """
     for key in guessed:
         _refuse_texts(key, labels[key], len(tags))
-    about = {"specs": {key: spec.to_json() for key, spec in specs.items()}, "labels": labels}
+    about: dict[str, Any] = {"specs": {key: spec.to_json() for key, spec in specs.items()}, "labels": labels}
+    if vocabularies:
+        about["vocabularies"] = vocabularies
     return CorpusIndex.from_columns(tags=tags, lengths=lengths, locators=locators, meta={**about, **meta})
 
 
@@ -220,6 +225,12 @@ class IndexedSource(Source):
     def index(self) -> CorpusIndex:
         """Tags, lengths, and where each sequence is."""
         return self._index
+
+    @property
+    def vocabularies_text(self) -> str:
+        """What tells the vocabularies from others, as the index has it."""
+        vocabularies = self._index.meta.get("vocabularies")
+        return json.dumps(vocabularies, sort_keys=True, default=repr) if vocabularies else ""
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -421,7 +432,13 @@ class IndexedSource(Source):
 
 
 class RecordSource(IndexedSource):
-    """A source whose sequences are records, from which the arrays of several keys are made."""
+    """A source whose sequences are records, from which the arrays of several keys are made.
+
+    Examples:
+        >>> from headrace.sources import JsonlSource, RecordSource
+        >>> issubclass(JsonlSource, RecordSource)  # a line holds the arrays of all keys
+        True
+    """
 
     @abstractmethod
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:

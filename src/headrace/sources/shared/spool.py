@@ -21,7 +21,7 @@ class Spool:
 
     Args:
         folder: Where; a file system that has room for it.
-        dtype: Of the items.
+        dtype: Dtype of the items.
 
     Raises:
         OSError: The folder is missing or cannot be written to.
@@ -53,7 +53,7 @@ class Spool:
 
         Args:
             frame_shape: Shape of a row.
-            align: All blocks but the last have a multiple of so many rows.
+            align: The number of rows of all blocks but the last is a multiple of this.
             max_items: Bound of the items in one block, if not 0.
         """
         row_items = int(np.prod(frame_shape, dtype=np.int64))

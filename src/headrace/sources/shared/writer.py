@@ -36,6 +36,20 @@ class Writer(ABC):
 
     Attributes:
         path: The target, absolute.
+
+    Examples:
+        >>> import tempfile
+        >>> import headrace as hr
+        >>> import numpy as np
+        >>> def write_zeros(writer: hr.Writer) -> None:
+        ...     with writer:
+        ...         for number in range(3):
+        ...             writer.append(f"seq-{number}", {"data": np.zeros((2, 4), np.float32)})
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_zeros(hr.HDFWriter(f"{folder}/a.hdf"))
+        ...     write_zeros(hr.TarWriter(f"{folder}/a.tar"))
+        ...     print([hr.open_source(f"{folder}/a.{ending}").index.num_seqs for ending in ("hdf", "tar")])
+        [3, 3]
     """
 
     path: str
@@ -103,7 +117,7 @@ class FileWriter(Writer):
         beside: Names of the files that belong to the target, if it has more than one.
 
     Attributes:
-        specs: Data key -> layout, as it is stored; {} as long as nobody said it.
+        specs: Data key -> layout, as it is stored; {} until it is known.
         labels: Data key -> class labels.
 
     Raises:
@@ -176,7 +190,7 @@ class FileWriter(Writer):
         Args:
             tag: Valid text.
             arrays: `dtype[T, ...]` in C order and in native byte order, in the order of the specs.
-            where: For errors.
+            where: Location, for error messages.
         """
 
     @abstractmethod
@@ -314,7 +328,7 @@ class FileWriter(Writer):
     def _class_range(self, data_key: str) -> tuple[int, int]:
         """Return the least class index of a key so far, 0 if none is below it, and the largest, -1 without any.
 
-        Of a key whose number of classes nobody said, it is known only with `_learns_classes`.
+        For a key without a declared number of classes, it is known only with `_learns_classes`.
         """
         return self._class_ranges.get(data_key, _NO_CLASSES)
 

@@ -19,7 +19,7 @@ from headrace.errors import SourceError
 
 _HEADER = struct.Struct("<4s5H3L2H")  # of a member, before its name; see APPNOTE.TXT 4.3.7
 _SIGNATURE = b"PK\x03\x04"
-_SPARE_BYTES = 60  # read for extra fields, whose length only the header has; after any member so many bytes follow
+_SPARE_BYTES = 60  # read for extra fields, whose length only the header has; at least this many bytes follow any member
 _ENCRYPTED = 1
 _MAX_RATIO = 1040  # of deflate, by how it works: more is a lie, and would fill the memory
 
@@ -55,7 +55,7 @@ class Member:
 
     @property
     def max_size(self) -> int:
-        """How many bytes there can be in so many that are stored."""
+        """The most bytes that the stored ones can decompress to."""
         return self.packed * (_MAX_RATIO if self.deflated else 1)
 
 
@@ -113,7 +113,7 @@ def check_member_name(name: str, where: str) -> None:
     parts = name.replace("\\", "/").split("/")
     if not name or ".." in parts or name.startswith(("/", "\\")) or parts[0].endswith(":"):
         raise SourceError(
-            f"the archive has a member {name!r}, which leads out of it",
+            f"the archive has a member {name!r}, whose path leads out of it",
             where=where,
             fix="do not use this archive: write it again with relative names",
         )

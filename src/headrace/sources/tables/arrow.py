@@ -31,8 +31,8 @@ class _MappedFile:
     """One Arrow file, mapped.
 
     Args:
-        path: Which.
-        descriptor: It, open.
+        path: Path of the file.
+        descriptor: An open descriptor of it.
 
     Attributes:
         schema: Its Arrow schema.
@@ -205,6 +205,7 @@ class ArrowSource(FileTableSource):
         fields: See `ParquetSource`.
         tag_field: See `ParquetSource`.
         nulls: See `ParquetSource`.
+        root: See `ParquetSource`.
         audio_root: See `ParquetSource`.
         cache_bytes: How much of decompressed batches to keep, in each process; see `ParquetSource`.
         index: See `ParquetSource`; gathering it reads offsets of lists, texts that are encoded, and headers of audio.
@@ -214,7 +215,7 @@ class ArrowSource(FileTableSource):
         SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
     """
 
-    _kind, _tables_class = "arrow/1", _ArrowTables
+    _kind, _tables_class = "arrow/2", _ArrowTables
 
 
 _COMPRESSIONS = ("zstd", "lz4")

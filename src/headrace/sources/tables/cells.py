@@ -102,10 +102,10 @@ def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -
     """Return the values of an Arrow array as views of its buffers; what is packed, such as bools, is unpacked.
 
     Args:
-        array: Its type has this layout, which is no recording.
+        array: Its type has this layout, which is not a recording.
         layout: The layout.
         nulls_are_empty: Whether a null list or text has no items, and a null float is a NaN.
-        where: For messages.
+        where: Location, for error messages.
 
     Raises:
         SourceError: The array is damaged.
@@ -237,7 +237,7 @@ class _Maker:
             self._note_null_rows(cells, mask)
 
     def _note_null_rows(self, cells: Cells, mask: NDArray[np.bool_]) -> None:
-        """Empty null rows: what lies behind them may be anything."""
+        """Empty null rows: the items that they refer to may be anything."""
         assert cells.starts is not None
         assert cells.stops is not None
         cells.stops = np.where(mask, cells.starts, cells.stops)
@@ -275,7 +275,7 @@ class _Maker:
         if all(isinstance(axis, int) for axis in inner):
             sizes_of_axes = [axis for axis in inner if isinstance(axis, int)]
             items = int(cells.stops.max(initial=0)) if cells.stops is not None else 0
-            # Items behind the last row (under a null) are left out: all that is here is whole.
+            # Items after the last row (under a null) are left out: all that is here is whole.
             num_items = int(np.prod(sizes_of_axes, dtype=np.int64))
             cells.values = cells.values[: items * num_items].reshape(items, *sizes_of_axes)
         else:
@@ -283,7 +283,7 @@ class _Maker:
 
 
 def _ranges_below(cells: Cells, levels: list[int | NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return first and end of the items of each row, so many levels below its first axis, `int64[num_rows]`."""
+    """Return first and end of the items of each row, `len(levels)` levels below its first axis, `int64[num_rows]`."""
     assert cells.starts is not None
     assert cells.stops is not None
     first, last = cells.starts.astype(np.int64), cells.stops.astype(np.int64)
@@ -310,7 +310,7 @@ def _null_mask(array: Any) -> NDArray[np.bool_] | None:
 def _numbers_in(buffer: Any, dtype: np.dtype[Any], start: int, num_items: int) -> NDArray[Any]:
     """Return numbers of a buffer, which was checked to have as many (`validate`), as a view."""
     if buffer is None or not buffer.size:
-        return np.zeros(num_items, dtype)  # of no rows: not even the offset behind the last one is there
+        return np.zeros(num_items, dtype)  # of no rows: not even the offset after the last one is there
     return np.frombuffer(buffer, dtype, num_items, start * dtype.itemsize)
 
 

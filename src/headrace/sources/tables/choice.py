@@ -1,4 +1,4 @@
-"""What the user said of the columns of a table, checked against its schema: which become which data keys.
+"""Checks the user's options for the columns of a table against its schema: which columns become which data keys.
 
 `TableOptions` is the outcome; `choose_options` makes it.
 """
@@ -16,8 +16,9 @@ import numpy as np
 from headrace.errors import ConfigError, did_you_mean
 
 from ..images.codec import IMAGE_OPTIONS
+from ..shared.data_types import tell_unchosen
 from ..shared.fields import parse_field
-from .fields import ImageField, NumberField, RecordingField, TableField, TextField
+from .fields import FilePaths, ImageField, NumberField, RecordingField, TableField, TextField
 from .schema import Column, Schema
 
 NULLS = ("refuse", "empty")
@@ -30,15 +31,15 @@ _OPTIONS_OF = {
 
 
 def choose_fields(
-    schema: Schema, fields: Mapping[str, Any] | None, *, tag_column: str | None, audio_root: str | None, where: str
+    schema: Schema, fields: Mapping[str, Any] | None, *, tag_column: str | None, paths: FilePaths, where: str
 ) -> list[TableField]:
     """Choose how columns become data keys.
 
     Args:
-        schema: Of the table.
+        schema: Schema of the table.
         fields: Data key -> name of a column, or a dict; None: all columns that become arrays, but for that of the tags.
         tag_column: The column of the tags.
-        audio_root: See `RecordingField`.
+        paths: Paths of files that the table only names.
         where: The table, for messages.
 
     Raises:
@@ -47,14 +48,16 @@ def choose_fields(
     if fields is None:
         names = dict.fromkeys([*(name for name in schema.specs if name in schema.top), *schema.top])
         usable = [name for name in names if name != tag_column and schema.columns[name].layout is not None]
+        left_out = [name for name in names if name != tag_column and name not in usable]
+        tell_unchosen((name for name in usable if _leaf_of(schema.columns[name]) == "text"), left_out, where)
         targets = {name: {"field": name, **_as_bytes(schema.columns[name])} for name in usable}
-        return [_choose(key, target, schema, audio_root, where) for key, target in targets.items()]
+        return [_choose(key, target, schema, paths, where) for key, target in targets.items()]
     if not isinstance(fields, Mapping):
         raise ConfigError(f"fields is a dict data key -> column, not {fields!r}", where=where)
-    return [_choose(key, target, schema, audio_root, where) for key, target in fields.items()]
+    return [_choose(key, target, schema, paths, where) for key, target in fields.items()]
 
 
-def _choose(key: str, target: Any, schema: Schema, audio_root: str | None, where: str) -> TableField:
+def _choose(key: str, target: Any, schema: Schema, paths: FilePaths, where: str) -> TableField:
     options = target
     if isinstance(target, str):
         options = {"field": target, **(_as_bytes(schema.column(target, where)) if key == "orth" else {})}
@@ -83,9 +86,9 @@ def _choose(key: str, target: Any, schema: Schema, audio_root: str | None, where
                 fix=did_you_mean(str(name), valid),
             )
     if leaf == "image":
-        return ImageField(key, column, options, audio_root)
+        return ImageField(key, column, options, paths)
     if leaf == "recording":
-        return RecordingField(key, column, options, audio_root)
+        return RecordingField(key, column, options, paths)
     if column.layout.leaf == "text" and options.get("vocab") != "bytes":
         return TextField(key, column, parse_field(key, dict(options)))
     return _number_field(key, column, schema, options.get("vocab"), where)
@@ -104,7 +107,7 @@ def _number_field(key: str, column: Column, schema: Schema, vocab: Any, where: s
                 where=f"{where}, data key {key!r}",
             )
         if np.dtype(_leaf_of(column)).kind not in "iu":
-            raise ConfigError(f"{column.arrow_type} are no class indices", where=f"{where}, data key {key!r}")
+            raise ConfigError(f"{column.arrow_type} are not class indices", where=f"{where}, data key {key!r}")
     declared = schema.specs.get(column.name) if vocab is None else None
     return NumberField(key, column, declared, labels, num_classes)
 
@@ -168,10 +171,14 @@ def choose_options(
     fields: Mapping[str, Any] | None,
     tag_field: str | None,
     nulls: str,
-    audio_root: str | os.PathLike[str] | None,
+    root: str | os.PathLike[str] | None,
+    audio_root: str | os.PathLike[str] | None = None,
+    may_be_absolute: bool = False,
     may_be_empty: bool = False,
 ) -> TableOptions:
-    """Check what the user said of the columns against the schema of the first table.
+    """Check the user's options for the columns against the schema of the first table.
+
+    `audio_root` is another name of `root`, and `may_be_absolute` is that of `FilePaths`.
 
     Raises:
         ConfigError: An option is wrong, or a column does not exist or does not fit.
@@ -179,8 +186,11 @@ def choose_options(
     if nulls not in NULLS:
         raise ConfigError(f"nulls is {nulls!r}", fix=did_you_mean(str(nulls), NULLS))
     tag = choose_tag(schema, tag_field, where)
-    root = None if audio_root is None else os.path.abspath(audio_root)
-    chosen = choose_fields(schema, fields, tag_column=None if tag is None else tag.name, audio_root=root, where=where)
+    if root is not None and audio_root is not None:
+        raise ConfigError("root and audio_root say the same", where=where, fix="give root=")
+    root = audio_root if root is None else root
+    paths = FilePaths(None if root is None else os.path.abspath(root), may_be_absolute)
+    chosen = choose_fields(schema, fields, tag_column=None if tag is None else tag.name, paths=paths, where=where)
     if not chosen and schema.tag is None and not may_be_empty:  # our writer makes files without data keys
         raise ConfigError(
             f"none of the columns {list(schema.top)} becomes an array",

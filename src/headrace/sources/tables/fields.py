@@ -7,9 +7,10 @@ choose. Each says in a scan of the corpus how long its arrays are, and then give
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -59,7 +60,12 @@ class TableField(ABC):
 
     @property
     def guesses_labels(self) -> bool:
-        """Whether nobody said that the values are labels, see `Codec`."""
+        """Whether values are taken for labels without having been declared so, see `Codec`."""
+        return False
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it has a vocabulary, see `Codec`."""
         return False
 
     @abstractmethod
@@ -195,7 +201,7 @@ class NumberField(TableField):
 
     def _spec_of(self, axes: list[int | None]) -> DataSpec:
         if self.layout.leaf in ("text", "bytes"):
-            return self._of_declared(DataSpec("uint8", sparse=True, dim=256))
+            return self._of_declared(DataSpec("uint8", sparse=True, dim=256, is_text=True))
         has_time = axes[:1] == [None]
         shape = tuple(axes[1:] if has_time else axes)
         spec = self._of_declared(learn_spec(np.dtype(self.layout.leaf), shape, has_time=has_time))
@@ -279,6 +285,11 @@ class ValueField(TableField):
         return self.codec.guesses_labels
 
     @property
+    def is_slow(self) -> bool:
+        """That of the codec."""
+        return self.codec.is_slow
+
+    @property
     def facts(self) -> Any:
         """What the codec has learnt besides."""
         return self.codec.learnt
@@ -344,8 +355,39 @@ def text_of(cells: Cells, row: int, name: str, where: str) -> str:
         return cells.view(row).tobytes().decode()
     except UnicodeDecodeError as error:
         raise SourceError(
-            f"the column {name!r} has what is no UTF-8: {error}", where=where, fix="correct the row"
+            f"the column {name!r} has a value that is not UTF-8: {error}", where=where, fix="correct the row"
         ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class FilePaths:
+    """Which files the paths in a column may name, where a row has no bytes.
+
+    Attributes:
+        root: Folder that they are relative to, and must not lead out of; `None`: there is none.
+        may_be_absolute: Whether, without a root, absolute paths are read as they are: those of a dataset that the
+            user's own program has made or loaded, whose library would open them, too.
+    """
+
+    root: str | None = None
+    may_be_absolute: bool = False
+
+    def resolve(self, name: str, column: str, where: str) -> str:
+        """Return the path of a file that a row names.
+
+        Raises:
+            SourceError: It may not be read.
+        """
+        if self.root is not None:
+            return str(resolve_inside(self.root, name))
+        if self.may_be_absolute and os.path.isabs(name):
+            return name
+        raise SourceError(
+            f"the column {column!r} has no bytes, only the path {name!r}",
+            where=where,
+            fix='give the source root=, the folder that the paths are in (root="/": anywhere on this machine); or '
+            "store the bytes in the table",
+        )
 
 
 class FileField(ValueField):
@@ -355,12 +397,12 @@ class FileField(ValueField):
         data_key: The data key.
         column: The column.
         codec: The codec; it gets bytes or a path.
-        root: Folder that paths are relative to, where a row has no bytes; None: such rows are refused.
+        paths: Which files may be read where a row has no bytes.
     """
 
-    def __init__(self, data_key: str, column: Column, codec: Codec, root: str | None) -> None:
+    def __init__(self, data_key: str, column: Column, codec: Codec, paths: FilePaths) -> None:
         super().__init__(data_key, column, codec)
-        self._root = root
+        self._paths = paths
         self.parts = ("",) if column.layout is not None and column.layout.leaf == "bytes" else ("bytes", "path")
 
     def _value(self, cells: Sequence[Cells], row: int, where: str) -> bytes | str:
@@ -370,14 +412,7 @@ class FileField(ValueField):
             return data.view(row).tobytes()
         if len(cells) == 1 or _is_null(cells[1], row):
             raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
-        name = text_of(cells[1], row, self.column.name, where)
-        if self._root is None:
-            raise SourceError(
-                f"the column {self.column.name!r} has no bytes, only the path {name!r}",
-                where=where,
-                fix="give audio_root=, the folder that the paths are in; or store the bytes in the table",
-            )
-        return str(resolve_inside(self._root, name))
+        return self._paths.resolve(text_of(cells[1], row, self.column.name, where), self.column.name, where)
 
 
 class ImageField(FileField):
@@ -386,17 +421,18 @@ class ImageField(FileField):
     Args:
         data_key: The data key.
         column: The column.
-        options: `mode` and `size`, see `ImageCodec`.
-        root: See `FileField`.
+        options: `mode` and `size`, see `ImageCodec`. Without `mode`, that of the column's feature counts.
+        paths: See `FileField`.
     """
 
-    def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], root: str | None) -> None:
-        super().__init__(data_key, column, ImageCodec.parse(f"images of the column {column.name!r}", options), root)
+    def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], paths: FilePaths) -> None:
+        options = options if column.mode is None else {"mode": column.mode, **options}
+        super().__init__(data_key, column, ImageCodec.parse(f"images of the column {column.name!r}", options), paths)
 
     @property
     def identity(self) -> list[Any]:
         """The column and the options."""
-        return ["image", self.column.name, *self.codec.identity, self._root]
+        return ["image", self.column.name, *self.codec.identity, self._paths.root]
 
 
 class RecordingField(FileField):
@@ -406,20 +442,20 @@ class RecordingField(FileField):
         data_key: The data key.
         column: The column.
         options: `features`, `sample_rate` and `channel`, as `AudioSource` takes them.
-        root: Folder that paths are relative to, where a row has no bytes; None: such rows are refused.
+        paths: See `FileField`.
     """
 
     codec: RecordingCodec
 
-    def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], root: str | None) -> None:
+    def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], paths: FilePaths) -> None:
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate") or column.sample_rate
-        super().__init__(data_key, column, RecordingCodec(features, sample_rate, options.get("channel")), root)
+        super().__init__(data_key, column, RecordingCodec(features, sample_rate, options.get("channel")), paths)
         self._has_axis = True
 
     @property
     def identity(self) -> list[Any]:
         """The column and the options."""
-        return ["recording", self.column.name, *self.codec.identity, self.codec.channel, self._root]
+        return ["recording", self.column.name, *self.codec.identity, self.codec.channel, self._paths.root]
 
     @property
     def gives_samples(self) -> bool:

@@ -1,7 +1,7 @@
 """From the pieces of tables to one index of the corpus.
 
-`Tables` is what a format has to say of its files. `gather_tables` goes over all pieces once and writes down where each
-row is and how long its arrays are: for lists from their offsets, for recordings from their headers. Parquet has no
+`Tables` is what a format has to implement for its files. `gather_tables` goes over all pieces once and notes where
+each row is and how long its arrays are: for lists from their offsets, for recordings from their headers. Parquet has no
 offsets without decoding, so that one pass over the columns in use is made for it. Several processes may share it.
 """
 
@@ -77,7 +77,7 @@ class Tables(ABC):
         """Refuse a table whose file was cut or made longer: before views of it are used.
 
         Raises:
-            SourceError: It was.
+            SourceError: The file was cut or made longer.
         """
 
     def note_used(self, table_idx: int) -> None:  # noqa: B027 - as above
@@ -103,7 +103,7 @@ class Piece(NamedTuple):
     """What a field needs of one piece of a table.
 
     Attributes:
-        cells: Of each part of the column.
+        cells: Cells of each part of the column.
         num_bytes: How much memory they take.
         was_decoded: Whether it was more than looking at what is there.
     """
@@ -187,7 +187,7 @@ def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = Non
 
 
 def _stretches(tables: Tables, num_workers: int) -> list[_Stretch]:
-    """Return all pieces: table by table, or less than a table where there are few for so many processes."""
+    """Return all pieces: table by table, or parts of tables where there are few for `num_workers` processes."""
     if tables.num_tables >= _STRETCHES_PER_WORKER * num_workers:
         return [_Stretch(table) for table in range(tables.num_tables)]
     num_pieces = [tables.num_pieces(table) for table in range(tables.num_tables)]
@@ -258,6 +258,7 @@ def _index_of(found: _Rows, options: TableOptions, order: Rows | None) -> Corpus
         lengths=lengths,
         locators=locators,
         guessed=[own.data_key for own in options.fields if own.guesses_labels],
+        vocabularies={own.data_key: own.identity for own in options.fields if own.is_slow},
         facts={own.data_key: own.facts for own in options.fields if own.facts is not None},
     )
 

@@ -30,7 +30,7 @@ from .gather import Tables, gather_tables
 from .schema import Schema, import_arrow, read_schema
 from .source import TableCorpus, TableSource, descend
 
-_INDEX_KIND = "hugging-face/1"
+_INDEX_KIND = "hugging-face/2"
 
 
 def import_datasets() -> ModuleType:
@@ -69,6 +69,8 @@ def load_hugging_face(dataset: Any) -> Any:
     ):
         where = str(dataset)
         dataset = _load(datasets, dataset, where)
+    if isinstance(dataset, Mapping) and len(dataset) == 1:
+        (dataset,) = dataset.values()
     if isinstance(dataset, datasets.Dataset):
         if dataset.format["type"] == "custom":
             raise ConfigError(
@@ -83,11 +85,16 @@ def load_hugging_face(dataset: Any) -> Any:
         )
     if isinstance(dataset, datasets.IterableDataset):
         raise ConfigError(
-            "a streaming dataset has no sequence i",
+            "a streaming dataset has no random access",
             where=where,
             fix="give it to headrace.DataLoader as it is, or load it without streaming=True",
         )
-    raise ConfigError(f"this is no dataset of Hugging Face: {where}", fix="give one, or a folder, files, or a dict")
+    raise ConfigError(f"this is not a dataset of Hugging Face: {where}", fix="give one, or a folder, files, or a dict")
+
+
+def is_named(dataset: Any) -> bool:
+    """Tell whether a dataset is only named, by what a config may have: everything but the dataset itself."""
+    return not isinstance(dataset, import_datasets().Dataset)
 
 
 def _load(datasets: ModuleType, named: Any, where: str) -> Any:
@@ -117,14 +124,18 @@ class HuggingFaceSource(TableSource):
 
     Columns become data keys as `ParquetSource` describes; class labels, the shapes of `Array2D` ... `Array5D`, and the
     sample rate of `Audio` are taken from the features of the dataset. Selections, shuffles, filters, renamed columns
-    and the like are kept. `Audio` is decoded by soundfile; where a row has only a path, `audio_root` must hold it.
+    and the like are kept. `Audio` is decoded by soundfile, `Image` by Pillow. Where a row has only a path, as those of
+    `imagefolder` and `cast_column` have, `root` must hold it. Without one, absolute paths of a dataset that is given
+    as an object are read: it was made or loaded by the caller, and the library itself would open them. Those of a
+    dataset that is loaded here, from a folder or files, are refused.
 
     Args:
         dataset: A dataset; or what `load_hugging_face` makes one of: a folder, Arrow files, or a dict.
         fields: See `ParquetSource`.
         tag_field: Column with the tags, texts or whole numbers; "seq-0", "seq-1", ... if `None`.
         nulls: See `ParquetSource`.
-        audio_root: See `ParquetSource`; "/" for recordings anywhere on this machine.
+        root: See `ParquetSource`; "/" for files anywhere on this machine.
+        audio_root: Another name of `root`.
         may_be_empty: Whether there may be no data keys at all; else that is taken for a mistake.
         index: `"auto"` keeps the index in the cache folder if it is expensive to gather (audio, vocabularies) and the
             dataset is one of files, without a selection; `None` always gathers it; a path opens one that was saved.
@@ -141,10 +152,14 @@ class HuggingFaceSource(TableSource):
         fields: Mapping[str, Any] | None = None,
         tag_field: str | None = None,
         nulls: Literal["refuse", "empty"] = "refuse",
+        root: PathLike | None = None,
         audio_root: PathLike | None = None,
         may_be_empty: bool = False,
         index: IndexOption = "auto",
+        _is_named: bool | None = None,
     ) -> None:
+        if _is_named is None:
+            _is_named = is_named(dataset)
         self.dataset = load_hugging_face(dataset)
         tables = _DatasetTables(self.dataset)
         options = choose_options(
@@ -153,7 +168,9 @@ class HuggingFaceSource(TableSource):
             fields=fields,
             tag_field=tag_field,
             nulls=nulls,
+            root=root,
             audio_root=audio_root,
+            may_be_absolute=not _is_named,
             may_be_empty=may_be_empty,
         )
         rows = tables.rows

@@ -83,7 +83,8 @@ class ParquetSource(FileTableSource):
             else they are "seq-0", "seq-1", ...
         nulls: `"refuse"`, or `"empty"`: a null list or text has no frames, and a null float is a NaN. Other nulls are
             always refused.
-        audio_root: Folder of recordings of which the file has only paths; they must not lead out of it.
+        root: Folder of recordings and images of which the file has only paths; they must not lead out of it.
+        audio_root: Another name of `root`.
         cache_bytes: How much of decoded row groups to keep, in each process; one group of each column is always kept.
         index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time; `None`
             always gathers it, in memory; a path opens an index that was saved with the same options. Gathering
@@ -94,7 +95,7 @@ class ParquetSource(FileTableSource):
         SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
     """
 
-    _kind, _tables_class = "parquet/1", _ParquetTables
+    _kind, _tables_class = "parquet/2", _ParquetTables
 
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "brotli", "lz4")

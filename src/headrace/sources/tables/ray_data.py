@@ -1,18 +1,13 @@
 """Datasets of Ray Data: rows of a materialized one with random access, and of any other one as a stream.
 
-The blocks of a materialized dataset are Arrow tables in Ray's object store, where each process of a node reads them
-without a copy. A process that is not connected to the cluster, such as a worker process, connects when it needs its
-first block: what is carried to it names the cluster and the blocks. Ray's tensors become lists of Arrow here, whose
-layout all tables share.
+Both read what `ray_blocks.py` carries to the processes that are not connected to the cluster. Ray's tensors become
+lists of Arrow here, whose layout all tables share.
 """
 
 from __future__ import annotations
 
-import importlib
 import itertools
-import logging
 from collections.abc import Iterator, Mapping, Sequence
-from types import ModuleType
 from typing import Any, Literal
 
 import numpy as np
@@ -23,165 +18,12 @@ from headrace.index import CorpusIndex
 
 from .choice import choose_options
 from .gather import Tables, gather_tables
+from .ray_blocks import Blocks, Carried, is_materialized
 from .schema import Schema, import_arrow, read_schema
 from .source import TableCorpus, TableSource, descend, one_array
 
-_INDEX_KIND = "ray-data/1"
+_INDEX_KIND = "ray-data/2"
 Axes = tuple[int | None, ...]  # the size of each axis of tensors; None where it differs from row to row
-
-
-def import_ray() -> ModuleType:
-    """Return the package ray, with its part for data.
-
-    Raises:
-        ConfigError: It is not installed.
-    """
-    try:
-        importlib.import_module("ray.data")
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise ConfigError(
-            f"a dataset of Ray Data needs the package ray: {error}", fix="pip install 'headrace[ray]'"
-        ) from error
-
-
-def _is_materialized(dataset: Any) -> bool:
-    import_ray()
-    return isinstance(dataset, importlib.import_module("ray.data.dataset").MaterializedDataset)
-
-
-class _Cluster:
-    """The cluster that this process is connected to, for processes that are not.
-
-    Raises:
-        ConfigError: This process is a client of Ray ("ray://..."), whose objects others cannot be told of.
-    """
-
-    def __init__(self) -> None:
-        ray = import_ray()
-        client = importlib.import_module("ray.util.client")
-        if client.ray.is_connected():
-            raise ConfigError(
-                "this process is connected to Ray as a client (ray://...), which has no object store",
-                fix="run it on a node of the cluster, as a job (ray job submit)",
-            )
-        self._address = str(ray.get_runtime_context().gcs_address)
-
-    def connect(self) -> ModuleType:
-        """Return the package ray, connected to this cluster.
-
-        Raises:
-            SourceError: It cannot be reached from here, or this process is connected to another one.
-        """
-        ray = import_ray()
-        what = f"a dataset of Ray Data is in the cluster at {self._address}"
-        if not ray.is_initialized():
-            try:
-                ray.init(address=self._address, log_to_driver=False, logging_level=logging.ERROR)
-            except (OSError, RuntimeError, ValueError) as error:
-                raise SourceError(
-                    f"{what}, which this process cannot connect to: {error}",
-                    fix="have workers on its nodes (executor='ray'), or start `ray` on this machine, or read it in "
-                    "the trainer (num_workers=0)",
-                ) from error
-        elif (here := str(ray.get_runtime_context().gcs_address)) != self._address:
-            raise SourceError(f"{what}, and this process is connected to {here}", fix="leave that one: ray.shutdown()")
-        return ray
-
-
-class _Carried:
-    """Something that refers to objects of Ray, which another process takes out when it is connected.
-
-    Args:
-        value: References, or a dataset.
-    """
-
-    def __init__(self, value: Any) -> None:
-        self._cluster = _Cluster()
-        self._value, self._packed = value, b""
-
-    def take(self) -> tuple[ModuleType, Any]:
-        """Return ray, connected, and the value; the same one each time.
-
-        Raises:
-            SourceError: As for `_Cluster.connect`.
-        """
-        ray = import_ray()
-        if self._value is None or not ray.is_initialized():
-            self._cluster.connect()
-        if self._value is None:
-            self._value = ray.cloudpickle.loads(self._packed)
-        return ray, self._value
-
-    def copy(self) -> Any:
-        """Return a copy of the value.
-
-        Raises:
-            SourceError: As for `_Cluster.connect`.
-        """
-        ray = self._cluster.connect()
-        return ray.cloudpickle.loads(self._pack())
-
-    def _pack(self) -> bytes:
-        if not self._packed:
-            self._packed = import_ray().cloudpickle.dumps(self._value)
-        return self._packed
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpack, (self._cluster, self._pack())
-
-
-def _unpack(cluster: _Cluster, packed: bytes) -> _Carried:
-    """Return what was carried, without a connection."""
-    carried = _Carried.__new__(_Carried)
-    carried._cluster, carried._packed, carried._value = cluster, packed, None
-    return carried
-
-
-class _Blocks:
-    """The blocks of a materialized dataset, Arrow tables over the object store; the last one is held.
-
-    Args:
-        refs: References to them.
-    """
-
-    name = "dataset of Ray Data"
-
-    def __init__(self, refs: _Carried) -> None:
-        self._refs = refs
-        self._last: tuple[int, Any] = (-1, None)
-
-    def __len__(self) -> int:
-        return len(self._refs.take()[1])
-
-    def __getitem__(self, piece: int) -> Any:
-        """Return a block.
-
-        Raises:
-            SourceError: It is lost, or the cluster cannot be reached.
-        """
-        if self._last[0] != piece:
-            ray, refs = self._refs.take()
-            try:
-                self._last = piece, ray.get(refs[piece])
-            except ray.exceptions.RayError as error:
-                raise SourceError(
-                    f"Ray cannot give this block: {error}",
-                    where=f"{self.name}, piece {piece}",
-                    fix="the process that made the dataset, and the nodes that have its blocks, have to be there",
-                ) from error
-        return self._last[1]
-
-    def for_another_reader(self) -> _Blocks:
-        """Return the same blocks, of which another one is held."""
-        return _Blocks(self._refs)
-
-    def close(self) -> None:
-        """Let the last block go."""
-        self._last = (-1, None)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _Blocks, (self._refs,)
 
 
 class RayDataSource(TableSource):
@@ -207,6 +49,12 @@ class RayDataSource(TableSource):
     Raises:
         ConfigError: The dataset is not materialized, an option is wrong, or a package is missing.
         SourceError: A block cannot be read, or a row becomes no array.
+
+    Examples:
+        >>> import headrace as hr
+        >>> from headrace.sources import RayDataSource
+        >>> def open_loader(dataset):  # where Ray is installed
+        ...     return hr.DataLoader(RayDataSource(dataset.materialize()), batch_size=32)
     """
 
     def __init__(
@@ -219,17 +67,18 @@ class RayDataSource(TableSource):
         cache_bytes: int = 2 << 30,
     ) -> None:
         check_count("cache_bytes", cache_bytes)
-        if not _is_materialized(dataset):
+        if not is_materialized(dataset):
             raise ConfigError(
-                f"a {type(dataset).__name__} has no sequence i: it is not known yet which rows it has",
+                f"a {type(dataset).__name__} has no random access: it is not known yet which rows it has",
                 fix="give dataset.materialize(), or give the dataset to headrace.DataLoader, as a stream",
             )
         import_arrow()
-        self._blocks = _Blocks(_Carried(dataset.to_arrow_refs()))
+        self._blocks = Blocks(Carried(dataset.to_arrow_refs()))
+        self._blocks.data_hosts()  # before the index is gathered, for which all blocks come here
         tables = _BlockTables(self._blocks, None)
         self._axes = tables.axes
         options = choose_options(
-            tables.schema(0), tables.name(0), fields=fields, tag_field=tag_field, nulls=nulls, audio_root=None
+            tables.schema(0), tables.name(0), fields=fields, tag_field=tag_field, nulls=nulls, root=None
         )
         self._open(
             TableCorpus(options, cache_bytes),
@@ -248,6 +97,10 @@ class RayDataSource(TableSource):
             and layout.leaf not in ("text", "bytes", "recording", "image")
             for name in schema.top
         )
+
+    def data_hosts(self) -> Mapping[str, float]:
+        """Return the nodes where the blocks lay when this was made, by ID -> bytes."""
+        return self._blocks.data_hosts()
 
     def _open_tables(self) -> Tables:
         return _BlockTables(self._blocks.for_another_reader(), self._axes)
@@ -277,7 +130,7 @@ class _BlockTables(Tables):
         "cache_bytes, or fewer workers on each node, or shuffle within windows"
     )
 
-    def __init__(self, blocks: _Blocks, axes: dict[str, Axes] | None) -> None:
+    def __init__(self, blocks: Blocks, axes: dict[str, Axes] | None) -> None:
         self._blocks = blocks
         self.axes = self._find_axes() if axes is None else axes
 
@@ -375,7 +228,7 @@ def _numbers_of(array: Any) -> tuple[Any, NDArray[np.int64]]:
     """
     storage, num_rows = array.storage, len(array)
     if storage.null_count:
-        raise SourceError("a tensor is null", where=_Blocks.name, fix="fill or drop such rows")
+        raise SourceError("a tensor is null", where=Blocks.name, fix="fill or drop such rows")
     if not import_arrow().types.is_struct(storage.type):
         shape = array.type.shape
         return storage.flatten(), np.broadcast_to(np.asarray(shape, np.int64), (num_rows, len(shape)))
@@ -412,12 +265,17 @@ class RayItems:
     """
 
     def __init__(self, dataset: Any) -> None:
-        self._blocks = _Blocks(_Carried(dataset.to_arrow_refs()))
+        self._blocks = Blocks(Carried(dataset.to_arrow_refs()))
+        self._blocks.data_hosts()  # before all of them come here
         num_rows = [self._blocks[piece].num_rows for piece in range(len(self._blocks))]
         self._edges = np.cumsum([0, *num_rows])
 
     def __len__(self) -> int:
         return int(self._edges[-1])
+
+    def data_hosts(self) -> Mapping[str, float]:
+        """Return the nodes where the blocks lay when this was made, by ID -> bytes."""
+        return self._blocks.data_hosts()
 
     def __getitem__(self, number: int) -> dict[str, Any]:
         if not 0 <= number < len(self):
@@ -435,7 +293,7 @@ class RayRows:
     """
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = _Carried(dataset)
+        self._dataset = Carried(dataset)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """Yield each row as a dict by column: numbers and arrays of NumPy, texts as `str`."""
@@ -448,14 +306,14 @@ class RayRows:
 
 
 def open_ray_data(dataset: Any, *, is_as_stored: bool, needs_lengths: bool) -> RayDataSource | RayItems | RayRows:
-    """Return what reads a dataset of Ray Data: by index where it is materialized, else a stream.
+    """Return a reader of a dataset of Ray Data: by index if it is materialized, else as a stream.
 
     Args:
         dataset: A `ray.data.Dataset`.
         is_as_stored: Whether arrays by data key are wanted, if all columns are numbers.
         needs_lengths: Whether the lengths of rows have to be known.
     """
-    if not _is_materialized(dataset):
+    if not is_materialized(dataset):
         return RayRows(dataset)
     if is_as_stored:
         source = RayDataSource(dataset)

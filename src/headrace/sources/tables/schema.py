@@ -17,6 +17,7 @@ import numpy as np
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
+from ..images.codec import MODES
 from ..shared.data_types import parse_about
 
 METADATA_KEY = b"headrace"  # in the metadata of a schema: what our writers know of the data keys, as JSON
@@ -127,9 +128,10 @@ class Column:
         path: The name of the column, then those of fields.
         arrow_type: Text, for messages.
         layout: How its values are laid out.
-        shape: Of one value, as a feature of Hugging Face says it; None: not said.
+        shape: Shape of one value, as a feature of Hugging Face says it; None: not said.
         labels: Class labels of its numbers, or None.
         sample_rate: To which its recordings are to be resampled, in Hz; None: not said.
+        mode: To which its images are to be converted; None: not said.
     """
 
     name: str
@@ -139,6 +141,7 @@ class Column:
     shape: tuple[int | None, ...] | None = None
     labels: tuple[str, ...] | None = None
     sample_rate: int | None = None
+    mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +212,9 @@ def _columns_of(field: Any, parents: tuple[str, ...], feature: Any) -> Iterator[
         shape = None
     rate = feature.get("sampling_rate") if _kind_of(feature) == "Audio" else None
     rate = rate if type(rate) is int and rate > 0 else None
-    yield Column(".".join(path), path, str(field.type), layout, shape, labels, rate)
+    mode = feature.get("mode") if _kind_of(feature) == "Image" else None
+    mode = mode if mode in MODES else None
+    yield Column(".".join(path), path, str(field.type), layout, shape, labels, rate, mode)
     if import_arrow().types.is_struct(field.type):
         for child in field.type:
             own = feature.get(child.name) if isinstance(feature, Mapping) and "_type" not in feature else None

@@ -332,6 +332,7 @@ class FileTableSource(TableSource):
         fields: Mapping[str, Any] | None = None,
         tag_field: str | None = None,
         nulls: Literal["refuse", "empty"] = "refuse",
+        root: PathLike | None = None,
         audio_root: PathLike | None = None,
         cache_bytes: int = DEFAULT_CACHE_BYTES,
         index: IndexOption = "auto",
@@ -341,7 +342,13 @@ class FileTableSource(TableSource):
         tables = self._tables_class([FileStamp.of(path) for path in paths])
         try:
             options = choose_options(
-                tables.schema(0), paths[0], fields=fields, tag_field=tag_field, nulls=nulls, audio_root=audio_root
+                tables.schema(0),
+                paths[0],
+                fields=fields,
+                tag_field=tag_field,
+                nulls=nulls,
+                root=root,
+                audio_root=audio_root,
             )
             corpus = TableCorpus(options, cache_bytes)
             kind = f"{self._kind} {options.identity_text}"

@@ -62,7 +62,7 @@ class Member(NamedTuple):
     Attributes:
         name: Its path there, without a leading `./`.
         start: Position of its header.
-        position: Of its first byte.
+        position: Position of its first byte.
         num_bytes: Its size.
     """
 
@@ -123,11 +123,11 @@ class MemberFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:

@@ -1,4 +1,4 @@
-"""Which member becomes which data key, as the user says it, or by the extension."""
+"""Maps members to data keys, by the user's options or by the extension."""
 
 from __future__ import annotations
 
@@ -28,21 +28,44 @@ _VALUE_OPTIONS = ("field", "vocab", "labels")
 
 
 def default_data_key(ext: str) -> str:
-    """Return what the members with an extension are called: `x` for `x.npy`, and else the extension itself."""
+    """Return the data key of the members with an extension: `x` for `x.npy`, and else the extension itself."""
     name, dot, last = ext.rpartition(".")
     return name if dot and (last.lower() in AUDIO_EXTENSIONS | IMAGE_EXTENSIONS | {"npy", "txt"}) else ext
 
 
-def parse_members(data_key: str, target: Any) -> MemberDecoder:
+def parse_fields(fields: Any) -> dict[str, MemberDecoder]:
+    """Choose how each data key is read: `fields` is a dict, or a list of extensions with their usual data keys.
+
+    Raises:
+        ConfigError: It has another form, or a field has.
+    """
+    if isinstance(fields, list | tuple) and all(isinstance(one, str) for one in fields):
+        given, fields = fields, {default_data_key(one.removeprefix(".").partition(";")[0]): one for one in fields}
+        if len(fields) < len(given):
+            raise ConfigError(
+                f"two of the fields {given} have the same data key", where="TarSource", fix="give {data key: extension}"
+            )
+    if not isinstance(fields, Mapping):
+        raise ConfigError(
+            f"fields cannot be read: {fields!r}",
+            where="TarSource",
+            fix='give {data key: extension, ...}, or a list of extensions such as ["jpg", "cls"]',
+        )
+    return {key: parse_members(key, target) for key, target in fields.items()}
+
+
+def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> MemberDecoder:
     """Choose how one data key is read.
 
     Args:
         data_key: Its name, for errors.
-        target: An extension; `"json:name"` for a value in the JSON object of the member with the extension "json"
-            (dots lead into objects inside), `"npz:name"` for an array of several; or a dict with that as "field", and
-            "vocab" (see `parse_field`; for arrays, a number of classes or a list of labels), or "features",
-            "sample_rate", "channel" (see `AudioSource`) for recordings, or "mode" and "size" (see `ImageCodec`) for
+        target: An extension; several of images, or of recordings, of which a sequence has one: `"jpg;png"`;
+            `"json:name"` for a value in the JSON object of the member with the extension "json" (dots lead into objects
+            inside), `"npz:name"` for an array of several; or a dict with that as "field", and "vocab" (see
+            `parse_field`; for arrays, a number of classes or a list of labels), or "features", "sample_rate", "channel"
+            (see `AudioSource`) for recordings, or "mode" and "size" (see `ImageCodec`) for
             images; their mode "bytes" gives the bytes of the file.
+        is_found: Whether it is the extension of members that are there, in which ";" and ":" have no meaning.
 
     Raises:
         ConfigError: It has another form, or options that do not fit.
@@ -51,17 +74,24 @@ def parse_members(data_key: str, target: Any) -> MemberDecoder:
     options = {"field": target} if isinstance(target, str) else target
     if not isinstance(options, Mapping) or not isinstance(options.get("field"), str) or not options["field"]:
         raise ConfigError(f"a field cannot be read: {target!r}", where=where, fix=_FORMS)
-    field, steps = split_field(options["field"], where)
+    field, steps = (target, ()) if is_found else split_field(options["field"], where)
+    lasts = {one.rpartition(".")[2].lower() for one in ([field] if is_found else field.split(";"))}
     last = field.rpartition(".")[2].lower()
-    if last in AUDIO_EXTENSIONS:
+    if lasts <= AUDIO_EXTENSIONS:
         _refuse_options(options, _AUDIO_OPTIONS, where)
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate")
         return FileDecoder("audio", field, RecordingCodec(features, sample_rate, options.get("channel")))
-    if last in IMAGE_EXTENSIONS:
+    if lasts <= IMAGE_EXTENSIONS:
         _refuse_options(options, ("field", *IMAGE_OPTIONS), where)
         if options.get("mode") == "bytes" and "size" not in options:
             return BytesDecoder(field, is_text=False)
         return FileDecoder("image", field, ImageCodec.parse(f"members .{field}", options))
+    if len(lasts) > 1:
+        raise ConfigError(
+            f"a field cannot be read: {field!r}",
+            where=where,
+            fix='of several extensions, all are of images, as in "jpg;png", or all of recordings',
+        )
     _refuse_options(options, _VALUE_OPTIONS, where)
     if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
         vocab = _classes_of(options, where)

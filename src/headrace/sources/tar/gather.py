@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from array import array
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -29,14 +29,14 @@ from .fields import default_data_key, parse_members
 from .members import MemberDecoder, text_of
 from .metadata import Metadata, adopt_layout, merge_metadata, read_metadata
 
-INDEX_KIND = "tar/1"  # with the version of what the columns and `meta` say, and of how lengths are counted
+INDEX_KIND = "tar/2"  # with the version of what the columns and `meta` say, and of how lengths are counted
 SHARD_AND_KEY = "shard/key"
 _LOGGER = logging.getLogger("headrace.sources")
 
 
 @dataclass(frozen=True, slots=True)
 class TarOptions:
-    """What the user said.
+    """The user's options.
 
     Attributes:
         members: Data key -> how its members become arrays; `None`: by the extensions of the first sequence.
@@ -69,7 +69,7 @@ class _Found:
     """What is known of one or several archives.
 
     Attributes:
-        tags: Of the sequences.
+        tags: Tags of the sequences.
         columns: Data key -> its column.
         metadata: What the writers stored.
         all_have_metadata: Whether each archive has such.
@@ -131,7 +131,7 @@ class _Walk:
         decoders: Data key -> how its members become arrays; `None`: the first sequence says it.
 
     Attributes:
-        decoders: The same, as far as they are known.
+        decoders: Data key -> how its members become arrays, as far as it is known.
     """
 
     def __init__(self, options: TarOptions, decoders: dict[str, MemberDecoder] | None) -> None:
@@ -196,8 +196,9 @@ class _Walk:
                 where=archive.path,
                 fix="name the ones to read: fields={data key: extension, ...}",
             )
-        for decoder in self.decoders.values():
-            if decoder.ext not in parts:
+        chosen = {data_key: _member_of(parts, decoder.ext) for data_key, decoder in self.decoders.items()}
+        for data_key, decoder in self.decoders.items():
+            if chosen[data_key] is None:
                 if self._options.missing == "skip":
                     found.num_skipped += 1
                     return
@@ -207,12 +208,26 @@ class _Walk:
                     where=archive.path,
                     fix='name the ones to read (fields={data key: extension, ...}), or leave it out: missing="skip"',
                 )
+        if self._options.missing == "skip" and not self._has_values(archive, chosen):
+            found.num_skipped += 1
+            return
         found.tags.append(self._tag_of(archive, key, parts))
         for data_key, decoder in self.decoders.items():
-            member, column = parts[decoder.ext], found.columns[data_key]
+            member, column = chosen[data_key], found.columns[data_key]
+            assert member is not None
             column.lengths.append(decoder.scan(archive, member, f"{archive.path}, member {member.name!r}"))
             column.ends.append(member.position + member.num_bytes)
             column.sizes.append(member.num_bytes)
+
+    def _has_values(self, archive: TarBytes, chosen: Mapping[str, Member | None]) -> bool:
+        """Tell whether a sequence has all fields: before any of its members is scanned, which teaches the layouts."""
+        assert self.decoders is not None
+        for data_key, decoder in self.decoders.items():
+            member = chosen[data_key]
+            assert member is not None
+            if not decoder.has_value(archive, member, f"{archive.path}, member {member.name!r}"):
+                return False
+        return True
 
     def _tag_of(self, archive: TarBytes, key: str, parts: dict[str, Member]) -> str:
         tag = self._options.tag
@@ -236,8 +251,18 @@ class _Walk:
                     where=archive.path,
                     fix="name them: fields={data key: extension, ...}",
                 )
-            found[data_key] = parse_members(data_key, ext)
+            found[data_key] = parse_members(data_key, ext, is_found=True)
         return found
+
+
+def _member_of(parts: Mapping[str, Member], ext: str) -> Member | None:
+    """Return the member with an extension, or with one of several; capitals count only where both are there."""
+    wanted = ext.split(";")
+    for one in (ext, *wanted):
+        if one in parts:
+            return parts[one]
+    wanted = [one.lower() for one in wanted]
+    return next((member for name, member in parts.items() if name.lower() in wanted), None)
 
 
 class _Gathered:
@@ -258,7 +283,10 @@ class _Gathered:
                 fix="name the members so: what stands before the first dot is the sequence, the rest says what it is",
             )
         if self._found.num_skipped:
-            _LOGGER.warning("%d sequences lack a member and are left out (missing='skip')", self._found.num_skipped)
+            _LOGGER.warning(
+                "%d sequences lack a member or a field of a JSON member, and are left out (missing='skip')",
+                self._found.num_skipped,
+            )
         for decoder in self._decoders.values():
             if self._found.tags:
                 decoder.codec.end_scan()
@@ -303,6 +331,7 @@ class _Gathered:
         names |= {key: key for key in ours.values() if key not in names}
         found, columns = self._decoders, self._columns
         self._decoders = {
-            key: parse_members(key, metadata.members[key]) if own is None else found[own] for key, own in names.items()
+            key: parse_members(key, metadata.members[key], is_found=True) if own is None else found[own]
+            for key, own in names.items()
         }
         self._columns = {key: _Column() if own is None else columns[own] for key, own in names.items()}

@@ -55,6 +55,10 @@ class MemberDecoder:
         """Look at one member; return the length of its array."""
         return self.codec.scan(self.value(archive.read(member.position, member.num_bytes), where), where)
 
+    def has_value(self, archive: TarBytes, member: Member, where: str) -> bool:  # noqa: ARG002
+        """Tell whether there is something for `value` to return; the codec learns nothing of it."""
+        return True
+
     def value(self, data: bytes, where: str) -> Any:  # noqa: ARG002
         """Return what the codec gets of the bytes of a member."""
         return data
@@ -84,7 +88,7 @@ class _BytesCodec(Codec):
     must_see_all = False
 
     def __init__(self, *, is_text: bool) -> None:
-        self._spec = DataSpec("uint8", sparse=True, dim=256) if is_text else DataSpec("uint8", dim=1)
+        self._spec = DataSpec("uint8", sparse=True, dim=256, is_text=True) if is_text else DataSpec("uint8", dim=1)
 
     @property
     def spec(self) -> DataSpec:
@@ -113,6 +117,15 @@ class ValueDecoder(MemberDecoder):
         labels = field.labels if isinstance(field, IndexField) else None
         super().__init__(ext, field, [kind, ext, list(steps), field.identity, labels])
         self._kind, self._steps = kind, steps
+
+    def has_value(self, archive: TarBytes, member: Member, where: str) -> bool:
+        """Tell whether a JSON object has the field, and not null."""
+        if self._kind != "json":
+            return True
+        value = _object_in(archive.read(member.position, member.num_bytes), where)
+        for step in self._steps:
+            value = value.get(step) if isinstance(value, dict) else None
+        return value is not None
 
     def value(self, data: bytes, where: str) -> Any:
         """Return the value in a member."""
@@ -148,11 +161,15 @@ class FileDecoder(MemberDecoder):
         return self.codec.scan(io.BufferedReader(MemberFile(archive, member), 1 << 13), where)
 
 
-def _value_in(data: bytes, steps: tuple[str, ...], where: str) -> Any:
+def _object_in(data: bytes, where: str) -> Any:
     try:
-        value = msgspec.json.decode(data)
+        return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"the member is not JSON: {error}", where=where, fix="write UTF-8, and no NaN") from error
+
+
+def _value_in(data: bytes, steps: tuple[str, ...], where: str) -> Any:
+    value = _object_in(data, where)
     for step in steps:
         if not isinstance(value, dict) or step not in value:
             there = sorted(value) if isinstance(value, dict) else type(value).__name__
@@ -275,7 +292,7 @@ class NpzDecoder(MemberDecoder):
 
     Args:
         ext: The extension.
-        name: Of the array, as it was given to `numpy.savez`.
+        name: Name of the array, as it was given to `numpy.savez`.
         vocab: See `ArrayCodec`.
     """
 

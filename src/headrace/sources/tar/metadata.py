@@ -26,6 +26,7 @@ class _Spec(msgspec.Struct, forbid_unknown_fields=True):
     sparse: bool
     dim: int | None
     has_time: bool
+    is_text: bool = False
 
 
 class _Stored(msgspec.Struct):
@@ -80,15 +81,15 @@ def read_metadata(data: bytes, where: str) -> Metadata:
             fix="use a newer Headrace",
         )
     if stored.members.keys() != specs.keys() or not stored.labels.keys() <= specs.keys():
-        raise SourceError("the metadata of the archive contradicts itself", where=where, fix=fix)
+        raise SourceError("the entries in the metadata of the archive contradict each other", where=where, fix=fix)
     return Metadata({key: stored.members[key] for key in specs}, specs, stored.labels, where)
 
 
 def merge_metadata(found: list[Metadata]) -> Metadata:
-    """Return what several archives say of one corpus.
+    """Return the merged metadata of several archives of one corpus.
 
     Raises:
-        SourceError: They say different things.
+        SourceError: They contradict each other.
     """
     first = found[0]
     specs = dict(first.specs)

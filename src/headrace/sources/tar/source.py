@@ -7,7 +7,7 @@ nothing is unpacked to the disk. Read `archive.py` for archives and for what mak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from headrace.errors import ConfigError, did_you_mean
 
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey, column_view
-from .fields import parse_members, split_field
+from .fields import parse_fields, parse_members, split_field
 from .gather import SHARD_AND_KEY, TarOptions, gather_index
 from .members import MemberDecoder
 
@@ -59,15 +59,17 @@ class TarSource(IndexedSource):
 
     Args:
         files: One path, or several; `train-{000000..000099}.tar` is a hundred.
-        fields: Data key -> extension, or a dict `{"field": extension, ...}` with options: "vocab" for text and numbers
-            (None: labels, the sorted distinct values; a list of labels; "bytes"; "chars"; a number of classes; a
-            vocabulary) and for arrays of class indices (their number, or a list of labels), "features", "sample_rate",
-            "channel" for recordings, as `AudioSource` takes them. `"json:name"` is a value in the member with the
-            extension `json`, `"npz:name"` an array in `npz`. If `None`, all members of the first sequence are data
-            keys; `x.npy` is called `x`.
+        fields: A list of extensions, `["jpg", "cls"]`, or data key -> extension. In place of an extension, several of
+            images or of recordings (`"jpg;png"`), or a dict `{"field": extension, ...}` with options: "vocab" for text
+            and numbers (None: labels, the sorted distinct values; a list of labels; "bytes"; "chars"; a number of
+            classes; a vocabulary) and for arrays of class indices (their number, or a list of labels), "features",
+            "sample_rate", "channel" for recordings, as `AudioSource` takes them. `"json:name"` is a value in the member
+            with the extension `json`, `"npz:name"` an array in `npz`. If `None`, all members of the first sequence are
+            data keys; `x.npy` is called `x`.
         tag_field: What the tag is: the key if `None`; `"shard/key"` puts the name of the archive before it; else an
             extension or `"json:name"`, for a text.
-        missing: `"skip"` leaves out sequences without one of the members, `"error"` refuses them.
+        missing: `"skip"` leaves out sequences without one of the members, or of the fields in a JSON member (`null` is
+            none); `"error"` refuses them.
         index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time; `None`
             always walks through the archives; a path opens the index that `TarSource(...).index.save(path)` wrote with
             the same options.
@@ -86,7 +88,7 @@ class TarSource(IndexedSource):
         self,
         files: Files,
         *,
-        fields: Mapping[str, str | Mapping[str, Any]] | None = None,
+        fields: Mapping[str, str | Mapping[str, Any]] | Sequence[str] | None = None,
         tag_field: str | None = None,
         missing: Literal["error", "skip"] = "error",
         index: IndexOption = "auto",
@@ -98,7 +100,7 @@ class TarSource(IndexedSource):
             raise ConfigError(f"tag_field is a str, not {tag_field!r}", where="TarSource")
         by_name = tag_field is None or tag_field == SHARD_AND_KEY
         options = TarOptions(
-            members=None if fields is None else {key: parse_members(key, target) for key, target in fields.items()},
+            members=None if fields is None else parse_fields(fields),
             tag=tag_field if by_name else split_field(tag_field or "", "TarSource(tag_field=...)"),
             missing=missing,
         )
@@ -114,7 +116,7 @@ class TarSource(IndexedSource):
     def _column(self, data_key: str) -> _Column:
         index = self._index
         decoder = (self._options.members or {}).get(data_key) or parse_members(
-            data_key, index.meta["extensions"][data_key]
+            data_key, index.meta["extensions"][data_key], is_found=True
         )
         decoder.codec.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
         ends, sizes = index.locator(f"end/{data_key}"), index.locator(f"bytes/{data_key}")

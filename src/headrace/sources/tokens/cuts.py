@@ -1,6 +1,6 @@
 """How runs of tokens are cut into sequences, documents or blocks of a fixed length.
 
-`checked_cut` takes what the user said. A cut is a first token and a number of tokens. With targets, a sequence needs
+`checked_cut` takes the user's options. A cut is a first token and a number of tokens. With targets, a sequence needs
 one token more than it has frames: its last frame must know what comes next, so a cut of n tokens has n - 1 frames.
 
 What a file of tokens does not say stands in small files beside it: the tags, the name of the data key, the classes.
@@ -27,7 +27,7 @@ from .files import TokenFile, open_npy, read_idx_bounds
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How tokens become sequences: what was asked for, checked.
+    """How tokens become sequences: the user's options, checked.
 
     Attributes:
         by: "block" or "document".
@@ -54,7 +54,7 @@ class Cut:
 
 
 def checked_cut(by: Any, block_length: Any, overlap: Any, within: bool, keep_rest: bool, targets: Any, eos: Any) -> Cut:
-    """Return what was asked for, or refuse it."""
+    """Return the checked options of a cut, or refuse them."""
     if by not in ("block", "document"):
         raise ConfigError(f"by is {by!r}", where="TokenSource", fix='use "block" or "document"')
     if targets is not None and (not isinstance(targets, str) or not targets):
@@ -274,5 +274,7 @@ def _read(file: TokenFile) -> tuple[int, int | None, list[str] | None] | None:
             fix="it belongs to another file: remove it",
         )
     if labels is not None and not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        raise SourceError("the labels are no list of strings", where=path, fix="remove it, or write the tokens again")
+        raise SourceError(
+            "the labels are not a list of strings", where=path, fix="remove it, or write the tokens again"
+        )
     return file.num_tokens, dim, labels

@@ -1,4 +1,4 @@
-"""Files that are one long run of tokens: what is in them, told from a few bytes.
+"""Files that are one long run of tokens: reads their kind and layout from a few bytes.
 
 Three kinds: raw (`.bin`, nothing but tokens), NumPy (`.npy`, one axis), and Megatron (a raw `.bin` and an `.idx` that
 says dtype and documents). No file is read as a whole here.
@@ -40,7 +40,7 @@ class TokenFile:
 
     Attributes:
         path: Absolute path of the file with the tokens.
-        dtype: Of a token, in the byte order of the file.
+        dtype: Dtype of a token, in the byte order of the file.
         num_tokens: How many.
         position: Offset of the first one, in bytes.
         idx_path: The `.idx` that belongs to it, or `None`.
@@ -55,7 +55,7 @@ class TokenFile:
 
 @dataclass(frozen=True, slots=True)
 class IdxHead:
-    """What the head of an `.idx` says."""
+    """The head of an `.idx`."""
 
     dtype: np.dtype[Any]
     num_seqs: int
@@ -68,11 +68,11 @@ class IdxHead:
 
 
 def open_token_file(path: str, dtype: np.dtype[Any] | None) -> TokenFile:
-    """Find out what a file is.
+    """Find the kind and layout of a file of tokens.
 
     Args:
         path: `x.npy`, `x.bin`, `x.idx`, or `x` where there are `x.bin` and `x.idx`.
-        dtype: Of the tokens; `None` if the file says it.
+        dtype: Dtype of the tokens; `None` if the file says it.
 
     Raises:
         ConfigError: The dtype must be given, or is not that of the file.
@@ -95,7 +95,7 @@ def open_token_file(path: str, dtype: np.dtype[Any] | None) -> TokenFile:
         )
     if num_bytes % dtype.itemsize:
         raise SourceError(
-            f"the file has {num_bytes} bytes, which is no multiple of the {dtype.itemsize} of {dtype}",
+            f"the file has {num_bytes} bytes, which is not a multiple of the {dtype.itemsize} of {dtype}",
             where=path,
             fix="the file is truncated, or its dtype is another one",
         )
@@ -197,7 +197,7 @@ def _open_megatron(path: str, idx_path: str) -> TokenFile:
     num_bytes = _size_of(path)
     if num_bytes % head.dtype.itemsize:
         raise SourceError(
-            f"the .bin has {num_bytes} bytes, which is no multiple of the {head.dtype.itemsize} of {head.dtype}",
+            f"the .bin has {num_bytes} bytes, which is not a multiple of the {head.dtype.itemsize} of {head.dtype}",
             where=path,
             fix="it is truncated, or belongs to another .idx",
         )
@@ -211,7 +211,7 @@ def _with_dtype(file: TokenFile, dtype: np.dtype[Any] | None) -> TokenFile:
 
 
 def _contradiction(path: str, what: str) -> SourceError:
-    return SourceError(f"the index contradicts itself: {what}", where=path, fix="write it again")
+    return SourceError(f"the numbers in the index contradict each other: {what}", where=path, fix="write it again")
 
 
 def _size_of(path: str) -> int:

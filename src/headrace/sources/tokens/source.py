@@ -1,4 +1,4 @@
-"""A source of token files, as language models are trained on: billions of tokens, cut into documents or blocks.
+"""A source of token files for training language models: billions of tokens, cut into documents or blocks.
 
 To open a file of any size takes a look at its head. Cut into blocks, a corpus needs four bytes of memory a block and
 data key; cut into documents, twelve and four a document, kept in the index. Tokens are read with `preadv`.
@@ -44,7 +44,7 @@ INDEX_KIND = "tokens/1"  # with the version of what the columns and `meta` say
 
 @dataclass(frozen=True, slots=True)
 class TokenOptions:
-    """What a source was told, and what the heads of its files say.
+    """The options of a source, and the heads of its files.
 
     Attributes:
         files: The files with tokens.
@@ -73,8 +73,8 @@ class TokenSource(IndexedSource):
         keep_rest: Whether what is left at the end is a shorter block; without it, those tokens are in none.
         targets: Name of a key with the next token for each token of "data", such as "classes". A document of n tokens
             then has n - 1 frames.
-        dtype: Of the tokens in raw files, such as "uint16".
-        as_dtype: Of the arrays; that of the files if `None`. Reading is fastest without a change.
+        dtype: Dtype of the tokens in raw files, such as "uint16".
+        as_dtype: Dtype of the arrays; that of the files if `None`. Reading is fastest without a change.
         dim: Number of classes; a token that is none is an error when it is read. Default: what `TokenWriter` noted,
             else not known.
         documents: A `.npy` file with the first token of each document (for each file), in place of an `.idx`.
@@ -224,7 +224,7 @@ class TokenSource(IndexedSource):
         return self._read_tokens(corpus_idx, data_key, start, end - start)
 
     def _read_tokens(self, corpus_idx: int, data_key: str, start: int, num_tokens: int) -> NDArray[Any]:
-        """Return so many tokens of a sequence; also one more than it has frames, for its targets."""
+        """Return `num_tokens` tokens of a sequence; up to one more than it has frames, for its targets."""
         file_idx, position = self._position(corpus_idx, data_key, start, num_tokens)
         array = self._files.read_array(file_idx, position, (num_tokens,), self._options.files[file_idx].dtype)
         array = array.astype(self.specs[data_key].dtype, copy=False)
@@ -232,7 +232,7 @@ class TokenSource(IndexedSource):
         return array
 
     def _position(self, corpus_idx: int, data_key: str, start: int, num_tokens: int) -> tuple[int, int]:
-        """Return file and position of so many tokens of a sequence."""
+        """Return the file and the position of `num_tokens` tokens of a sequence."""
         file_idx = bisect_right(self._first_of, corpus_idx) - 1
         if self._starts is None:
             first = (corpus_idx - self._first_of[file_idx]) * self._options.cut.stride
@@ -264,7 +264,7 @@ class TokenSource(IndexedSource):
 
 
 def gather_tokens(options: TokenOptions, bounds_paths: list[str | None], tag_paths: list[str]) -> CorpusIndex:
-    """Say where each sequence starts, and how long it is.
+    """Find where each sequence starts, and how long it is.
 
     Args:
         options: The files, and how they are cut.

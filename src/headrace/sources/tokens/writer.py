@@ -35,7 +35,7 @@ class TokenWriter(FileWriter):
         path: The `.bin` to make. Its folder must exist.
         specs: Data key -> layout: one key. Without it, the first sequence says it.
         labels: Data key -> class labels.
-        dtype: Of the tokens; else that of the layout. One of uint8, int8, uint16, int16, int32, int64.
+        dtype: Dtype of the tokens; else that of the layout. One of uint8, int8, uint16, int16, int32, int64.
         overwrite: Whether existing files may be replaced.
 
     Raises:
@@ -134,7 +134,7 @@ def _checked_dtype(dtype: Any, path: str) -> np.dtype[Any]:
     name = np.dtype(dtype).name
     if name not in _CODE_OF:
         raise ConfigError(
-            f"the format has no code for {name}",
+            f"the file format has no code for {name}",
             where=path,
             fix=f'give dtype=, one of {", ".join(sorted(_CODE_OF))}; "int64" holds what uint32 does',
         )

@@ -2,7 +2,7 @@
 
 A corpus index of the `MetaDataset` is one of its base: of the dataset that controls the order, else a position in the
 lists of tags, else a corpus index of the default dataset. From there a `Route` leads to each sub-dataset. Tags are
-joined through the indices, so no data are read; what does not fit together is found here.
+joined through the indices, so no data are read; mismatches are found here.
 """
 
 from __future__ import annotations

@@ -28,7 +28,6 @@ from ...digests import digest_array
 from ...parts import MetaPart, PartReader
 from ...reading.reader import GivenOrder, Reader
 from ...seq import DatasetSeq
-from ..base import sort_lengths_of
 from .corpus import MetaCorpus, join_corpora
 from .layout import LaidOutByParts, check_layout
 from .lists import SeqListFile, absolute_names, read_key_lengths, read_seq_lists
@@ -116,7 +115,7 @@ class MetaDataset(LaidOutByParts):
         """Take over the options that make the order, which are those of the control dataset."""
         assert self._control is not None
         control = self._control.dataset
-        self._recipe, self._seq_ordering = control._recipe, control.seq_ordering
+        self._recipe, self._seq_ordering = control.order_recipe, control.seq_ordering
 
     def _change_recipe(self, **changes: Any) -> None:
         if self._control is None:
@@ -179,7 +178,7 @@ class MetaDataset(LaidOutByParts):
         def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
             part, joined = self._part(key), self.corpus
             corpus = corpora[part.name]
-            if not corpus.is_indexed:  # it is asked by tags, and nobody knows its corpus indices
+            if not corpus.is_indexed:  # it is read by tags, and its corpus indices are not known
                 return None
             inner = corpus.lengths(part.keys[key], may_cost)
             return None if inner is None else lambda indices: inner(joined.part_indices(part.name, indices))
@@ -250,7 +249,7 @@ class MetaDataset(LaidOutByParts):
                 where=f"dataset {self.name!r}, seq_order_control_dataset={control.name!r}",
                 fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
             ) from error
-        if not control.corpus.is_indexed:  # a class of the user's own, which may say anything
+        if not control.corpus.is_indexed:  # a user-defined class, which may return anything
             where = f"{type(control.dataset).__name__} {control.dataset.name!r}"
             check_indices(order, len(self.corpus.index), where, what="get_current_seq_order")
         return order
@@ -341,7 +340,7 @@ class MetaDataset(LaidOutByParts):
         if not self._control.corpus.is_indexed:
             return self._control.dataset.get_estimated_seq_length(seq_idx)
         own_idx = self.corpus.part_indices(self._control.name, np.array([corpus_idx]))[0]
-        return sort_lengths_of(self._control)[own_idx].item()  # type: ignore[no-any-return]
+        return self._control.dataset.sort_lengths_in(None)[own_idx].item()  # type: ignore[no-any-return]
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""

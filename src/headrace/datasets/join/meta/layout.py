@@ -39,7 +39,7 @@ class LaidOutByParts(OverCorpora):
         if "data" in self.num_outputs:
             self.num_inputs = self.num_outputs["data"][0]
         sizes = [part.dataset.shuffle_frames_of_nseqs or 1 for part in parts.values()]
-        if max(sizes) > 1:  # whoever reads a part of an epoch must read whole groups
+        if max(sizes) > 1:  # a part of an epoch must be read in whole groups
             self.shuffle_frames_of_nseqs = math.lcm(*sizes)
 
     def _part(self, key: str) -> MetaPart:

@@ -1,4 +1,4 @@
-"""The options of a `MetaDataset`: where order and data keys come from, checked; and those that have no effect.
+"""Checks the options of a `MetaDataset`: where order and data keys come from, and which have no effect.
 
 `open_parts` opens the sub-datasets that they name: the one that gives the order has the filter and the shards.
 """
@@ -14,7 +14,6 @@ from headrace.errors import ConfigError, did_you_mean
 from ...base import Dataset
 from ...configs import DatasetConfig
 from ...parts import MetaPart, check_no_cycle, open_part
-from ...wrap.multi_proc import MultiProcDataset
 
 # What an order is made of; where another dataset gives it, these say nothing.
 _ORDER_OPTIONS = {
@@ -100,7 +99,7 @@ class MetaOptions:
 def remarks(
     whole: Dataset, options: MetaOptions, given: Mapping[str, Any], default: Dataset, data_dtypes: Mapping[str, str]
 ) -> list[str]:
-    """Return what a user should know of options that are legal, and have no effect.
+    """Return remarks for the user on options that are legal and have no effect.
 
     Args:
         whole: The dataset that the options are of.
@@ -153,7 +152,8 @@ def open_parts(options: MetaOptions, whole: Dataset, filter_file: Any) -> dict[s
         dataset = open_part(config, defaults, owner=whole)
         if is_control and whole.num_shards > 1:
             _shard(dataset, whole, name)
-        if isinstance(dataset, MultiProcDataset) and dataset.sharding_method == "dedicated":
+        workers = dataset.get_workers()
+        if workers is not None and workers.sharding_method == "dedicated":
             raise ConfigError(
                 f'the sub-dataset {name!r} has sharding_method="dedicated", which takes no order and tells none',
                 fix='use sharding_method="seq_order"',

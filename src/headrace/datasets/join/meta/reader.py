@@ -1,7 +1,7 @@
 """`MetaReader`: reads the sub-datasets of a `MetaDataset` side by side, each by a reader of its own.
 
-A sub-dataset is started with its share of what is wanted when it is first read; who only asks for the order starts
-none. Those that are asked by tags are started at once: only they can say whether they take them.
+A sub-dataset is started with its share of the request when it is first read; asking only for the order starts none.
+Those that are read by tags are started at once: only they can tell whether they accept the tags.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class MetaReader(PartsReader):
     """Reads the sub-datasets that have data keys of the whole.
 
     Args:
-        name: Of the whole, for messages.
+        name: Name of the whole, for messages.
         corpus: Leads from its corpus indices to theirs.
         sides: The sub-datasets.
-        data_keys: Of the whole, in its order.
+        data_keys: Data keys of the whole, in its order.
     """
 
     def __init__(self, name: str, corpus: MetaCorpus, sides: Iterable[MetaSide], data_keys: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ class MetaReader(PartsReader):
         super().__init__(corpus, [side.reader for side in self._sides])
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next."""
+        """Set the sequences to read next."""
         super().start(wanted)
         self._started: set[str] = set()
         for side in self._sides if len(wanted.order) else ():
@@ -82,7 +82,7 @@ class MetaReader(PartsReader):
         return dataclasses.replace(share, is_whole=wanted.is_whole) if side.gives_order else share
 
     def load(self, start: int, stop: int) -> None:
-        """Get them ready in all sub-datasets."""
+        """Get the sequences ready in all sub-datasets."""
         for side in self._sides if start < stop else ():
             try:
                 self._ready(side).load(start, stop)

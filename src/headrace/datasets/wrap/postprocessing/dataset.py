@@ -52,7 +52,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
 
     `map_seq(data, *, rng, ...)` returns the sequence changed. Order, tags, corpus indices and number of sequences are
     those of the inner dataset. `rng` is a `numpy.random.RandomState` keyed by (seed, epoch, sequence), so what comes
-    out does not depend on who calls the function or when. Workers read and change sequences, as those of
+    out does not depend on which process calls the function or when. Workers read and change sequences, as those of
     `MultiProcDataset`.
 
     `map_seq_stream(iterator, *, rng, ...)` yields sequences: fewer, more, or in another order. `rng` is one
@@ -183,19 +183,19 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         return "; ".join([super().order_text(epoch), *self._reading_details()])
 
     def draws_text(self) -> str:
-        """Return what the function depends on, in addition to its code and its arguments."""
+        """Return a text of what the function depends on, in addition to its code and its arguments."""
         if self._options.map_seq is not None:
             return f"function of a sequence, seeds {self._own_seeds}"
         return f"function of a stream, seeds {self._own_seeds}, {self._options.num_workers} workers"
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
-        """Return those of speed; what a function of a stream makes depends on the workers."""
+        """Return the options of speed; the result of a stream function depends on the workers."""
         idle = super().idle_options(options) | {"buf_size"}
         return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
 
     def get_workers(self) -> Workers | None:
-        """Return them; `map_seq` can be called for any sequence, so each reader calls it itself."""
+        """Return its workers; `map_seq` can be called for any sequence, so each reader calls it itself."""
         num_workers, is_same = self._options.num_workers, self._is_pooled()
         if not (num_workers or is_same):
             return None
@@ -221,7 +221,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
 
     @property
     def supports_jumps(self) -> bool:
-        """Whether what lies in between is not read by a reader that jumps ahead."""
+        """Whether a reader that jumps ahead need not read the sequences in between."""
         return self._is_indexed and super().supports_jumps
 
     def get_random_seed_for_epoch(self, epoch: int | None, num_epochs_fixed: int = 1) -> int:
@@ -410,7 +410,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """Whether the epoch has a sequence at this position; a stream that ends at once is asked whether it should.
 
         Raises:
-            TransformError: It does not.
+            TransformError: The stream should not end here.
         """
         is_less = super().is_less_than_num_seqs(seq_idx)
         if self._num_seqs == 0 and self._epoch is not None:
@@ -418,7 +418,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         return is_less
 
     def _stop(self) -> None:
-        """End what is under way; and the workers, if what they were told is no longer so."""
+        """End running work; and the workers, if their settings are out of date."""
         reader, self._reader = self._reader, None
         self._wanted, self._length_reader = _NOTHING, None
         try:

@@ -34,7 +34,7 @@ class LaplaceOrdering:
         length_key: The data key whose first axis is the length.
 
     Attributes:
-        preserves_num_seqs: It does.
+        preserves_num_seqs: Always true: as many sequences come out as go in.
     """
 
     preserves_num_seqs = True
@@ -79,6 +79,16 @@ class Sequential:
 
     Attributes:
         preserves_num_seqs: Whether each of them says that it does.
+
+    Examples:
+        >>> import headrace as hr
+        >>> def double(seq, **kwargs):
+        ...     return {**seq, "data": seq["data"] * 2}
+        >>> numbers = {"class": "DummyDataset", "input_dim": 1, "output_dim": 2, "num_seqs": 1, "input_shift": 0}
+        >>> fourfold = hr.Sequential(double, double)
+        >>> corpus = hr.PostprocessingDataset(dataset={**numbers, "input_scale": 1}, map_seq=fourfold)
+        >>> [seq["data"].tolist() for seq in corpus.epoch(1)]
+        [[[0.0], [4.0]]]
     """
 
     def __init__(self, *functions: Function) -> None:
@@ -103,7 +113,7 @@ def parse_function(name: str, value: Any) -> Function:
     """Return the function that an option stands for.
 
     Args:
-        name: Of the option, for messages.
+        name: Name of the option, for messages.
         value: The function; "package.module:function"; `{"class": "LaplaceOrdering", ...}`; or a list of these, which
             are called in a row. A function for RETURNN gets what it takes, see `takes_tensor_dict`.
 

@@ -16,7 +16,6 @@ from ...base import Dataset
 from ...parts import taken_away
 from ...reading.reader import Features
 from ...seq import DatasetSeq
-from ..multi_proc import MultiProcDataset
 
 
 def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[DatasetSeq]:
@@ -53,8 +52,8 @@ def with_texts(seq: DatasetSeq, texts: Features, *, are_own: bool) -> DatasetSeq
     """Return a sequence with its texts, whose arrays may be written to.
 
     Args:
-        seq: It.
-        texts: By key.
+        seq: The sequence.
+        texts: The texts to add, by data key.
         are_own: Whether its arrays are the caller's: some datasets keep what they give.
     """
     if are_own and not texts:
@@ -77,6 +76,9 @@ def gives_all_in_order(dataset: Dataset) -> bool:
 
 def without_workers(dataset: Dataset) -> Dataset:
     """Return what the workers of a dataset read, where its stream is the same without them; else the dataset itself."""
-    while isinstance(dataset, MultiProcDataset) and gives_all_in_order(dataset):
-        dataset = dataset.inner
+    while gives_all_in_order(dataset):
+        workers = dataset.get_workers()
+        if workers is None or not workers.is_same_without or workers.dataset in (None, dataset):
+            break
+        dataset = workers.dataset
     return dataset

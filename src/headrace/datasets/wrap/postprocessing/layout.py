@@ -1,4 +1,4 @@
-"""What the sequences of a `PostprocessingDataset` must be like, and whether they are."""
+"""The layout that sequences of a `PostprocessingDataset` must have, and checks of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Layout:
     """The layout of all data keys.
 
     Attributes:
-        specs: By data key.
+        specs: Layouts by data key.
         any_dtype: Data keys whose dtype is not known: nothing is asked of it.
         is_declared: Whether the user has said it, and other data keys are left out; else it is that of the inner
             dataset.
@@ -42,7 +42,7 @@ class Layout:
 
         Args:
             result: What it returned.
-            tag: Of the sequence, for messages.
+            tag: Tag of the sequence, for messages.
             where: What else to say, for messages.
 
         Raises:
@@ -97,7 +97,7 @@ def arrays_of(result: Mapping[str, Any], layout: Layout | None, tag: str, where:
 
 
 def frac_of(result: Mapping[str, Any], tag: str, where: str) -> float | None:
-    """Return what a function says of the progress of the epoch; `None` if nothing.
+    """Return the progress of the epoch that a function reports; `None` if it reports none.
 
     Raises:
         TransformError: It is not in 0..1.
@@ -135,7 +135,7 @@ def parse_outputs(map_outputs: Any) -> Layout:
     "dims" are numbers, `None` for a free one, or objects with such a number in `dimension`.
 
     Raises:
-        ConfigError: It is not that.
+        ConfigError: The option has another form.
     """
     if not isinstance(map_outputs, Mapping) or not map_outputs:
         raise ConfigError(
@@ -168,7 +168,7 @@ def _size(dim: Any) -> Any:
 
 
 def check_keys(dataset: Dataset, layout: Layout | None) -> None:
-    """Refuse an inner dataset with data keys that are called as other entries of a sequence.
+    """Refuse an inner dataset with data keys that have the names of other entries of a sequence.
 
     Raises:
         SourceError: It has one.

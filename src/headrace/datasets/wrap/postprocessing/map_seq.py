@@ -1,4 +1,4 @@
-"""Calling a function of one sequence, and what it gets: the sequence as a dict, and a generator of its own."""
+"""Calls a function of one sequence, with the sequence as a dict and a generator of its own."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .tensor_dict import name_of
 
 @dataclass(frozen=True)
 class DrawKey:
-    """What the generator of one sequence is keyed by, in addition to seed and epoch.
+    """The key of the generator of one sequence, in addition to seed and epoch.
 
     Attributes:
         purpose: Text; with the tag in it where tags are the key.
@@ -42,9 +42,9 @@ class MapSeq:
     """A function of one sequence.
 
     Attributes:
-        function: It.
+        function: The user's function.
         layout: What it must make; `None` if that is not known.
-        seed: Of all generators.
+        seed: Seed of all generators.
         fixed_seed: The seed of every epoch, in place of that.
         keeps_lengths: Whether it was said that lengths stay.
         keeps_tags: Whether tags must stay, since others know them.
@@ -67,7 +67,7 @@ class MapSeq:
         """Return the sequence as the function makes it.
 
         Args:
-            seq: Of the inner dataset. Its arrays may be written to.
+            seq: Sequence of the inner dataset. Its arrays may be written to.
             epoch: The epoch.
             seq_idx: Its position.
             key: What its generator is keyed by.
@@ -91,7 +91,7 @@ class MapSeq:
         return DatasetSeq.made_of(seq_idx, features, str(result.get("seq_tag", tag)), given, seq.corpus_idx)
 
     def of_stream(self, fed: FedSeq, epoch: int) -> DatasetSeq:
-        """Return a sequence of a stream as the function makes it; what it does not say of the progress stays."""
+        """Return a sequence of a stream as the function makes it; the progress stays if the function sets none."""
         seq, key, frac = fed
         made = self(seq, epoch=epoch, seq_idx=seq.seq_idx, key=key, frac=None if frac is None else lambda: frac)
         if made.complete_frac is None:
@@ -138,7 +138,7 @@ class MapSeq:
 
 
 class SeqData(dict[str, Any]):
-    """A sequence as `map_seq` gets it; the progress of the epoch is found out when it is asked for.
+    """A sequence as `map_seq` gets it; the progress of the epoch is computed when it is asked for.
 
     Args:
         data: All other entries.

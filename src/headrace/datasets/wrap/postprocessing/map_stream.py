@@ -1,7 +1,7 @@
-"""Calling a function over a stream.
+"""Calls a function over a stream.
 
 Invariants: an error says what it is about, with the tag; a stream that has failed never looks like one that has ended,
-though the function may have caught the error, and though a generator that raised is over.
+even if the function caught the error, and even though a generator that raised has ended.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MapStream:
     """A function over a stream.
 
     Attributes:
-        function: It.
+        function: The user's function.
         layout: What it must make; `None` if that is not known.
         keeps_count: Whether it was said that as many sequences come out as go in.
     """

@@ -41,7 +41,7 @@ def check_inherited(options: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class FunctionOptions:
-    """The function, what is said of it, and who calls it. Attributes are named as the arguments of the dataset.
+    """The function, its declared properties, and what calls it. Attributes are named as the arguments of the dataset.
 
     Raises:
         ConfigError: One is wrong, or two do not go together.
@@ -109,5 +109,5 @@ class FunctionOptions:
 
     @property
     def wants_engine(self) -> bool:
-        """Whether an engine calls the function: with workers, or in this process by what is said of errors."""
+        """Whether an engine calls the function: with workers, or in this process if `engine_options` are given."""
         return self.num_workers > 0 or self.engine_options is not None

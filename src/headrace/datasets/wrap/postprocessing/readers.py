@@ -1,7 +1,7 @@
 """Where a `PostprocessingDataset` gets its next sequence from: made in place, by workers, or by a stream.
 
 Invariant: a reader that has failed, or was interrupted, raises when it is asked for more; it never ends instead. One
-that can make any sequence goes on behind the one that failed.
+that can make any sequence goes on after the one that failed.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class MapReader(WholeSeqReader):
         self._is_all = False
 
     def start(self, wanted: ReadRequest) -> None:
-        """Take what is read next."""
+        """Set the sequences to read next."""
         self._start(wanted, is_all=wanted.is_whole)
 
     def start_all(self, wanted: ReadRequest) -> None:
-        """Take all sequences of an epoch, in its own order or in one that was given."""
+        """Set all sequences of an epoch to be read, in its own order or in one that was given."""
         self._start(wanted, is_all=True)
 
     def _start(self, wanted: ReadRequest, *, is_all: bool) -> None:
@@ -119,17 +119,17 @@ class SeqReader(ABC):
 
     @abstractmethod
     def read(self, seq_idx: int) -> DatasetSeq | None:
-        """Return the sequence at a position, `None` if it lies behind the end. Positions rise from call to call."""
+        """Return the sequence at a position, `None` if it lies after the end. Positions rise from call to call."""
 
     def check_end(self) -> None:  # noqa: B027 (only a stream may end elsewhere)
-        """Refuse an end after the sequences that were read so far, where another number of them was said.
+        """Refuse an end after the sequences read so far, if another number of them was declared.
 
         Raises:
-            HeadraceError: It was; then each later read raises it, too.
+            HeadraceError: Another number was declared; each later read raises it, too.
         """
 
     def close(self) -> None:  # noqa: B027 (most hold nothing)
-        """End what is under way."""
+        """End running work."""
 
 
 class OrderedSeqs(SeqReader):
@@ -158,7 +158,7 @@ class PoolReader(SeqReader):
     """Reads what workers have read and changed.
 
     Args:
-        pool: Started with the order; it raises errors and goes on behind them.
+        pool: Started with the order; it raises errors and goes on after them.
     """
 
     def __init__(self, pool: MultiProcDataset) -> None:
@@ -172,7 +172,7 @@ class PoolReader(SeqReader):
         return self._pool.get_seq(seq_idx)
 
     def close(self) -> None:
-        """Cancel what the workers have before them."""
+        """Cancel the work of the workers."""
         self._pool.finish_epoch()
 
 
@@ -245,5 +245,5 @@ class StreamReader(SeqReader):
             raise self._failure
 
     def close(self) -> None:
-        """Say that nothing more is read."""
+        """End the stream: nothing more is read."""
         self._close()

@@ -1,4 +1,4 @@
-"""A function called over the inner dataset from its start to its end, here or in workers: one stream comes of it.
+"""Calls a function over the inner dataset from its start to its end, here or in workers, and merges the results.
 
 With W workers a function over a stream runs W times, and what they yield is taken in turn. A function of one sequence
 is given what this process has read: a dataset that does not know its order is read once. Workers stay over epochs.
@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from headrace.engine import Delivered, Engine, EngineOptions, Failure, Job, WorkerInfo, note_item, skip_item
+from headrace.engine import Delivered, Engine, EngineOptions, Failure, Job, Run, WorkerInfo, note_item
 from headrace.errors import HeadraceError, InternalError, SourceError
 
 from ...base import Dataset
 from ...configs import init_dataset
 from ...seq import DatasetSeq
 from ..blockwise import Parts, SeqBlock
+from ..failed_seqs import FailedSeqs, encoded, pass_failed
 from ..runs import ReadSeqs
 from .inner import known_frac, read_seqs, without_workers
 from .map_seq import DrawKey, FedSeq, MapSeq
@@ -37,7 +38,7 @@ class Block:
     """Some sequences of one worker.
 
     Attributes:
-        parts: Of a `SeqBlock`.
+        parts: Parts of a `SeqBlock`.
         is_last: Whether this worker has no more.
         failure: An encoded `Failure`, if it could not go on. It is no error of a ticket: a policy that skips these must
             not skip the rest of a stream.
@@ -109,7 +110,7 @@ def _noted(seqs: Iterator[DatasetSeq], epoch: int) -> Iterator[DatasetSeq]:
 
 @dataclass(frozen=True)
 class MapWork:
-    """Runs a function of one sequence in a worker; returns the function (epoch, sequences) -> parts of a block.
+    """Runs a function of one sequence in a worker; returns the function (epoch, sequences) -> parts, failed ones.
 
     Attributes:
         map_seq: The function.
@@ -117,11 +118,10 @@ class MapWork:
 
     map_seq: MapSeq
 
-    def __call__(self, info: WorkerInfo) -> Callable[[tuple[int, list[FedSeq]]], Parts]:
+    def __call__(self, info: WorkerInfo) -> Callable[[tuple[int, list[FedSeq]]], tuple[Parts, FailedSeqs]]:
         """Get ready: there is nothing to be done."""
-        del info
 
-        def run(payload: tuple[int, list[FedSeq]]) -> Parts:
+        def run(payload: tuple[int, list[FedSeq]]) -> tuple[Parts, FailedSeqs]:
             epoch, fed = payload
             made = ReadSeqs()
             for item in fed:
@@ -129,8 +129,8 @@ class MapWork:
                 try:
                     made.add(self.map_seq.of_stream(item, epoch))
                 except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-                    skip_item(error)
-            return made.parts()
+                    made.fail(error)
+            return made.parts(), encoded(made.failed) if info.runs_in == "process" else made.failed
 
         return run
 
@@ -156,8 +156,8 @@ class FunctionStream(ABC):
         """Begin with an epoch.
 
         Args:
-            epoch: Its number.
-            seed: Of a function over the stream.
+            epoch: The epoch number.
+            seed: Seed of a function over the stream.
             num_seqs: How many sequences must come; `None` if any number may.
             where: Whose sequences they are, for messages.
         """
@@ -207,7 +207,7 @@ class EachOfStream(FunctionStream):
         return _unpack(run), run.close
 
     def _read(self) -> Iterator[FedSeq]:
-        """Yield each sequence with its position as a key: tags may repeat there, and nobody counts them."""
+        """Yield each sequence with its position as a key: tags may repeat there, and are not counted."""
         for position, seq in enumerate(read_seqs(self._inner)):
             yield seq, DrawKey(f"map_seq of {seq.seq_tag}", position), known_frac(self._inner, seq)
 
@@ -268,12 +268,20 @@ def _feed(seqs: Iterable[FedSeq], epoch: int, num_seqs: int) -> Iterator[tuple[i
         yield epoch, fed
 
 
-def _unpack(blocks: Iterable[Delivered]) -> Iterator[DatasetSeq]:
-    """Yield the sequences that `MapWork` has made."""
-    for delivered in blocks:
-        block = SeqBlock(*delivered.value)
+def _unpack(run: Run) -> Iterator[DatasetSeq]:
+    """Yield the sequences that `MapWork` has made.
+
+    Raises:
+        BaseException: What the function raised for one that is not skipped, after what came before it.
+    """
+    for delivered in run:
+        parts, error, _ = pass_failed(run, delivered, *delivered.value)
+        block = SeqBlock(*parts)
         for offset in range(len(block)):
             yield block.seq(offset, 0, None)
+        if error is not None:
+            run.close()
+            raise error
 
 
 def merge_streams(blocks: Iterable[Delivered], num_workers: int) -> Iterator[DatasetSeq]:

@@ -27,6 +27,11 @@ class TakesTensorDict:
 
     Raises:
         ConfigError: RETURNN is not installed.
+
+    Examples:
+        >>> from headrace.datasets import TakesTensorDict
+        >>> def open_dataset(corpus, map_seq):  # where RETURNN is installed: map_seq gets and returns its TensorDict
+        ...     return {"class": "PostprocessingDataset", "dataset": corpus, "map_seq": TakesTensorDict(map_seq)}
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:

@@ -23,7 +23,7 @@ class KeptValue(msgspec.Struct, frozen=True):
     """A value as its worker has encoded it.
 
     Attributes:
-        header: Of the codec.
+        header: Header of the codec.
         data: The bytes.
     """
 
@@ -51,7 +51,7 @@ class ResultCache:
     """Answers by pool and ticket.
 
     Args:
-        max_bytes: At most so many are kept.
+        max_bytes: Limit on the bytes that are kept.
 
     Attributes:
         num_bytes: So many are.

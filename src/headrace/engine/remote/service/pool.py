@@ -1,9 +1,9 @@
-"""The worker processes of one recipe, and who waits for what of them.
+"""The worker processes of one recipe, and the trainers that wait for their results.
 
-A ticket is computed once, whoever asks: who asks while it is being computed waits for the same answer, and who asks
-later is given what was kept. Invariants: only the thread of the pool calls the executor; nobody waits for a process
-while the lock is held; what a trainer asks for is looked at in its order, one ticket of each of their
-workers in turn, so that one that asks for much, takes nothing, or is gone, keeps nobody else waiting; a failure is told
+A ticket is computed once for all trainers: one that asks while it is being computed waits for the same answer, and one
+that asks later gets the kept result. Invariants: only the thread of the pool calls the executor; no thread waits for a
+process while the lock is held; what a trainer asks for is looked at in its order, one ticket of each of their
+workers in turn, so that one that asks for much, takes nothing, or is gone, keeps no other waiting; a failure is told
 to those who wait for it, and not kept.
 """
 
@@ -31,7 +31,7 @@ from ...process.messages import Begin
 from ...process.results import SlotResult
 from ...process.worker_config import Shipment
 from .cache import Kept, KeptValue, ResultCache
-from .tickets import Asker, Outcome, Wanted, Work
+from .tickets import Asker, Outcome, TicketRequest, Work
 
 _logger = logging.getLogger("headrace.engine")
 
@@ -67,7 +67,7 @@ class Pool:
         num_workers: How many processes.
 
     Attributes:
-        lock: Of all that askers share.
+        lock: Protects everything that askers share.
         is_ready: Whether a process has been set up.
         is_broken: Whether it has failed: nothing more is to be asked of it.
         num_computed: Tickets that were given to processes.
@@ -102,7 +102,7 @@ class Pool:
             shipment: What they do.
             sys_path: Where they look for modules, after the folders of this process.
             max_bytes: Limit on the shared memory of each.
-            num_threads: Of numerical libraries, in each.
+            num_threads: Number of threads of numerical libraries, in each.
 
         Raises:
             ConfigError: This machine has no such workers.
@@ -155,7 +155,7 @@ class Pool:
     def leave(self, asker: Asker) -> int:
         """Forget all of one who asks; return how many are left."""
         with self.lock:
-            self.forget(asker, list(asker.wanted))
+            self.forget(asker, list(asker.requests))
             self._askers.remove(asker)
             return len(self._askers)
 
@@ -166,36 +166,36 @@ class Pool:
         if asker.unseen:
             self._wake()
 
-    def forget(self, asker: Asker, wanted: Sequence[Wanted]) -> None:
+    def forget(self, asker: Asker, requests: Sequence[TicketRequest]) -> None:
         """Let go of tickets of one who asks; to be called with the lock."""
-        gone = set(wanted)
-        for one in wanted:
+        gone = set(requests)
+        for one in requests:
             asker.held_bytes -= one.num_bytes
             if one.work is not None:
                 one.work.waiting.remove(one)
-        asker.wanted = deque(one for one in asker.wanted if one not in gone)
+        asker.requests = deque(one for one in asker.requests if one not in gone)
         asker.unseen = deque(one for one in asker.unseen if one not in gone)
 
-    def replace_worker_of(self, wanted: Wanted) -> None:
+    def replace_worker_of(self, request: TicketRequest) -> None:
         """Have the process that has a ticket replaced: it takes too long over this one, or over the one before it.
 
         What it had for others is computed again. To be called with the lock.
         """
-        if wanted.work is not None and wanted.work.worker_idx is not None:
-            self._hung.add(wanted.work.worker_idx)
+        if request.work is not None and request.work.worker_idx is not None:
+            self._hung.add(request.work.worker_idx)
             self._wake()
 
-    def stack_of(self, wanted: Wanted | None) -> str | None:
+    def stack_of(self, request: TicketRequest | None) -> str | None:
         """Return the stack of the process that works on a ticket, if it can be had within a second."""
         with self.lock:
-            work = None if wanted is None else wanted.work
+            work = None if request is None else request.work
             if work is None or work.worker_idx is None:
                 return _NO_STACK
-            request = _StackRequest(work.worker_idx)
-            self._stacks.append(request)
+            ask = _StackRequest(work.worker_idx)
+            self._stacks.append(ask)
             self._wake()
-        request.is_done.wait(2 * _STACK_SECONDS)
-        return request.text
+        ask.is_done.wait(2 * _STACK_SECONDS)
+        return ask.text
 
     # --- with the lock, in any thread ---
 
@@ -204,34 +204,34 @@ class Pool:
 
         Args:
             asker: Who asks.
-            worker_idx: Who is to compute it, if nobody has: only the thread of the pool may say so.
+            worker_idx: The process that is to compute it, if none has; given only by the thread of the pool.
         """
         if not asker.unseen or asker.held_bytes > asker.max_held_bytes:
             return False
-        wanted = asker.unseen[0]
-        work = self._works.get(wanted.key)
+        request = asker.unseen[0]
+        work = self._works.get(request.key)
         if work is not None:
             self.num_joined += 1
         else:
-            kept = self._cache.get(self._number, wanted.key)
+            kept = self._cache.get(self._number, request.key)
             if kept is None and worker_idx is None:
                 return False
             if kept is not None:
                 asker.unseen.popleft()
-                self._answer(wanted, kept)
+                self._answer(request, kept)
                 return True
             assert worker_idx is not None
-            work = self._works[wanted.key] = Work(wanted.key, wanted.payload)
+            work = self._works[request.key] = Work(request.key, request.payload)
             self._give(work, worker_idx)
         asker.unseen.popleft()
-        wanted.work = work
-        work.waiting.append(wanted)
+        request.work = work
+        work.waiting.append(request)
         return True
 
-    def _answer(self, wanted: Wanted, outcome: Outcome) -> None:
-        wanted.work, wanted.outcome = None, outcome
-        wanted.asker.held_bytes += wanted.num_bytes
-        wanted.asker.wake()
+    def _answer(self, request: TicketRequest, outcome: Outcome) -> None:
+        request.work, request.outcome = None, outcome
+        request.asker.held_bytes += request.num_bytes
+        request.asker.wake()
 
     # --- in the thread of the pool ---
 
@@ -262,9 +262,9 @@ class Pool:
             self.is_broken = True
             self._works.clear()
             for asker in self._askers:
-                for wanted in asker.wanted:
-                    if wanted.outcome is None:
-                        self._answer(wanted, Exited(0, cause))
+                for request in asker.requests:
+                    if request.outcome is None:
+                        self._answer(request, Exited(0, cause))
                 asker.unseen.clear()
 
     def _answer_stack_requests(self, executor: ProcessExecutor) -> None:
@@ -302,18 +302,18 @@ class Pool:
         if self._works.pop(work.key, None) is None:
             return
         if isinstance(outcome, Done) and not outcome.skipped:  # what was left out may be there the next time
-            # Whoever finds it later has waited for nothing.
+            # A later hit in the cache has waited for nothing.
             kept = msgspec.structs.replace(outcome, seconds=0.0, transport_seconds=0.0)
             self._cache.put(self._number, work.key, kept)
         for asker in self._askers:  # whose tickets wait for a process have come nearer to it
             asker.has_beat = True
-        for wanted in work.waiting:
-            self._answer(wanted, outcome)
+        for request in work.waiting:
+            self._answer(request, outcome)
 
     def _note_progress(self, worker_idx: int) -> None:
         """Tell those of progress whose next ticket this process has."""
         for asker in self._askers:
-            work = asker.wanted[0].work if asker.wanted else None
+            work = asker.requests[0].work if asker.requests else None
             if work is not None and work.worker_idx == worker_idx:
                 asker.has_beat = True
 
@@ -322,13 +322,13 @@ class Pool:
             asker.wake()
 
     def _lose(self, worker_idx: int, outcome: Exited | SetupFailed, num_lost: int) -> None:
-        """A process has ended: so many of its tickets have this outcome, and others compute the rest."""
+        """Handle the end of a process: `num_lost` of its tickets have this outcome, and others compute the rest."""
         lost = self._take_from(worker_idx)
         self._dead.add(worker_idx)
         for work in lost[:num_lost]:
             self._works.pop(work.key, None)
-            for wanted in work.waiting:
-                self._answer(wanted, outcome)
+            for request in work.waiting:
+                self._answer(request, outcome)
         self._backlog += lost[num_lost:]
 
     def _take_from(self, worker_idx: int) -> list[Work]:

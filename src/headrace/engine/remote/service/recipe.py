@@ -1,4 +1,4 @@
-"""Whose results are the same: a digest of all that a worker is given, and of the user's code around it.
+"""Tells whether results are interchangeable: a digest of all that a worker is given, and of the user code around it.
 
 Invariant: what differs in anything that is looked at here is not shared, though it may make the same batches; that
 costs work and is never wrong. What is not looked at is what a function reads elsewhere at run time, files of the
@@ -61,7 +61,7 @@ def digest_payload(payload: bytes) -> bytes:
 def _canonical(data: bytes) -> bytes:
     """Return a pickle without the numbers that cloudpickle draws at random for classes of `__main__` in each process.
 
-    A class that has no name there keeps its number, so what refers to it is shared by nobody: results that are of this
+    A class that has no name there keeps its number, so what refers to it is never shared: results that are of this
     class would not be of the class that another trainer knows.
     """
     main = sys.modules.get("__main__")

@@ -27,8 +27,9 @@ from ..agent import be_agent
 from ..dial import Socket, Trainer, TrainerGone, connect_once, read
 from ..handshake import ANY_SEAT, check_secret
 from ..launcher import Invitation, Launched, LocalLauncher
-from ..listener import Connection, Listener
 from ..notice import LeaveNotice
+from ..port.listener import Listener
+from ..port.stranger import Connection
 from ..seal import HEAD_BYTES
 from ..tls import Tls
 from ..wire import Refused, Welcome, WireError
@@ -58,7 +59,7 @@ class ServiceReport(NamedTuple):
         num_computed: Tickets that were computed, of the recipes of now.
         num_joined: Tickets of these that waited for what another trainer had asked for.
         num_hits: Tickets that were found, in all.
-        num_bytes: Of what is kept.
+        num_bytes: Bytes of what is kept.
     """
 
     num_connected: int
@@ -81,7 +82,7 @@ class Service:
         tls: Certificates, with which connections are encrypted, in both directions.
 
     Raises:
-        ConfigError: A wrong option, or nobody can listen there.
+        ConfigError: A wrong option, or the address cannot be listened on.
     """
 
     def __init__(
@@ -101,9 +102,9 @@ class Service:
             tls.context_of_worker()  # what is wrong is said now
         self._listener = Listener(host, port, secret_of_port(self._secret), tls)
         self._pools: dict[bytes, Pool] = {}
-        self._ending: set[Pool] = set()  # which nobody asks any more
+        self._ending: set[Pool] = set()  # which are not asked any more
         self._launched: list[Launched] = []
-        self._lock = threading.Lock()  # of these; processes are started while it is held, and nobody is waited for
+        self._lock = threading.Lock()  # of these; processes are started while it is held, but nothing is waited for
         self._is_closing = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         end_with_process(self)
@@ -192,10 +193,10 @@ class Service:
                 _logger.exception("a worker of a trainer on %s was given up", connection.introduction.host)
 
     def _hear(self, connection: Connection) -> tuple[Ask, Socket | None, Trainer]:
-        """Hear what a trainer wants, and answer.
+        """Read the request of a trainer, and answer.
 
         Returns:
-            That; and where the agent of it is this thread, its connection, and to whom.
+            The request; and if this thread is to be its agent, the agent's connection, and the trainer.
         """
         ask = _read_ask(connection)
         reply: Refused | Granted = Granted()
@@ -294,7 +295,7 @@ class _Door:
         threading.Thread(target=self._let_in, args=(connection,), name="headrace-trainer", daemon=True).start()
 
     def welcome_back(self, connection: Connection) -> bool:
-        """Tell that nobody comes back here."""
+        """Return False: no connection comes back here."""
         del connection
         return False
 

@@ -14,7 +14,7 @@ Outcome = Kept | Failed | SetupFailed | Exited
 
 
 @dataclass(eq=False, slots=True)
-class Wanted:
+class TicketRequest:
     """A ticket that a trainer has given to one of its workers.
 
     Attributes:
@@ -49,28 +49,28 @@ class Work:
         key: The digest of the payload.
         payload: What to work on.
         worker_idx: Which process has it.
-        waiting: For whom.
+        waiting: The requests that wait for it.
     """
 
     key: bytes
     payload: bytes
     worker_idx: int | None = None
-    waiting: list[Wanted] = field(default_factory=list)
+    waiting: list[TicketRequest] = field(default_factory=list)
 
 
 class Asker(Protocol):
     """One worker of a trainer, as the pool sees it. All is read and written while `Pool.lock` is held.
 
     Attributes:
-        wanted: What it was given and has not told the outcome of, in order.
+        requests: What it was given and has not told the outcome of, in order.
         unseen: The last of these, which were not looked at yet.
-        held_bytes: Of outcomes that were not sent yet.
+        held_bytes: Bytes of outcomes that were not sent yet.
         max_held_bytes: With more than that, no more is looked at.
         has_beat: Whether there was progress since that was told.
     """
 
-    wanted: deque[Wanted]
-    unseen: deque[Wanted]
+    requests: deque[TicketRequest]
+    unseen: deque[TicketRequest]
     held_bytes: int
     max_held_bytes: int
     has_beat: bool

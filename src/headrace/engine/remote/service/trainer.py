@@ -42,8 +42,8 @@ class SharedService(RemoteExecutor):
     want from one computation, as long as the service has room to keep it. One object carries one loader.
 
     Args:
-        address: Of the service, "host:port".
-        secret: Of the service, at least 16 characters; `None`: the environment variable HEADRACE_WORKER_SECRET.
+        address: Address of the service, "host:port".
+        secret: Secret of the service, at least 16 characters; `None`: the environment variable HEADRACE_WORKER_SECRET.
         data_version: Any text: only trainings that give the same one share. For what the service cannot see: the
             contents of files that a function of yours reads.
         ignore_arguments: Whether trainings with different command lines share. Their workers then see none: of
@@ -87,7 +87,7 @@ class SharedService(RemoteExecutor):
         }
         self._address = address
         others = data_version, options.get("max_bytes"), options.get("threads_per_worker")
-        service = Trainer([address], secret_of_port(secret), options.get("tls"))
+        service = Trainer([address], secret_of_port(secret), options.get("tls"), _ANSWER_SECONDS)
         launcher = _Launcher(service, wait_seconds, others, ignores_arguments=ignore_arguments)
         super().__init__(launcher, host=host, secret=secret, **options)
 
@@ -167,7 +167,7 @@ def ask(service: Trainer, request: Ask, wait_seconds: float, is_over: threading.
         service: Where it is, and what is proven there.
         request: What to ask.
         wait_seconds: How long to try to reach it.
-        is_over: Set when nobody wants it any more.
+        is_over: Set when it is not wanted any more.
 
     Raises:
         ConfigError: It is not reached, does not know the secret, or refuses.
@@ -179,19 +179,21 @@ def ask(service: Trainer, request: Ask, wait_seconds: float, is_over: threading.
             found = connect_once(service, _CONNECT_SECONDS)
             why = "; ".join(map(str, found)) if isinstance(found, list) else ""
         except WireError as error:
-            raise ConfigError(f"there is no TLS with the shared service: {error.what}", where=address) from error
+            raise ConfigError(
+                f"the TLS handshake with the shared service failed: {error.what}", where=address
+            ) from error
         if not isinstance(found, list):
             break
         if time.monotonic() >= deadline or is_over.wait(_RETRY_SECONDS):
             raise ConfigError(
-                f"the shared service is not reached: {why}",
+                f"the shared service cannot be reached: {why}",
                 where=address,
                 fix=f"start it: headrace serve --bind {address}, with the secret in {SECRET_VARIABLE}",
             )
     with found as sock:
         sock.settimeout(_ANSWER_SECONDS)
         try:
-            incoming, outgoing = shake_hands(sock, service.secret)
+            incoming, outgoing = shake_hands(sock, service)
             frames = (introduce(ANY_SEAT), request)
             write(sock, [memoryview(outgoing.frame(message)) for message in frames])
             head = incoming.open_head(read(sock, HEAD_BYTES), MAX_ASK_BYTES)
@@ -218,5 +220,5 @@ def _own_address(address: str) -> str:
                 sock.connect(target)
                 return str(sock.getsockname()[0])
     except OSError as error:
-        raise ConfigError(f"the shared service is not reached: {error.strerror or error}", where=address) from error
+        raise ConfigError(f"the shared service cannot be reached: {error.strerror or error}", where=address) from error
     raise AssertionError("a name has an address, or there is an error")

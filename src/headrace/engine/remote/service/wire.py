@@ -1,6 +1,6 @@
 """What a trainer and a service say to each other before the first worker, on a connection that ends then.
 
-The service listens as a trainer does (`../listener.py`), and the trainer introduces itself as an agent does; so
+The service listens as a trainer does (`../port/listener.py`), and the trainer introduces itself as an agent does; so
 both know the secret, and have the same versions, before either says more. The workers then connect to the trainer, as
 all remote workers do.
 """
@@ -24,7 +24,7 @@ class Ask(Message, frozen=True, tag=0):
     """Be a worker of mine; with no addresses: are you there?
 
     Attributes:
-        addresses: Of the trainer, "host:port": to be tried in turn.
+        addresses: Addresses of the trainer, "host:port": to be tried in turn.
         seat: What the worker has to say there.
         worker_idx: Which it is.
         recipe: The digest of what it is to do, see `recipe.py`; empty: its results are for this trainer alone.

@@ -26,7 +26,7 @@ from ...user.failure import Failure
 from .cache import KeptValue
 from .pool import Pool
 from .recipe import digest_payload
-from .tickets import Outcome, Wanted
+from .tickets import Outcome, TicketRequest
 
 _MAIN = b"__main__"
 # Progress is told this often at most: what looks for its absence waits for seconds.
@@ -48,8 +48,8 @@ class PooledWorker:
         join_pool: Callable[[PooledWorker, Shipment], Pool],
         leave_pool: Callable[[PooledWorker, Pool], None],
     ) -> None:
-        self.wanted: deque[Wanted] = deque()
-        self.unseen: deque[Wanted] = deque()
+        self.requests: deque[TicketRequest] = deque()
+        self.unseen: deque[TicketRequest] = deque()
         self.held_bytes = 0
         self.max_held_bytes = max_bytes
         self.has_beat = False
@@ -111,17 +111,17 @@ class PooledWorker:
         del worker_idx
         if self._has_exited or run_id != self._run_id:
             return
-        wanted = []
+        requests = []
         for ticket, payload in zip(tickets, payloads, strict=True):
             assert payload is not None
-            one = Wanted(self, run_id, ticket, digest_payload(payload), payload)
+            one = TicketRequest(self, run_id, ticket, digest_payload(payload), payload)
             if _MAIN in payload:
                 one.outcome = Failed(0, ticket, _refusal())
-            wanted.append(one)
+            requests.append(one)
         with self.pool.lock:
-            self.wanted += wanted
-            self.unseen += [one for one in wanted if one.outcome is None]
-            if any(one.outcome is not None for one in wanted):
+            self.requests += requests
+            self.unseen += [one for one in requests if one.outcome is None]
+            if any(one.outcome is not None for one in requests):
                 self.wake()
             self.pool.look(self)
 
@@ -142,15 +142,15 @@ class PooledWorker:
         if pool.is_broken:
             raise HeadraceError("the workers of this recipe were given up")
         with pool.lock:
-            if self.wanted and not self._has_exited:
-                pool.replace_worker_of(self.wanted[0])
+            if self.requests and not self._has_exited:
+                pool.replace_worker_of(self.requests[0])
         self._forget()
         self._has_exited = self._is_announced = False
 
     def stack_of(self, worker_idx: int) -> str | None:
         """Return the stack of the process that works on its next ticket."""
         del worker_idx
-        return self.pool.stack_of(self.wanted[0] if self.wanted else None)
+        return self.pool.stack_of(self.requests[0] if self.requests else None)
 
     def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
         """Wait for answers, or for the descriptor of `wake_for`."""
@@ -178,8 +178,8 @@ class PooledWorker:
         if self.pool.is_ready and not self._is_announced and not self._has_exited:
             self._is_announced = True
             events.append(Ready(self._worker_idx))
-        while self.wanted and self.wanted[0].outcome is not None and not self._has_exited:
-            one = self.wanted.popleft()
+        while self.requests and self.requests[0].outcome is not None and not self._has_exited:
+            one = self.requests.popleft()
             assert one.outcome is not None
             events.append(self._event_of(one, one.outcome))
         now = time.monotonic()
@@ -188,7 +188,7 @@ class PooledWorker:
             events.append(Beat(self._worker_idx))
         return events
 
-    def _event_of(self, one: Wanted, outcome: Outcome) -> Event:
+    def _event_of(self, one: TicketRequest, outcome: Outcome) -> Event:
         match outcome:
             case Done():
                 result: Any = outcome.result
@@ -217,7 +217,7 @@ class PooledWorker:
 
     def _forget(self) -> None:
         with self.pool.lock:
-            self.pool.forget(self, list(self.wanted))
+            self.pool.forget(self, list(self.requests))
 
 
 @dataclass(eq=False, slots=True)

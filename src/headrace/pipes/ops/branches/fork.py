@@ -54,6 +54,12 @@ def fork(
     Raises:
         ConfigError: A number is wrong, or `copy` is unknown.
         BufferError: A fork is too far ahead of another (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> numbers, same = IterableWrapper(range(3)).fork(2)
+        >>> list(numbers.zip(same.map(lambda number: number * 10)))
+        [(0, 0), (1, 10), (2, 20)]
     """
     if copy is not None and copy not in _COPIES:
         raise ConfigError(f"Unknown copy method `copy` = {copy!r}, choose one of None, `shallow` or `deep`.")
@@ -166,6 +172,12 @@ def demux(
     Raises:
         ConfigError: A number is wrong, or the function returned a wrong one (while iterating).
         BufferError: Too many items wait (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> even, odd = IterableWrapper(range(6)).demux(2, lambda number: number % 2)
+        >>> list(even), list(odd)
+        ([0, 2, 4], [1, 3, 5])
     """
     return children_of(Demultiplexer(datapipe, num_instances, classifier_fn, drop_none, buffer_size))
 
@@ -184,6 +196,12 @@ def round_robin_demux(datapipe: IterPipe[Any], num_instances: int, buffer_size: 
     Raises:
         ConfigError: A number is wrong.
         BufferError: Too many items wait (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> first, second = IterableWrapper(range(5)).round_robin_demux(2)
+        >>> list(first), list(second)
+        ([0, 2, 4], [1, 3])
     """
     if num_instances == 1:
         warnings.warn(
@@ -230,6 +248,12 @@ def unzip(
         ConfigError: A number is wrong.
         RuntimeError: All columns are skipped.
         BufferError: A pipe is too far ahead of another (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> numbers, letters = IterableWrapper([(1, "a"), (2, "b")]).unzip(sequence_length=2)
+        >>> list(numbers), list(letters)
+        ([1, 2], ['a', 'b'])
     """
     wanted = wanted_columns(sequence_length, columns_to_skip)
     return children_of(UnZipper(source_datapipe, sequence_length, buffer_size), wanted)

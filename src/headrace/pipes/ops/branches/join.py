@@ -29,6 +29,11 @@ class Concater(IterPipe[Any]):
     Raises:
         ConfigError: There are none.
         TypeError: One is not a pipe.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper("ab").concat(IterableWrapper("c")))
+        ['a', 'b', 'c']
     """
 
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
@@ -62,6 +67,11 @@ class Zipper(Positioned[Any]):
     Raises:
         ConfigError: There are none.
         TypeError: One is not a pipe.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper("abc").zip(IterableWrapper(range(2))))
+        [('a', 0), ('b', 1)]
     """
 
     def __init__(self, *datapipes: IterPipe[Any]) -> None:
@@ -91,6 +101,11 @@ class ZipperLongest(Positioned[Any]):
     Raises:
         ConfigError: There are none.
         TypeError: One is not a pipe.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper("abc").zip_longest(IterableWrapper(range(2)), fill_value=-1))
+        [('a', 0), ('b', 1), ('c', -1)]
     """
 
     _position_names = ("ended",)
@@ -132,6 +147,11 @@ class Multiplexer(PendingPipe[Any]):
     Raises:
         ConfigError: There are none.
         TypeError: One is not a pipe.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper("abc").mux(IterableWrapper("xy")))
+        ['a', 'x', 'b', 'y']
     """
 
     _pending_name = "rest"
@@ -156,6 +176,11 @@ class MultiplexerLongest(Positioned[Any]):
     Raises:
         ConfigError: There are none.
         TypeError: One is not a pipe.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper("abc").mux_longest(IterableWrapper("x")))
+        ['a', 'x', 'b', 'c']
     """
 
     _position_names = ("ended", "turn")
@@ -196,6 +221,13 @@ class SampleMultiplexer(RandomPipe[Any]):
 
     Raises:
         ConfigError: There is no source, or a weight is not positive.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes.iter import SampleMultiplexer
+        >>> often, rarely = IterableWrapper("aaaa"), IterableWrapper("bb")
+        >>> sorted(SampleMultiplexer({often: 0.8, rarely: 0.2}, seed=1))
+        ['a', 'a', 'a', 'a', 'b', 'b']
     """
 
     _position_names = ("ended",)

@@ -35,6 +35,12 @@ class IterKeyZipper(SameLength[Any]):
         ConfigError: A function or number is wrong, or two items of the other pipe have the same key (while iterating).
         TypeError: The other is not a pipe.
         BufferError: The other pipe has no item for a key, or dropped it (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> sounds, texts = IterableWrapper([("a", 0.5), ("b", 0.7)]), IterableWrapper([("b", "two"), ("a", "one")])
+        >>> list(sounds.zip_with_iter(texts, key_fn=lambda pair: pair[0]))
+        [(('a', 0.5), ('a', 'one')), (('b', 0.7), ('b', 'two'))]
     """
 
     _not_shipped = ("_buffer",)
@@ -125,6 +131,13 @@ class MapKeyZipper(OneForOne[Any], source="source_iterdatapipe"):
     Raises:
         TypeError: The other is not a map-style pipe.
         KeyError: It has no item for a key (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> from headrace.pipes.map import SequenceWrapper
+        >>> ids, names = IterableWrapper([2, 1]), SequenceWrapper({1: "one", 2: "two"})
+        >>> list(ids.zip_with_map(names, key_fn=lambda number: number))
+        [(2, 'two'), (1, 'one')]
     """
 
     def __init__(

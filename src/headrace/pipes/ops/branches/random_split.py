@@ -106,6 +106,12 @@ def random_split(
         ConfigError: The weights are not a mapping, a weight is negative, or all are 0.
         KeyError: `target` is not among the weights.
         TypeError: The length of the source is not known.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> train, valid = IterableWrapper(range(10)).random_split(weights={"train": 0.8, "valid": 0.2}, seed=1)
+        >>> len(train), len(valid), sorted([*train, *valid])
+        (8, 2, [0, 1, 2, 3, 4, 5, 6, 7, 8, 9])
     """
     if not isinstance(weights, Mapping):
         raise ConfigError(

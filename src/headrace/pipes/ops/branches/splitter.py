@@ -192,7 +192,7 @@ class Splitter(IterPipe[Any]):
                 buffer.clear()
 
     def _is_crowded(self, waiting: int) -> bool:
-        """Tell whether a buffer with so many items is full, and no reader has gone whose items can be dropped."""
+        """Tell whether a buffer with `waiting` items is full, and no reader has gone whose items can be dropped."""
         if not 0 <= self.buffer_size <= waiting:
             return False
         num_open = len(self._open)

@@ -99,6 +99,17 @@ class OnDiskCacheHolder(IterPipe[Any]):
     Raises:
         ConfigError: The hash type is unknown.
         RuntimeError: `end_caching` was not called (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     words = IterableWrapper(["one", "two"]).on_disk_cache(filepath_fn=lambda word: f"{folder}/{word}.txt")
+        ...     pairs = words.map(lambda word: (word, word.upper()))  # only where there is no file yet
+        ...     files = pairs.end_caching(mode="w", filepath_fn=lambda word: f"{folder}/{word}.txt")
+        ...     [Path(path).read_text() for path in files]
+        ['ONE', 'TWO']
     """
 
     _not_shipped = ("_run",)
@@ -251,6 +262,17 @@ def end_caching(
         ConfigError: Both `filepath_fn` and `same_filepath_fn` were given, or the mode is unknown.
         RuntimeError: `on_disk_cache` was not called before.
         CacheError: Another process has not made its file within the timeout (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     words = IterableWrapper(["one"]).on_disk_cache(filepath_fn=lambda word: f"{folder}/{word}.txt")
+        ...     pairs = words.map(lambda word: (word, word.upper()))  # only where there is no file yet
+        ...     files = pairs.end_caching(mode="w", filepath_fn=lambda word: f"{folder}/{word}.txt")
+        ...     [Path(path).name for path in files]
+        ['one.txt']
     """
     holder = _find_holder(datapipe, ended=False)
     if same_filepath_fn:

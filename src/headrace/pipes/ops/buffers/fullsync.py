@@ -25,6 +25,13 @@ class PrefetchTimeoutError(RuntimeError):
 
     Args:
         timeout: Seconds.
+
+    Examples:
+        >>> from headrace.pipes.iter import PrefetchTimeoutError
+        >>> raise PrefetchTimeoutError(60)
+        Traceback (most recent call last):
+            ...
+        headrace.pipes.ops.buffers.fullsync.PrefetchTimeoutError: Fail to fetch data within 60 seconds
     """
 
     def __init__(self, timeout: float) -> None:
@@ -105,6 +112,10 @@ class FullSync(ReadAheadPipe, source="datapipe"):
         ConfigError: The timeout is not positive.
         RuntimeError: torch.distributed is not initialised, or another rank has failed (while iterating).
         PrefetchTimeoutError: The source gave no item within the timeout (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> pipe = IterableWrapper(range(4)).batch(2).fullsync(timeout=60)  # on each rank of a training
     """
 
     _not_shipped = (*ReadAheadPipe._not_shipped, "_group")

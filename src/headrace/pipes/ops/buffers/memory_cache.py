@@ -36,6 +36,12 @@ class InMemoryCacheHolder(IterPipe[Any]):
 
     Raises:
         ConfigError: `size` is negative.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> pipe = IterableWrapper(range(3)).map(lambda number: number**2).in_memory_cache(size=100)  # MB
+        >>> list(pipe), list(pipe)  # the second time, nothing is computed
+        ([0, 1, 4], [0, 1, 4])
     """
 
     _not_shipped = ("_cache", "_num_head", "_seeds", "_noted")

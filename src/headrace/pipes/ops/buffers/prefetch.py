@@ -25,6 +25,11 @@ class Prefetcher(ReadAheadPipe, skips_ahead=True):
 
     Raises:
         ConfigError: `buffer_size` is less than 1.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper(range(3)).prefetch(buffer_size=2))
+        [0, 1, 2]
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], buffer_size: int = 10) -> None:
@@ -44,6 +49,11 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
     Args:
         data: The item. Everything else in it is left as it is.
         device: The GPU; `None`: the current one.
+
+    Examples:
+        >>> from headrace.pipes.utils import pin_memory_fn
+        >>> pin_memory_fn({"label": 1})  # there are no tensors
+        {'label': 1}
     """
     if hasattr(data, "pin_memory"):
         is_tensor = hasattr(data, "element_size")
@@ -71,6 +81,11 @@ class PinMemory(ReadAheadPipe):
 
     Raises:
         RuntimeError: torch was not imported, or there is no GPU.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> def batches_of(dataset):  # for a training on a GPU
+        ...     return IterableWrapper(dataset).batch(2).collate().pin_memory()
     """
 
     def __init__(

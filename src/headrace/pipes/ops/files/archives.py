@@ -28,7 +28,13 @@ from .parts import FilePartsPipe, check_pair
 
 
 class CompressionType(enum.Enum):
-    """How a file is compressed or packed."""
+    """How a file is compressed or packed.
+
+    Examples:
+        >>> from headrace.pipes.iter import CompressionType
+        >>> CompressionType("gzip")
+        <CompressionType.GZIP: 'gzip'>
+    """
 
     GZIP = "gzip"
     LZMA = "lzma"
@@ -67,6 +73,14 @@ class Decompressor(OneForOne[Any]):
     Raises:
         ConfigError: The type is unknown.
         RuntimeError: The suffix is unknown (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import gzip
+        >>> import io
+        >>> files = IterableWrapper([("a.txt.gz", io.BytesIO(gzip.compress(b"hello")))])
+        >>> [(path, file.read()) for path, file in files.decompress()]
+        [('a.txt.gz', b'hello')]
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], file_type: str | CompressionType | None = None) -> None:
@@ -95,7 +109,16 @@ def _kind_of(path: str) -> CompressionType | None:
 
 
 def extract(source_datapipe: IterPipe[Any], file_type: str | CompressionType | None = None) -> Decompressor:
-    """Decompress files: the older name of `decompress`."""
+    """Decompress files: the older name of `decompress`.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import gzip
+        >>> import io
+        >>> files = IterableWrapper([("a.txt.gz", io.BytesIO(gzip.compress(b"hello")))])
+        >>> [file.read() for path, file in files.extract()]
+        [b'hello']
+    """
     return Decompressor(source_datapipe, file_type)
 
 
@@ -124,6 +147,14 @@ class XzFileLoader(_OneSuffix):
     Args:
         datapipe: The source, whose items are (path, open binary file).
         length: What `len` returns; -1: unknown.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import io
+        >>> import lzma
+        >>> files = IterableWrapper([("a.txt.xz", io.BytesIO(lzma.compress(b"hello")))])
+        >>> [(path, file.read()) for path, file in files.load_from_xz()]
+        [('a.txt', b'hello')]
     """
 
     _kind = CompressionType.LZMA
@@ -136,6 +167,14 @@ class Bz2FileLoader(_OneSuffix):
     Args:
         datapipe: The source, whose items are (path, open binary file).
         length: What `len` returns; -1: unknown.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import bz2
+        >>> import io
+        >>> files = IterableWrapper([("a.txt.bz2", io.BytesIO(bz2.compress(b"hello")))])
+        >>> [(path, file.read()) for path, file in files.load_from_bz2()]
+        [('a.txt', b'hello')]
     """
 
     _kind = CompressionType.BZIP2
@@ -191,6 +230,16 @@ class ZipArchiveLoader(FilePartsPipe, ToldLength[Any]):
 
     Raises:
         SourceError: A file is not a zip archive, or is damaged (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import io
+        >>> import zipfile
+        >>> data = io.BytesIO()
+        >>> with zipfile.ZipFile(data, "w") as archive:
+        ...     archive.writestr("a.txt", "hello")
+        >>> [(path, file.read()) for path, file in IterableWrapper([("all.zip", data)]).load_from_zip()]
+        [('all.zip/a.txt', b'hello')]
     """
 
     def __init__(self, datapipe: Iterable[Any], length: int = -1) -> None:

@@ -60,6 +60,13 @@ class HashChecker(OneForOne[Any]):
     Raises:
         ConfigError: The hash type is unknown.
         RuntimeError: A path is not in `hash_dict`, or its hash differs (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import hashlib
+        >>> known = {"a.txt": hashlib.sha256(b"hello").hexdigest()}
+        >>> list(IterableWrapper([("a.txt", b"hello")]).check_hash(known))
+        [('a.txt', b'hello')]
     """
 
     def __init__(

@@ -67,6 +67,16 @@ class FileLister(FolderLister, ToldLength[str]):
 
     Raises:
         FileNotFoundError: A folder does not exist (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     for name in ("b.txt", "a.txt", "c.wav"):
+        ...         Path(folder, name).touch()
+        ...     [Path(path).name for path in IterableWrapper([folder]).list_files(masks="*.txt")]
+        ['a.txt', 'b.txt']
     """
 
     def __init__(
@@ -111,6 +121,11 @@ class ShardExpander(ExpandingPipe[str]):
 
     Raises:
         ConfigError: A range is descending, or has leading zeros and ends of different widths (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> list(IterableWrapper(["train-{000..002}.tar"]).shard_expand())
+        ['train-000.tar', 'train-001.tar', 'train-002.tar']
     """
 
     _position_names = ("pattern", "num_given")

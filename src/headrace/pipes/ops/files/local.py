@@ -136,6 +136,16 @@ class Saver(SavingPipe):
     Raises:
         ConfigError: The mode is unknown.
         SourceError: A file cannot be written (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     texts = IterableWrapper([("a.txt", b"hello")])
+        ...     saved = texts.save_to_disk(filepath_fn=lambda name: f"{folder}/{name}")
+        ...     [Path(path).read_text() for path in saved]
+        ['hello']
     """
 
     def _save(self, path: str, data: Any) -> None:

@@ -63,6 +63,13 @@ class LineReader(_LinesPipe):
         encoding: The encoding of the text.
         errors: How to treat invalid bytes, as for `bytes.decode`.
         return_path: Yield (path, line) instead of the line.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import io
+        >>> text = chr(10).join(["one", "two"]).encode()
+        >>> list(IterableWrapper([("a.txt", io.BytesIO(text))]).readlines(decode=True))
+        [('a.txt', 'one'), ('a.txt', 'two')]
     """
 
     def __init__(
@@ -97,6 +104,12 @@ class ParagraphAggregator(IterPipe[Any]):
     Args:
         source_datapipe: The source, whose items are (path, line).
         joiner: Returns a paragraph made of a list of lines.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> lines = [("a.txt", "one"), ("a.txt", "two"), ("a.txt", ""), ("a.txt", "three")]
+        >>> list(IterableWrapper(lines).lines_to_paragraphs(joiner=" ".join))
+        [('a.txt', 'one two'), ('a.txt', 'three')]
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], joiner: Callable[[list[Any]], Any] = join_lines) -> None:
@@ -139,6 +152,12 @@ class StreamReader(FilePartsPipe):
     Args:
         datapipe: The source, whose items are (path, open file).
         chunk: How many bytes or characters of a file make an item; `None`: all of them.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import io
+        >>> list(IterableWrapper([("a.bin", io.BytesIO(b"12345"))]).read_from_stream(chunk=3))
+        [('a.bin', b'123'), ('a.bin', b'45')]
     """
 
     def __init__(self, datapipe: IterPipe[Any], chunk: int | None = None) -> None:
@@ -167,6 +186,13 @@ class CSVParser(_LinesPipe):
         return_path: Yield (path, row) instead of the row.
         as_tuple: Yield rows as tuples.
         fmtparams: Format parameters of `csv.reader`.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import io
+        >>> table = io.BytesIO(chr(10).join(["name,age", "Ann,3"]).encode())
+        >>> list(IterableWrapper([("a.csv", table)]).parse_csv(skip_lines=1))
+        [['Ann', '3']]
     """
 
     def __init__(
@@ -202,6 +228,13 @@ class CSVDictParser(_LinesPipe):
         errors: How to treat invalid bytes, as for `bytes.decode`.
         return_path: Yield (path, row) instead of the row.
         fmtparams: Arguments of `csv.DictReader`.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import io
+        >>> table = io.BytesIO(chr(10).join(["name,age", "Ann,3"]).encode())
+        >>> list(IterableWrapper([("a.csv", table)]).parse_csv_as_dict())
+        [{'name': 'Ann', 'age': '3'}]
     """
 
     def __init__(
@@ -229,6 +262,12 @@ class JsonParser(OneForOne[Any]):
     Args:
         source_datapipe: The source, whose items are (path, open file).
         kwargs: Arguments of `json.loads`.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import io
+        >>> list(IterableWrapper([("a.json", io.BytesIO(b'{"age": 3}'))]).parse_json_files())
+        [('a.json', {'age': 3})]
     """
 
     def __init__(self, source_datapipe: IterPipe[Any], **kwargs: Any) -> None:

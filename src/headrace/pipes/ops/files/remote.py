@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import importlib
 import posixpath
+import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
@@ -40,6 +41,10 @@ class HttpReader(OneForOne[Any]):
     Raises:
         ConfigError: A URL has another protocol, or is Google Drive's (while iterating).
         OSError: A URL cannot be read (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> pages = IterableWrapper(["https://example.com/index.html"]).read_from_http(timeout=10)  # (URL, open file)
     """
 
     def __init__(
@@ -63,6 +68,8 @@ class HttpReader(OneForOne[Any]):
                 if not self.skip_on_error:
                     raise
                 warnings.warn(f"{url} is skipped: {error}", stacklevel=2)
+                if isinstance(error, urllib.error.HTTPError):
+                    error.close()
             else:
                 yield url, StreamWrapper(stream, name=url)
 
@@ -96,6 +103,10 @@ class HuggingFaceHubReader(IterPipe[dict[str, Any]]):
     Raises:
         ModuleNotFoundError: The package `datasets` is not installed (while iterating).
         ConfigError: The dataset has several splits, and none was chosen (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import HuggingFaceHubReader
+        >>> rows = HuggingFaceHubReader("org/name", split="train", streaming=True)  # needs headrace[hf]
     """
 
     def __init__(self, dataset: str, **config_kwargs: Any) -> None:
@@ -123,6 +134,14 @@ class FSSpecFileLister(FolderLister):
 
     Raises:
         FileNotFoundError: A folder does not exist (while iterating).
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import fsspec
+        >>> with fsspec.open("memory://listed/a.txt", "wb") as file:
+        ...     count = file.write(b"hello")
+        >>> list(IterableWrapper(["memory://listed"]).list_files_by_fsspec())
+        ['memory:///listed/a.txt']
     """
 
     def __init__(self, root: str | Sequence[str] | IterPipe[Any], masks: str | list[str] = "", **kwargs: Any) -> None:
@@ -149,6 +168,14 @@ class FSSpecFileOpener(OneForOne[Any]):
         mode: As for `open`.
         kwargs_for_open: Keyword arguments of the file system's `open`.
         kwargs: Keyword arguments of the file system.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> import fsspec
+        >>> with fsspec.open("memory://opened/a.txt", "wb") as file:
+        ...     count = file.write(b"hello")
+        >>> [file.read() for path, file in IterableWrapper(["memory://opened/a.txt"]).open_files_by_fsspec(mode="rb")]
+        [b'hello']
     """
 
     def __init__(
@@ -184,6 +211,12 @@ class FSSpecSaver(SavingPipe):
 
     Raises:
         ConfigError: The mode is unknown.
+
+    Examples:
+        >>> from headrace.pipes.iter import IterableWrapper
+        >>> items = IterableWrapper([("memory://saved/a.txt", b"hello")])
+        >>> list(items.save_by_fsspec(mode="wb"))
+        ['memory://saved/a.txt']
     """
 
     def __init__(

@@ -1,38 +1,31 @@
-"""Where agents connect: listens, finds out who knows the secret, and gives each agent to whoever waits for one.
+"""Listens for agents, checks that they know the secret, and gives each to an executor that waits for one.
 
 Invariants: nothing here blocks; a stranger can send as many bytes as a step of the handshake has, and no more; there
-are at most so many strangers at a time, and each is given up if a step takes some seconds; others wait in the queue of
-the system until there is room, and who has many connections cannot keep out who has one; one that is refused is logged.
+is a limit on the strangers at a time, and each is given up if a step takes some seconds; others wait in the queue of
+the system until there is room, and who has many connections cannot keep out who has one; strangers take a small part of
+the time, after which they are left alone for a while, but those that turn out to be agents; one that is refused is
+logged.
 Several executors of one loader listen on one port, which they share. Not thread-safe.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import select
 import socket
 import ssl
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Protocol
 
 from headrace.errors import ConfigError
 
-from ..process.channel import needs_descriptors
-from .addresses import join_address, listen
-from .handshake import (
-    MAX_INTRODUCTION_BYTES,
-    RESPONSE_BYTES,
-    answer,
-    derive_keys,
-    find_mismatch,
-    make_greeting,
-)
-from .seal import HEAD_BYTES, Head, Seal
-from .tls import Tls, TlsSocket
-from .wire import Introduction, Refused, WireError, decode_introduction
+from ...process.channel import needs_descriptors
+from ..addresses import join_address, listen, set_up_socket
+from ..handshake import find_mismatch
+from ..tls import Tls, TlsSocket
+from ..wire import WireError
+from .stranger import Connection, Stranger
 
 _logger = logging.getLogger("headrace.engine")
 
@@ -42,51 +35,15 @@ _MAX_SPARES = 1024
 _HANDSHAKE_SECONDS = 10.0
 # Where others wait, who has said nothing for so long is given up, first of all one of the address with the most.
 _CROWD_SECONDS = 1.0
-# The system looks whether the other machine is there when nothing was heard for so long; so often, so many times.
-_KEEP_ALIVE = (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+# The share of its thread's time for connections that turn out to be no agents, on average; the seconds of it that are
+# saved up for a crowd; and how long one `pump` looks at strangers.
+_STRANGERS_PART = 0.1
+_SAVED_SECONDS = 0.25
+_PUMP_SECONDS = 0.01
+# So many connections are looked at before the system is asked again which are ready: it has them take turns.
+_AT_ONCE = 16
 # How many refused connections are worth a warning each.
 _MAX_WARNINGS = 10
-
-
-def set_up_socket(sock: socket.socket) -> None:
-    """Have a connection send at once, and have the system find out in half a minute that the other machine is gone."""
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in _KEEP_ALIVE:
-        sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-@dataclass
-class Connection:
-    """A connection to an agent that knows the secret.
-
-    Attributes:
-        sock: It does not block.
-        introduction: Of the agent.
-        incoming: Of what the agent says.
-        outgoing: Of what the trainer says.
-        num_heard: How much of their dialogue the agent has heard, if it comes to go on with one.
-    """
-
-    sock: socket.socket | TlsSocket
-    introduction: Introduction
-    incoming: Seal
-    outgoing: Seal
-    num_heard: int = 0
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the other end is on this machine, as far as can be told here."""
-        try:
-            return bool(self.sock.getsockname()[0] == self.sock.getpeername()[0])
-        except OSError:  # it is gone, of which will be heard
-            return False
-
-    def refuse(self, what: str, fix: str) -> None:
-        """Tell the agent that there is no use for it, and hang up."""
-        with contextlib.suppress(OSError):
-            self.sock.send(self.outgoing.frame(Refused(what, fix)))
-        self.sock.close()
 
 
 class Waiting(Protocol):
@@ -110,33 +67,17 @@ class Waiting(Protocol):
         """Take note that its agent cannot be used."""
 
 
-@dataclass
-class _Stranger:
-    """A connection whose other end is not known yet."""
-
-    sock: socket.socket | TlsSocket
-    host: str
-    port: int
-    heard_at: float
-    greeting: bytes = field(default_factory=make_greeting)
-    is_secured: bool = False  # by TLS, if there is to be any
-    num_needed: int = RESPONSE_BYTES
-    received: bytearray = field(default_factory=bytearray)
-    seals: tuple[Seal, Seal] | None = None  # of what it says and of what it is told, once it is proven
-    head: Head | None = None  # of its introduction
-
-
 class Listener:
     """Listens on one port, on all addresses of a host, of IPv4 and IPv6.
 
     Args:
         host: Name or address to listen on; `""`: all addresses of this machine.
         port: 0: any that is free.
-        secret: Of the run.
+        secret: Secret of the run.
         tls: Its certificates; `None`: connections are not encrypted.
 
     Raises:
-        ConfigError: Nobody can listen there, or the certificates cannot be used.
+        ConfigError: The address cannot be listened on, or the certificates cannot be used.
 
     Attributes:
         port: The port.
@@ -153,7 +94,9 @@ class Listener:
         self._by_fd = {sock.fileno(): sock for sock in self._sockets}
         self._accepts = False
         self._accept_from_now_on(True)
-        self._strangers: dict[int, _Stranger] = {}  # by descriptor, the oldest first
+        self._saved_seconds, self._pumped_at = _SAVED_SECONDS, time.monotonic()  # for strangers
+        self._is_resting = False  # from strangers, which wake no thread then
+        self._strangers: dict[int, Stranger] = {}  # by descriptor, the oldest first
         self._spares: dict[int, Connection] = {}
         self._waiting: dict[int, Waiting] = {}
         self._taken: dict[int, Waiting] = {}  # who has got an agent, which may come back
@@ -174,7 +117,7 @@ class Listener:
 
     @property
     def num_spares(self) -> int:
-        """How many agents wait for a worker that is missing, whoever started them."""
+        """How many agents wait to become a missing worker, however they were started."""
         return len(self._spares)
 
     def expect(self, waiting: Waiting) -> None:
@@ -204,27 +147,58 @@ class Listener:
         Raises:
             ConfigError: This process may open no more descriptors.
         """
-        ready = [fd for fd, _ in self._epoll.poll(0)]
-        for fd in ready:
-            if fd in self._strangers:
-                self._hear(self._strangers[fd])
-            elif fd in self._spares:  # which have nothing to say: it has ended
-                self._epoll.unregister(fd)
-                self._spares.pop(fd).sock.close()
-        if self._strangers:
-            given_up_at = time.monotonic() - _HANDSHAKE_SECONDS
-            for stranger in [stranger for stranger in self._strangers.values() if stranger.heard_at <= given_up_at]:
-                self._drop(stranger, f"it said too little in {_HANDSHAKE_SECONDS:g} s")
-        for fd in ready:  # the others have been heard, so that none is given up that has said something
-            if fd in self._by_fd:
-                self._accept(self._by_fd[fd])
-        if not self._accepts:
-            self._accept_from_now_on(self._has_room())
+        now = time.monotonic()
+        self._saved_seconds += _STRANGERS_PART * (now - self._pumped_at)
+        self._saved_seconds, self._pumped_at = min(self._saved_seconds, _SAVED_SECONDS), now
+        self._rest_from_now_on(self._saved_seconds <= 0.0)
+        listening = self._hear_all(now + _PUMP_SECONDS)
+        if listening is not None and not self._is_resting:
+            self._give_up_silent()  # all have been heard, so that none is given up that has said something
+            for sock in listening:
+                self._accept(sock, now + _PUMP_SECONDS)
+            if not self._accepts:
+                self._accept_from_now_on(self._has_room())
+        self._saved_seconds -= time.monotonic() - now
+        self._rest_from_now_on(self._saved_seconds <= 0.0)
+
+    def _hear_all(self, deadline: float) -> list[socket.socket] | None:
+        """Hear all that have something to say; return who has others waiting, or None if there was no time for all."""
+        while True:
+            ready = [fd for fd, _ in self._epoll.poll(0, _AT_ONCE)]
+            if all(fd in self._by_fd for fd in ready):
+                return [self._by_fd[fd] for fd in ready]
+            for fd in ready:
+                if fd in self._spares:  # which have nothing to say: it has ended
+                    self._epoll.unregister(fd)
+                    self._spares.pop(fd).sock.close()
+                elif fd in self._strangers:
+                    self._hear(self._strangers[fd])
+                    if time.monotonic() >= deadline:
+                        return None
+
+    def _give_up_silent(self) -> None:
+        given_up_at = time.monotonic() - _HANDSHAKE_SECONDS
+        for stranger in [stranger for stranger in self._strangers.values() if stranger.heard_at <= given_up_at]:
+            self._drop(stranger, f"it said too little in {_HANDSHAKE_SECONDS:g} s")
+
+    def _rest_from_now_on(self, is_resting: bool) -> None:
+        """Leave strangers alone until time was saved up for them, or look at them again."""
+        if is_resting == self._is_resting:
+            return
+        self._is_resting = is_resting
+        for stranger in self._strangers.values():
+            if is_resting:
+                self._epoll.unregister(stranger)
+            else:
+                self._epoll.register(stranger, select.EPOLLIN)
+        self._accept_from_now_on(not is_resting)
 
     def close(self) -> None:
-        """Close the port, and all connections of agents that nobody has taken; in a forked process, too."""
-        for sock in (*self._sockets, *(stranger.sock for stranger in self._strangers.values())):
+        """Close the port, and all connections of agents that were not taken; in a forked process, too."""
+        for sock in self._sockets:
             sock.close()
+        for stranger in self._strangers.values():
+            stranger.close()
         for connection in self._spares.values():
             connection.sock.close()
         self._epoll.close()
@@ -236,8 +210,10 @@ class Listener:
 
     # --- strangers ---
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket, deadline: float) -> None:
         for _ in range(_MAX_STRANGERS):
+            if (start := time.monotonic()) >= deadline:
+                return
             if not self._has_room():
                 self._accept_from_now_on(False)
                 return
@@ -252,17 +228,15 @@ class Listener:
                 self._drop(self._oldest_of_most(), "this process may open no more descriptors")
                 return
             try:
-                sock.setblocking(False)
                 set_up_socket(sock)
-                wrapped = self._wrap(sock)
+                stranger = Stranger(sock, self._context, host, port)
             except OSError as error:  # it has gone already
                 sock.close()
                 self._note_refused(host, port, str(error.strerror or error))
                 continue
-            stranger = _Stranger(wrapped, host, port, time.monotonic())
-            self._strangers[stranger.sock.fileno()] = stranger
-            self._epoll.register(stranger.sock, select.EPOLLIN)
-            self._secure(stranger)
+            self._strangers[stranger.fileno()] = stranger
+            self._epoll.register(stranger, select.EPOLLIN)
+            stranger.seconds += time.monotonic() - start
 
     def _has_room(self) -> bool:
         """Tell whether there may be one more stranger; to that end, one is given up that has had its time."""
@@ -274,7 +248,7 @@ class Listener:
         self._drop(oldest, "others wait, and it says nothing")
         return True
 
-    def _oldest_of_most(self) -> _Stranger:
+    def _oldest_of_most(self) -> Stranger:
         """Return the first of the strangers of the address with the most."""
         [(host, _)] = Counter(stranger.host for stranger in self._strangers.values()).most_common(1)
         return next(stranger for stranger in self._strangers.values() if stranger.host == host)
@@ -290,78 +264,30 @@ class Listener:
             else:
                 self._epoll.unregister(sock)
 
-    def _wrap(self, sock: socket.socket) -> socket.socket | TlsSocket:
-        if self._context is None:
-            return sock
-        return TlsSocket(self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False))
-
-    def _secure(self, stranger: _Stranger) -> None:
-        """Go on with TLS, if there is to be any, and greet when that is done."""
+    def _hear(self, stranger: Stranger) -> None:
+        start, is_known = time.monotonic(), False
         try:
-            stranger.is_secured = not isinstance(stranger.sock, TlsSocket) or stranger.sock.shake_hands()
+            is_known = stranger.hear(self._secret)
         except WireError as error:
             self._drop(stranger, error.what)
         except OSError as error:
             self._drop(stranger, str(error.strerror or error))
-        else:
-            if stranger.is_secured:
-                self._say(stranger, stranger.greeting)
+        if is_known:
+            self._forget_stranger(stranger)
+            self._arrive(stranger.introduced())
+        stranger.seconds += time.monotonic() - start
+        if is_known:
+            self._saved_seconds += stranger.seconds  # it was none
 
-    def _hear(self, stranger: _Stranger) -> None:
-        """Take in what a stranger says: of each step as many bytes as it has."""
-        if not stranger.is_secured:
-            self._secure(stranger)
-            if not stranger.is_secured:
-                return
-        while stranger.sock.fileno() in self._strangers:
-            try:
-                data = stranger.sock.recv(stranger.num_needed - len(stranger.received))
-            except BlockingIOError:
-                return
-            except OSError as error:
-                self._drop(stranger, str(error.strerror or error))
-                return
-            if not data:
-                self._drop(stranger, "it was closed before it had said who it is")
-                return
-            stranger.received += data
-            if len(stranger.received) == stranger.num_needed:
-                try:
-                    self._take_step(stranger, bytes(stranger.received))
-                except WireError as error:
-                    self._drop(stranger, error.what)
-
-    def _take_step(self, stranger: _Stranger, step: bytes) -> None:
-        stranger.received.clear()
-        stranger.heard_at = time.monotonic()  # the consumer may have been away, and not the stranger
-        if stranger.seals is None:
-            self._say(stranger, answer(self._secret, stranger.greeting, step))
-            keys = derive_keys(self._secret, stranger.greeting, step)
-            stranger.seals, stranger.num_needed = (Seal(keys.of_agent), Seal(keys.of_trainer)), HEAD_BYTES
-        elif stranger.head is None:
-            stranger.head = head = stranger.seals[0].open_head(step, MAX_INTRODUCTION_BYTES)
-            if head.num_part_bytes or not head.num_bytes:
-                raise WireError("its introduction has a wrong length")
-            stranger.num_needed = head.num_bytes
-        else:
-            stranger.seals[0].check_packet(stranger.head, step)
-            try:
-                introduction = decode_introduction(step)
-            except Exception as error:
-                raise WireError(f"its introduction cannot be read: {error}") from error
-            del self._strangers[stranger.sock.fileno()]
-            self._epoll.unregister(stranger.sock)
-            self._arrive(Connection(stranger.sock, introduction, *stranger.seals, stranger.head.num_heard))
-
-    def _say(self, stranger: _Stranger, data: bytes) -> None:
-        with contextlib.suppress(OSError):  # of so few bytes all fit; if it is gone, that is heard next
-            stranger.sock.send(data)
-
-    def _drop(self, stranger: _Stranger, why: str) -> None:
-        del self._strangers[stranger.sock.fileno()]
-        self._epoll.unregister(stranger.sock)
-        stranger.sock.close()
+    def _drop(self, stranger: Stranger, why: str) -> None:
+        self._forget_stranger(stranger)
+        stranger.hang_up()
         self._note_refused(stranger.host, stranger.port, why)
+
+    def _forget_stranger(self, stranger: Stranger) -> None:
+        del self._strangers[stranger.fileno()]
+        if not self._is_resting:
+            self._epoll.unregister(stranger)
 
     def _note_refused(self, host: str, port: int, why: str) -> None:
         self._num_refused += 1
@@ -407,7 +333,7 @@ class SharedPort:
     Args:
         host: See `Listener`, as the next two.
         port: The port.
-        secret: Of the run.
+        secret: Secret of the run.
         tls: Its certificates.
     """
 
@@ -420,7 +346,7 @@ class SharedPort:
         """Return what listens there, for one more user, who has to `close` it.
 
         Raises:
-            ConfigError: Nobody can listen there.
+            ConfigError: The address cannot be listened on.
         """
         if self._listener is None:
             self._listener = Listener(*self._options)
