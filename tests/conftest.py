@@ -1,5 +1,6 @@
 """What holds for every test."""
 
+import gc
 import importlib.util
 import signal
 import threading
@@ -48,3 +49,9 @@ def wait_until() -> Callable[[Callable[[], bool], str], None]:
             pause.wait(0.002)
 
     return wait
+
+
+def pytest_collection_finish() -> None:
+    """Set apart what collecting has made: what a test leaves behind is looked for by collections, two for each test."""
+    gc.collect()
+    gc.freeze()
