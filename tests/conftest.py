@@ -2,19 +2,18 @@
 
 import gc
 import importlib.util
+import itertools
+import re
 import signal
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable
+from pathlib import Path
 
-import hypothesis
 import pytest
 
-# How long an example takes says nothing on a busy machine.
-hypothesis.settings.register_profile("headrace", deadline=None)
-# The same cases in each run, by `--hypothesis-profile=repeatable`: no change is refused for what is not its own.
-hypothesis.settings.register_profile("repeatable", deadline=None, derandomize=True)
-hypothesis.settings.load_profile("headrace")
+import examples_of_laws  # noqa: F401  # registers and loads Hypothesis' profiles
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -34,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", f"ignore:{open_pipe}:ResourceWarning")
 
 
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 120.0  # only for hangs
 
 
 @pytest.fixture
@@ -49,6 +48,48 @@ def wait_until() -> Callable[[Callable[[], bool], str], None]:
             pause.wait(0.002)
 
     return wait
+
+
+# Whole folders that need optional packages; and what the next version of the library will not have
+_HERE = Path(__file__).parent
+_MARKED = [
+    ("adapters/|clusters/|peers/|torch_loader/", pytest.mark.extra),
+    (
+        "clusters/|engine/remote/|faults/test_remote_|.*_(cuts|shar)_|sources/.*_(safetensors_source|numpy_folder)",
+        pytest.mark.long,
+    ),
+]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave to `make test-long` what a product of parameters adds to its pairs; repeat once what says so."""
+    products = defaultdict(list)
+    for item in items:
+        name = item.path.relative_to(_HERE).as_posix()
+        for pattern, marker in _MARKED:
+            if re.match(pattern, name):
+                item.add_marker(marker)
+        if item.get_closest_marker("kernel_timing"):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
+            products[item.path, item.cls, item.originalname].append(item)
+    for product in products.values():
+        for item in _beyond_pairs(product):
+            item.add_marker(pytest.mark.long)
+
+
+def _beyond_pairs(product: list[pytest.Function]) -> list[pytest.Function]:
+    """Return the tests without which each pair of values of two parameters is still tried, chosen greedily."""
+    pairs = [set(itertools.combinations(sorted(test.callspec.indices.items()), 2)) for test in product]
+    missing, left = set().union(*pairs), list(range(len(product)))
+    if not missing:  # of one parameter, each value is a case of its own
+        return []
+    while missing:
+        best = max(left, key=lambda number: len(pairs[number] & missing))
+        missing -= pairs[best]
+        left.remove(best)
+    return [product[number] for number in left]
 
 
 def pytest_collection_finish() -> None:

@@ -13,7 +13,7 @@ import pytest
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_loader_benchmark_measures_headrace_alone(tmp_path):
     figures, plot = tmp_path / "figures.json", tmp_path / "plot.svg"
     options = ["--quick", "--peers", "headrace", "--seconds", "0.05", "--json", figures, "--plot", plot]

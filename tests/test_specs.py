@@ -55,6 +55,7 @@ def test_dtypes_that_bytes_of_a_file_cannot_be_are_refused(dtype):
         DataSpec.from_json({**DataSpec("float32").to_json(), "dtype": dtype})
 
 
+@pytest.mark.extra
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_a_plain_tensor_is_of_exactly_the_class_and_nothing_else_than_numbers_in_memory():
     torch = pytest.importorskip("torch")

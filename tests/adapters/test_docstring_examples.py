@@ -16,7 +16,7 @@ PACKAGES = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("adapter", PACKAGES)
 def test_examples_of_adapters_do_what_they_show(adapter):
     pytest.importorskip(PACKAGES[adapter])

@@ -20,6 +20,8 @@ from headrace.batching import FixedCount, Pack  # noqa: E402
 from headrace.errors import ConfigError, HeadraceError  # noqa: E402
 from headrace.loading import DataLoader  # noqa: E402
 
+pytestmark = pytest.mark.extra
+
 NUM_SEQS = 60
 
 

@@ -10,10 +10,11 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace
+from examples_of_laws import examples
 from headrace import LhotseDataLoader
 from headrace.adapters.lhotse.ahead import Ahead
 from headrace.adapters.lhotse.draws import Drawing
@@ -648,7 +649,7 @@ def test_a_death_that_is_raised_names_the_batch_and_loses_none(tmp_path):
     assert [number for number, _ in found] == list(range(10))
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     sizes=st.lists(st.integers(0, 5), max_size=12),
     workers=st.integers(0, 2),

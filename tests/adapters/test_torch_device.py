@@ -16,6 +16,8 @@ from headrace.adapters.torch.loaders import CudaCopier, DeviceLoader, TorchLoade
 from headrace.batching import Buckets, FixedCount, FrameBudget  # noqa: E402
 from headrace.loading import DataLoader  # noqa: E402
 
+pytestmark = pytest.mark.extra
+
 
 def widen(seq):
     return {**seq, "data": seq["data"] + np.arange(64, dtype=np.float32)}

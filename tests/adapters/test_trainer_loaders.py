@@ -5,8 +5,10 @@ from itertools import islice
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+
+from examples_of_laws import examples
 
 torch = pytest.importorskip("torch")
 
@@ -14,6 +16,8 @@ from headrace import Buckets, ConfigError, DataLoader, FixedCount, FrameBudget, 
 from headrace.adapters.torch import TorchLoader, to_device  # noqa: E402
 from headrace.adapters.trainers import EpochLoader, EvalLoader, StepLoader, check_divided  # noqa: E402
 from headrace.errors import ResumeError  # noqa: E402
+
+pytestmark = pytest.mark.extra
 
 BATCHINGS = [FixedCount(4), FrameBudget(29), Buckets(FrameBudget(29), num_buckets=3)]
 
@@ -37,7 +41,7 @@ def tensors(batch):
     return batch.map_arrays(torch.from_numpy)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     batching=st.sampled_from(BATCHINGS),
     rank=st.sampled_from([(0, 1), (0, 2), (1, 2)]),
@@ -66,7 +70,7 @@ def test_an_epoch_loader_that_is_interrupted_gives_what_one_gives_that_is_not(ba
     assert found == expected
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(
     batching=st.sampled_from(BATCHINGS),
     rank=st.sampled_from([(0, 1), (0, 2), (1, 2)]),

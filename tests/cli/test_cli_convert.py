@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+from examples_of_laws import examples
 from headrace.cli.convert import shards as convert_shards
 from headrace.cli.convert.conversion import Conversion
 from headrace.cli.convert.shard_plan import Sharding, plan_shards
@@ -215,7 +216,7 @@ def test_shards_hold_the_same_sequences_in_order(
     max_seqs=st.integers(1, 5),
     max_bytes=st.integers(1, 100),
 )
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_every_sequence_is_in_one_shard_that_is_not_too_large(
     lengths: list[int], max_seqs: int, max_bytes: int
 ) -> None:
@@ -529,6 +530,7 @@ def test_a_source_with_some_keys_of_another_is_a_source(hdf: Path) -> None:
     source.close()
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("name", ["hdf", "tar", "parquet", "arrow", "numpy", "safetensors", "jsonl"])
 def test_images_of_a_tar_are_kept_as_numbers_in_every_format_that_holds_several_keys(
     invoke: Invoke, tmp_path: Path, name: str

@@ -51,6 +51,7 @@ def run(invoke: Invoke, command: str, *files: object, out: Path) -> int:
     return int(found["corpora"][0]["num_seqs"])
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("kind", ["hdf", "tar"])
 @pytest.mark.parametrize("command", ["inspect", "index", "convert"])
 def test_patterns_braces_folders_and_urls_are_understood_by_every_command(
@@ -84,6 +85,7 @@ def test_what_is_not_there_is_named_with_what_is_near(invoke: Invoke, folder: Pa
         assert "Traceback" not in result.stderr
 
 
+@pytest.mark.extra
 def test_files_are_shown_as_they_were_named(invoke: Invoke, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("aiohttp")
     monkeypatch.chdir(folder)

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from examples_of_laws import examples
 from headrace.cli.configs import load_job
 from headrace.errors import ConfigError
 from headrace.sources.naming.callables import check_callables
@@ -44,7 +45,7 @@ def nested(option: str, name: str, path: list[str]) -> dict[str, Any]:
     return value if isinstance(value, dict) else {**DUMMY, "datasets": value}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60)
 @given(
     option=st.sampled_from(sorted(NAMING_OPTIONS)),
     path=st.lists(st.sampled_from(["dataset", "datasets", "list", "map_seq", "source", "any thing"]), max_size=4),

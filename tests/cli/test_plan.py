@@ -441,6 +441,7 @@ def test_the_chart_is_well_formed_and_its_bars_lie_in_it() -> None:
                 assert 0 <= top + y <= top + y + bar_height <= height
 
 
+@pytest.mark.extra
 def test_the_picture_is_a_png(invoke: Invoke, config: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     picture = tmp_path / "plan.png"
@@ -453,6 +454,7 @@ def test_the_picture_is_a_png(invoke: Invoke, config: Path, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
+@pytest.mark.extra
 def test_a_picture_of_too_many_bins_is_refused(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     amounts = Amounts(range(1, 10_001), {"bytes": np.ones((10_000, 6), np.int64)})

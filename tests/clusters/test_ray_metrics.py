@@ -11,6 +11,8 @@ import pytest
 pytest.importorskip("ray", reason="needs headrace[ray]")
 pytest.importorskip("aiohttp_cors", reason="needs ray[default], without which Ray has no dashboard")
 
+pytestmark = pytest.mark.extra
+
 _TRAINING = """
 import re, socket, time, urllib.request
 import numpy as np

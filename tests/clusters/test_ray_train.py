@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("torch")
 ray = pytest.importorskip("ray", reason="needs headrace[ray]")
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
 import torch  # noqa: E402
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
@@ -62,7 +63,7 @@ def _columns(items: list[Any]) -> list[list[int]]:
     return [sorted(column) for column in zip(*map(_flat, items), strict=True)]
 
 
-@settings(deadline=None, max_examples=12)
+@examples(12)
 @given(
     num_items=st.integers(0, 60),
     before=_BEFORE,

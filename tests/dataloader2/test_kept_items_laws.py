@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.errors import ResumeError
 from headrace.pipes.iter import IterableWrapper, IterPipe
@@ -140,7 +141,7 @@ def _check(
 
 
 @pytest.mark.filterwarnings("ignore:nothing shards")
-@settings(deadline=None, max_examples=15)
+@examples(15)
 @given(
     before=st.lists(st.sampled_from(_RANDOM), max_size=2),
     sharding=st.sampled_from(_SHARDING),

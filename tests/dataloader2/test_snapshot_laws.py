@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.dataloader2.plain_data import NotPlainError, to_json
 from headrace.dataloader2.replica import TooManyBytesError, pickle_bounded
@@ -51,7 +52,7 @@ def _graph(seed: int, sizes: list[int], buffers: list[tuple[str, int]], num_item
 
 
 @pytest.mark.filterwarnings("ignore:Unlimited buffer size")
-@settings(max_examples=6, deadline=None)
+@examples(6)
 @given(
     seed=st.integers(0, 99),
     sizes=st.lists(st.sampled_from([1, 1000, 60_000, 300_000]), min_size=1, max_size=3),

@@ -397,6 +397,7 @@ def test_a_cache_with_room_for_one_sub_epoch_will_do(open_dataset, files, tmp_pa
         assert tags(outer, epoch) == tags(init_dataset(hdf(outer.get_files(epoch))), 1)
 
 
+@pytest.mark.extra
 def test_learning_the_layout_of_remote_files_waits_until_it_is_needed(open_dataset, files, tmp_path):
     pytest.importorskip("aiohttp")
     with FileServer({Path(file).name: Path(file).read_bytes() for file in files}) as server:

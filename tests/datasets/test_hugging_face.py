@@ -14,6 +14,8 @@ from headrace.errors import ConfigError, ResumeError, SourceError
 pytest.importorskip("datasets.arrow_dataset")  # a folder of these tests has the name of the package
 datasets = pytest.importorskip("datasets")
 
+pytestmark = pytest.mark.extra
+
 NUM = 30
 FORMAT = {
     "x": {"dtype": "float32", "shape": (None, 2)},

@@ -573,7 +573,7 @@ def test_a_limit_on_memory_changes_nothing_but_the_size_of_blocks(open_dataset, 
     assert found == [row[:4] for row in expected]
 
 
-@pytest.mark.slow  # a worker waits some seconds before it gives up
+@pytest.mark.long  # a worker waits some seconds before it gives up
 def test_a_reader_that_keeps_more_than_the_limit_is_told(open_dataset):
     data = [{"data": np.full((100, 10), i, np.float32)} for i in range(500)]
     dataset = open_dataset({"class": "StaticDataset", "data": data}, 1, 16, max_bytes=100_000)

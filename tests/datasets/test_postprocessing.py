@@ -6,10 +6,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from examples_of_laws import examples
 from headrace.datasets import (
     CachedDataset2,
     DatasetSeq,
@@ -272,7 +273,7 @@ def test_a_stream_can_be_changed_one_by_one(opened, num_workers):
 # --- a function over a stream ---
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(st.lists(st.integers(0, 9), max_size=25), st.integers(1, 7))
 def test_laplace_ordering_sorts_bins_in_turns_and_keeps_the_progress_in_place(lengths, seqs_per_bin):
     seqs = [

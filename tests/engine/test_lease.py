@@ -171,6 +171,7 @@ TENSORS = {
 }
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("make_tensor", TENSORS.values(), ids=TENSORS)
 def test_any_tensor_over_a_slot_holds_it_and_its_end_frees_it(pair, make_tensor):
     torch = pytest.importorskip("torch")

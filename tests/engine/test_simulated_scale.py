@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from examples_of_laws import examples
 from headrace.engine import Engine, EngineOptions, Executor, Job, Restarting, WorkerInfo, worker_scope
 from headrace.engine.events import Event, Exited, Ready
 from headrace.engine.user.job import Mode
@@ -162,7 +163,7 @@ def uneven(chance: random.Random) -> float:
 PATIENT = EngineOptions(on_death=Restarting(10**6), warn_seconds=0, stall_seconds=0)
 
 
-@settings(deadline=None, max_examples=5)
+@examples(5)
 @given(st.integers(0, 10**6), st.sampled_from([steady, uneven]))
 def test_a_thousand_workers_that_die_leave_and_come_give_the_stream_of_a_plain_loop(
     seed: int, seconds: Seconds

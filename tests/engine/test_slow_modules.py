@@ -17,6 +17,8 @@ from headrace.engine.user.ship import foresee_slow_modules, ship_job
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.extra
+
 _WITH = "from torch import nn\n\ndef work(seq):\n    return seq\n"
 _WITHOUT = "import decimal\n\ndef work(seq):\n    return seq\n"
 

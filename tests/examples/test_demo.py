@@ -117,7 +117,7 @@ def test_the_config_that_the_demo_writes_is_one_for_run_and_plan(shown: tuple[Pa
     assert "5 files" in headrace("plan", out / "sub_epochs.py", "--ranks", "1")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_of_all_recordings_has_twenty_files_and_is_short_enough_to_read(tmp_path: Path) -> None:
     check_demo(CORPUS, tmp_path / "demo", num_seqs=265, num_files=20)
 

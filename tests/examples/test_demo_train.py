@@ -147,8 +147,8 @@ def test_the_training_is_the_same_with_any_number_of_workers_and_in_any_job(
     [
         (1, 1),  # there is no checkpoint yet
         (SAVE_STEPS, 0),  # while it writes the first one, or not
-        pytest.param(2 * SAVE_STEPS, 3, marks=pytest.mark.slow),
-        *(pytest.param(None, num_workers, marks=pytest.mark.slow) for num_workers in (0, 2)),  # anywhere
+        pytest.param(2 * SAVE_STEPS, 3, marks=pytest.mark.long),
+        *(pytest.param(None, num_workers, marks=pytest.mark.long) for num_workers in (0, 2)),  # anywhere
     ],
 )
 def test_a_killed_training_goes_on_with_the_same_losses(
@@ -270,7 +270,7 @@ def test_a_training_ends_when_the_demo_is_killed(hdf: Path, tmp_path: Path) -> N
             demo.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("line", ["5. Training", "      3 ", "A new process"])
 def test_ctrl_c_in_the_training_ends_the_demo_with_one_line_and_nothing_left(tmp_path: Path, line: str) -> None:
     pytest.importorskip("soundfile")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from demo.model import SEGMENTS, WordModel, weigh_segments
+from examples_of_laws import examples
 from headrace.loading import Batch
 
 HEADS, NUM_FEATURES = {"classes": 4, "language": 3}, 5
@@ -57,7 +58,7 @@ def test_the_gradients_are_those_of_the_loss() -> None:
         assert num_moved, name
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(any), st.integers(0, 10))
 def test_weights_of_a_segment_sum_to_one_and_padding_weighs_nothing(lengths: list[int], num_more: int) -> None:
     num_frames = max(lengths) + num_more

@@ -19,6 +19,7 @@ def test_a_notebook_is_kept_without_outputs(path: Path) -> None:
     assert not [cell for cell in cells if cell.get("outputs") or cell.get("execution_count")]
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_notebook_runs(path: Path, tmp_path: Path) -> None:

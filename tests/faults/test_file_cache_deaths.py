@@ -64,7 +64,7 @@ def _die_at(number: int, work: Callable[[], None]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_process_that_is_killed_before_any_step_leaves_no_wrong_file_and_nothing_for_ever(tmp_path, sources, step):
     root = tmp_path / "cache"
 
@@ -162,7 +162,7 @@ def test_four_processes_that_ask_at_once_make_one_copy_of_each_file_together(tmp
     assert os.listdir(folder.parts) == os.listdir(folder.plans) == []
 
 
-@pytest.mark.parametrize("num_kills", [6, pytest.param(25, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [6, pytest.param(25, marks=pytest.mark.long)])
 def test_processes_that_are_killed_at_random_moments_never_spoil_it_for_the_others(tmp_path, sources, start, num_kills):
     """Room for three of four files: they make, remove, wait for and copy ahead all the time."""
     root, rng = tmp_path / "cache", random.Random(num_kills)

@@ -27,7 +27,7 @@ from headrace.errors import CacheError, ConfigError
 _IDENTITY = Job(lambda info: lambda payload: payload)
 
 
-@pytest.mark.parametrize("num_rounds", [20, pytest.param(200, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_rounds", [20, pytest.param(200, marks=pytest.mark.long)])
 def test_rounds_of_making_reading_and_abandoning_leave_nothing(num_rounds: int) -> None:
     dice = random.Random(num_rounds)
     for round_number in range(num_rounds):

@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.engine.process.proc_tree import descendants_of
 from headrace.errors import CacheError, ConfigError, TransformError, WorkerDiedError
@@ -81,7 +82,7 @@ def test_a_killed_dispatching_process_is_named_with_its_signal(position: int) ->
         list(loader)
 
 
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(num_read=st.integers(0, 400), seed=st.integers(0, 99))
 def test_a_dispatching_process_that_is_killed_at_any_moment_never_makes_an_epoch_short(
     num_read: int, seed: int

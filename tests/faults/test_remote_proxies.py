@@ -10,9 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.engine import Engine, EngineOptions, Job, Restarting, WorkerInfo
 from headrace.engine.remote import Invitation, Launched, LocalLauncher, RemoteExecutor
 from headrace.errors import WorkerDiedError
@@ -86,7 +87,7 @@ TROUBLES = st.builds(
 
 
 def test_the_stream_is_the_same_whatever_happens_to_connections(behind: Callable[..., BehindProxies]) -> None:
-    @settings(deadline=None, max_examples=6)
+    @examples(6)
     @given(st.lists(TROUBLES, min_size=1, max_size=3))
     def law(troubles: list[Trouble]) -> None:
         fresh = [Trouble(trouble.kind, trouble.after_bytes, trouble.of) for trouble in troubles]

@@ -53,7 +53,7 @@ def digest(dataset, epoch):
     return state.hexdigest()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS * 2 + 240)
 def test_the_stream_survives_random_kills_of_workers_and_memory_stays_flat():
     rng = random.Random(3)

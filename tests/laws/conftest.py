@@ -9,7 +9,7 @@ from headrace.engine import Executor
 from headrace.engine.remote import LocalLauncher, RemoteExecutor
 
 
-@pytest.fixture(scope="session", params=["inline", "thread", "process", pytest.param("remote", marks=pytest.mark.slow)])
+@pytest.fixture(scope="session", params=["inline", "thread", "process", pytest.param("remote", marks=pytest.mark.long)])
 def engine_executors(request: pytest.FixtureRequest) -> str | Executor:
     """Return the name of an executor, or one that is not started, for one engine after the other."""
     return RemoteExecutor(LocalLauncher(), dead_seconds=20.0) if request.param == "remote" else request.param

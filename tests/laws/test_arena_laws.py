@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from examples_of_laws import examples
 from headrace.engine.memory.arena import ArenaWriter
 from headrace.engine.memory.lease import ArenaReader
 from headrace.engine.memory.memfd import PAGE_BYTES, create_memfd
@@ -201,10 +202,9 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArena = ArenaMachine.TestCase
-TestArena.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+TestArena.settings = settings(examples(30), stateful_step_count=50)
 
 
-@settings(deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 5 * PAGE_BYTES), st.sampled_from([1, 2, 16, 64, 4096])), max_size=20),
     slot_bytes=st.integers(1, 8 * PAGE_BYTES),

@@ -20,6 +20,7 @@ NETWORK = ("socket.connect", "socket.getaddrinfo", "socket.gethostbyname", "urll
 SECRET = 0.625  # what files outside of the root hold
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("form", ["manifest", "shar"])
 def test_no_manifest_starts_a_program_or_reaches_a_file_outside_of_its_root(form, tmp_path):
     with warnings.catch_warnings():

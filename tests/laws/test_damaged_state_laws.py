@@ -8,9 +8,10 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace import DataLoader, DataLoader2, FixedCount, FrameBudget, LhotseDataLoader, StaticDataset
 from headrace.errors import HeadraceError
 from headrace.pipes.iter import IterableWrapper
@@ -119,7 +120,7 @@ def _changed(state, path, draw):
 
 
 @pytest.mark.parametrize("face", _FACES)
-@settings(max_examples=40)
+@examples(40)
 @given(data=st.data())
 def test_a_state_is_taken_as_it_was_saved_or_refused(face, data):
     make = _FACES[face]

@@ -3,9 +3,10 @@
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.datasets import DummyDataset, StaticDataset, Task12AXDataset
 
 EXHAUSTIVE = st.sampled_from(
@@ -92,7 +93,7 @@ def test_repeating_gives_the_same_order_again(lengths, repeats, epoch):
 
 
 @given(LENGTHS, st.sets(st.integers(0, 39)), st.integers(1, 4), EXHAUSTIVE)
-@settings(max_examples=40)
+@examples(40)
 def test_a_filter_keeps_sub_epochs_even_and_loses_nothing(tmp_path_factory, lengths, kept, parts, ordering):
     path = tmp_path_factory.mktemp("filter") / "tags.txt"
     path.write_text("".join(f"seq-{i}\n" for i in sorted(kept)))
@@ -103,7 +104,7 @@ def test_a_filter_keeps_sub_epochs_even_and_loses_nothing(tmp_path_factory, leng
 
 
 @given(EXHAUSTIVE, st.integers(0, 20), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_toy_data_are_a_function_of_epoch_seed_and_sequence(ordering, num_seqs, epoch):
     for make in (
         lambda **o: DummyDataset(input_dim=2, output_dim=3, num_seqs=num_seqs, **o),

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.datasets import DistributeFilesDataset, StaticDataset
 from headrace.files.lists.tree import tree_leaves
 
@@ -72,7 +73,7 @@ def numbers(dataset, epoch):
 
 
 @given(CONTENTS, st.lists(st.integers(0, 2)), OPTIONS, st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_full_epoch_has_each_sequence_once_over_all_ranks_and_sub_epochs(contents, shape, options, data):
     with tempfile.TemporaryDirectory() as folder:
         corpus = Corpus(folder, contents, shape)
@@ -147,12 +148,12 @@ def check_same_stream(executor, contents, inner, options, data):
 
 @pytest.mark.parametrize("executor", ["inline", "thread"])
 @given(CONTENTS, INNER_ORDERINGS, OPTIONS, st.data())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_workers_and_preloading_do_not_change_the_stream(executor, contents, inner, options, data):
     check_same_stream(executor, contents, inner, options, data)
 
 
 @given(CONTENTS, INNER_ORDERINGS, OPTIONS, st.data())
-@settings(max_examples=10, deadline=None)
+@examples(10)
 def test_worker_processes_and_preloading_do_not_change_the_stream(contents, inner, options, data):
     check_same_stream("process", contents, inner, options, data)

@@ -7,9 +7,10 @@ import socket
 from collections.abc import Iterator
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.engine.memory.arena import ArenaWriter
 from headrace.engine.memory.forks import living_forks
 from headrace.engine.memory.lease import ArenaReader
@@ -76,7 +77,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_a_child_sees_what_it_saw_when_it_was_forked(steps):
     fd = create_memfd("headrace-test")
     num_before = len(os.listdir("/proc/self/fd"))

@@ -18,10 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_cases import FORMATS, FormatCase, content, files_of, same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace.sources
+from examples_of_laws import examples
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.sources import CutSource, Writer, formats, open_source
 from headrace.sources.base import Source
@@ -30,7 +31,7 @@ from headrace.sources.shared import open_files
 
 _DAMAGES = 10  # of each format and example
 
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = examples(6)
 
 
 NOT_HERE = {
@@ -68,7 +69,7 @@ def test_every_source_and_writer_is_of_a_format_by_which_laws_and_commands_find_
     assert {entry.writer_name for entry in entries if entry.writer} == _exported(Writer)
 
 
-@settings(max_examples=2, deadline=None)
+@examples(2)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_damaged_file_is_read_as_it_was_or_refused(seed: int) -> None:
     """In a process of its own, whose memory is limited: it must not die, nor make room for what a file claims."""
@@ -82,7 +83,7 @@ def test_a_damaged_file_is_read_as_it_was_or_refused(seed: int) -> None:
     assert lines[-1:] == ["DONE"], f"the process ended with {done.returncode} after {lines[-1:]}: {done.stderr}"
 
 
-@settings(FEW, max_examples=2)
+@examples(2)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_file_that_is_rewritten_after_it_was_opened_gives_the_old_data_or_an_error(
     case: FormatCase, tmp_path_factory, monkeypatch, seed: int
@@ -268,7 +269,7 @@ _VALUES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150)
 @given(values=st.lists(_VALUES, min_size=1, max_size=3), in_tar=st.booleans())
 def test_a_number_of_json_is_read_as_it_was_written_or_refused(tmp_path_factory, values, in_tar: bool) -> None:
     """Whole numbers exactly; fractions as near as the dtype is, and no whole digit lost. JSON lines and tar alike."""
@@ -355,6 +356,7 @@ def test_without_room_for_another_open_file_there_is_an_error_of_ours(
             assert same(content(case.open(folder)), whole)
 
 
+@pytest.mark.extra
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
 def test_without_room_for_another_open_file_shar_has_an_error_of_ours(tmp_path: Path) -> None:
     with warnings.catch_warnings():
@@ -413,6 +415,7 @@ for case in FORMATS.values():
 """
 
 
+@pytest.mark.extra
 def test_sources_that_are_open_at_the_end_of_the_interpreter_say_nothing(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

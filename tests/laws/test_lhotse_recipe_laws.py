@@ -27,7 +27,7 @@ import soundfile
 from headrace import LhotseDataLoader
 from headrace.errors import ConfigError
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own
+pytestmark = [pytest.mark.extra, pytest.mark.filterwarnings("ignore")]  # lhotse's and torch's own
 NUM = 24
 
 

@@ -3,9 +3,10 @@
 import os
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.batching import Buckets, FixedCount, FrameBudget
 from headrace.datasets import StaticDataset
 from headrace.engine.memory.memfd import PAGE_BYTES
@@ -33,7 +34,7 @@ def bytes_of_arenas():
     return total
 
 
-@settings(max_examples=12, deadline=None)
+@examples(12)
 @given(
     lengths=LENGTHS,
     batching=BATCHINGS,

@@ -6,9 +6,10 @@ import logging
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace import ConfigError, HeadraceError, MapDataset, ResumeError, StaticDataset
 from headrace.batching import Buckets, FixedCount, FrameBudget, Steps
 from headrace.loading import DataLoader
@@ -89,7 +90,7 @@ def test_a_state_of_another_recipe_is_refused_and_the_part_is_named(seqs, part, 
 
 
 @given(st.sets(st.sampled_from(["data", "order", "batching", "seed", "user"]), min_size=1))
-@settings(max_examples=15, deadline=None)
+@examples(15)
 def test_all_parts_that_differ_are_named(parts):
     others = {
         "data": {"seqs": SEQS[:30]},

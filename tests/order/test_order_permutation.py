@@ -2,9 +2,10 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.errors import ConfigError
 from headrace.order import Permutation, Permute
 
@@ -38,7 +39,7 @@ def test_its_inverse_undoes_it_everywhere(size):
     assert (np.sort(values) == positions).all()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(size=st.integers(4097, 2**62), seed=st.integers(-(2**63), 2**63 - 1), data=st.data())
 @example(size=2**62, seed=0, data=None)
 @example(size=2**62 - 1, seed=-1, data=None)

@@ -5,9 +5,10 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.batching import NumbersDict, parse_chunking, parse_context_window, plan_chunks, vary_chunking
 
 with warnings.catch_warnings():
@@ -148,7 +149,7 @@ def _our_chunks(lengths, chunking, min_chunk_size=0):
     return [({key: start[key] for key in lengths}, {key: end[key] for key in lengths}) for start, end in plan]
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
+@examples(60)
 @given(st.integers(1, 60), st.integers(1, 12), st.integers(1, 12), st.integers(1, 3), st.integers(0, 5))
 def test_chunks_are_the_same_where_they_lose_none(length, size, step, rate, min_size):
     lengths = {"data": length * rate, "classes": length}
@@ -161,7 +162,7 @@ def test_chunks_are_the_same_where_they_lose_none(length, size, step, rate, min_
     assert _our_chunks(lengths, chunking, min_size) == theirs
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(st.sampled_from([(20, 10, 10, 5), (20, 7, 10, 10), (9, 6, 3, 2)]), st.floats(0, 1), st.integers(8, 30))
 def test_varied_chunks_are_the_same_for_the_same_random_number(sizes, variance, length):
     import random

@@ -13,6 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+pytestmark = pytest.mark.extra
+
 _PROGRAM = """
 import gc, json, sys, torch
 from headrace.dataloader2 import (

@@ -4,9 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.datasets import DistributeFilesDataset
 from headrace.sources import HDFWriter
 
@@ -84,7 +85,7 @@ def check(files, ordering, inner, epochs, options):
     shards=st.integers(1, 3).flatmap(lambda num: st.tuples(st.just(num), st.integers(0, num - 1))),
     epochs=st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_sub_epochs_are_those_of_returnn(files, ordering, inner, partition_epoch, offset, fixed, shards, epochs):
     options = {
         "partition_epoch": partition_epoch,

@@ -18,6 +18,8 @@ from headrace.engine.process.proc_tree import descendants_of
 
 pytest.importorskip("torch.distributed")
 
+pytestmark = pytest.mark.extra
+
 NUM_FILES, NUM_SUB_EPOCHS = 12, 3
 
 PROGRAM = """
@@ -81,7 +83,7 @@ def check_streams(tmp_path: Path, num_ranks: int) -> None:
     assert tags == list(range(sum(20 + file_idx for file_idx in range(NUM_FILES))))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_ranks_of_torchrun_read_everything_once_also_after_the_job_was_killed(
     tmp_path: Path, corpus: Path, num_ranks: int

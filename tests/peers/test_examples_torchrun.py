@@ -22,6 +22,8 @@ from headrace.engine.process.proc_tree import descendants_of
 
 pytest.importorskip("torch.distributed")
 
+pytestmark = pytest.mark.extra
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "train_torchrun.py"
 NUM_SEQS, NUM_EPOCHS, NUM_LINES = 120, 6, 12
 _DEADLINE_SECONDS = 200.0
@@ -113,7 +115,7 @@ def position_in(folder: Path) -> tuple[int, int]:
     return state["epoch"], state["position"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_two_ranks_that_were_killed_go_on_with_the_same_losses_or_as_one(hdf: Path, tmp_path: Path) -> None:
     expected = run_job(hdf, tmp_path / "whole", 2)
     assert len(expected[0]) == len(expected[1]) > NUM_LINES + 30

@@ -10,6 +10,8 @@ datasets = pytest.importorskip("datasets")
 pytest.importorskip("soundfile")
 returnn = pytest.importorskip("returnn.datasets.huggingface")
 
+pytestmark = pytest.mark.extra
+
 NUM = 23
 DATA_FORMAT = {
     "features": {"dtype": "float32", "shape": (None, 2)},

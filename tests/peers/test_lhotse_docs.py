@@ -16,7 +16,7 @@ if importlib.util.find_spec("lhotse") is None or importlib.util.find_spec("sound
     pytest.skip("needs lhotse and soundfile", allow_module_level=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("page", PAGES)
 def test_the_blocks_of_a_page_run(page, tmp_path):
     if not (ROOT / "data" / "spoken_numbers" / "manifest.jsonl").is_file():

@@ -9,9 +9,10 @@ from contextlib import redirect_stdout
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.datasets import LmDataset
 
 pytest.importorskip("returnn")
@@ -90,7 +91,7 @@ def _everything(cls, epoch=1, **options):
 
 @pytest.mark.parametrize("symbols", SYMBOLS, ids=[" ".join(map(str, symbols.values()))[:40] for symbols in SYMBOLS])
 @given(texts=LINES, options=st.sampled_from(OPTIONS), is_compressed=st.booleans())
-@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(12)
 def test_lines_of_text(folder, symbols, texts, options, is_compressed):
     content = "".join(f"{text}\n" for text in ["a b", *texts]).encode()
     name = "corpus.txt.gz" if is_compressed else "corpus.txt"

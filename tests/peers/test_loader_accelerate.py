@@ -12,6 +12,8 @@ from peers.test_loader_gloo import free_port
 pytest.importorskip("torch")
 pytest.importorskip("accelerate")
 
+pytestmark = pytest.mark.extra
+
 JOB = """
 import json, os, sys
 import numpy as np
@@ -57,7 +59,7 @@ torch.distributed.destroy_process_group()
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_loader_that_accelerate_would_divide_again_is_refused_on_all_ranks(tmp_path):
     environ = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     programs = [

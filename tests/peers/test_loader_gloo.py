@@ -17,6 +17,8 @@ from headrace.sources import HDFWriter
 pytest.importorskip("torch.distributed")
 from headrace.adapters.torch_ranks import all_agree
 
+pytestmark = pytest.mark.extra
+
 JOB = """
 import datetime, json, os, signal, sys
 import numpy as np
@@ -205,7 +207,7 @@ def batches_of_one_process():
         return [(batch.position, batch.tags) for batch in loader]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_three_ranks_of_which_one_is_killed_go_on_as_two(tmp_path):
     batches = batches_of_one_process()
     statuses = run_job(tmp_path, 3, kill_at=5)
@@ -229,7 +231,7 @@ def test_ranks_that_disagree_all_stop_before_the_first_step(tmp_path):
     assert all("the ranks do not agree on seed" in errors for *_, errors in statuses)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("remainder", "num_steps"), [("drop", 10), ("pad", 21)])
 def test_ranks_that_read_unequal_shares_agree_on_their_steps_also_after_a_resume(tmp_path, remainder, num_steps):
     for stop_at in (5, -1):
@@ -261,7 +263,7 @@ def test_loaders_that_are_made_before_the_process_group_share_the_data(tmp_path)
     assert len({tag for tags in shares for tag in tags}) == 24
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_one_row_of_a_mesh_get_the_same_batches_and_without_it_a_warning(tmp_path):
     statuses = run_job(tmp_path, 4, job=MESH)
     assert [status for status, *_ in statuses] == [0] * 4, statuses

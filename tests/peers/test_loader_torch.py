@@ -18,6 +18,8 @@ from headrace.batching import Chunks, FixedCount, FrameBudget, Pack  # noqa: E40
 from headrace.errors import ConfigError, HeadraceError, ResumeError, TransformError  # noqa: E402
 from headrace.loading import DataLoader  # noqa: E402
 
+pytestmark = pytest.mark.extra
+
 
 @pytest.fixture
 def seqs():
@@ -412,7 +414,7 @@ def _run_ranks(tmp_path, name, world_size, state, kill_at=10**6):
     return lines
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_real_ranks_have_equal_steps_and_go_on_as_fewer_after_being_killed(tmp_path):
     (whole,) = _run_ranks(tmp_path, "whole", 1, tmp_path / "unused")
     state = tmp_path / "state"

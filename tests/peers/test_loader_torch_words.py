@@ -6,6 +6,8 @@ import pytest
 import headrace as hr
 
 torch = pytest.importorskip("torch")
+
+pytestmark = pytest.mark.extra
 data = torch.utils.data
 
 

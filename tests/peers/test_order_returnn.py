@@ -4,9 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.order import OrderCorpus, OrderPlanner, OrderRecipe
 
 with warnings.catch_warnings():
@@ -26,7 +27,7 @@ _MODES = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@examples(600)
 @given(
     mode=_MODES,
     num_seqs=st.one_of(st.integers(8, 80), st.integers(1000, 2000)),

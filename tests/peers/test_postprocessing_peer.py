@@ -145,7 +145,7 @@ def test_functions_for_the_peer_run_unchanged():
         assert_same(inner, wrapped, function)
 
 
-@pytest.mark.slow  # the peer starts its processes anew for each epoch
+@pytest.mark.long  # the peer starts its processes anew for each epoch
 @pytest.mark.parametrize("num_workers", [2, 3])
 def test_streams_of_several_workers(num_workers):
     options = {"num_workers": num_workers, "buf_size": 2}

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch.distributed")
 
+pytestmark = pytest.mark.extra
+
 GROUP = """
 import datetime, sys
 import torch.distributed as distributed

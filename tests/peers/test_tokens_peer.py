@@ -4,9 +4,10 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.sources import TokenSource, TokenWriter
 
 pytest.importorskip("returnn")
@@ -21,7 +22,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore")]
     documents=st.lists(st.lists(st.integers(0, 100), max_size=9), min_size=1, max_size=6),
     dtype=st.sampled_from(["uint8", "int8", "uint16", "int16", "int32", "int64"]),
 )
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25)
 def test_what_is_written_is_read_by_the_documented_dataset(tmp_path, documents, dtype):
     path = tmp_path / "tokens.bin"
     with TokenWriter(path, dtype=dtype, overwrite=True) as writer:

@@ -13,6 +13,8 @@ pytest.importorskip("torch")
 
 from peers import trainer_jobs as jobs
 
+pytestmark = pytest.mark.extra
+
 JOBS = {
     "transformers": jobs.train_by_transformers,
     "lightning": jobs.train_by_lightning,
@@ -32,7 +34,7 @@ def check_resumed(whole: Path, cut: Path, world_size: int) -> None:
         assert 0 < len(after) < len(expected)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("trainer", "world_size", "kill_at", "options"),
     [
@@ -59,7 +61,7 @@ def test_a_training_that_was_killed_goes_on_as_if_it_had_not_been(tmp_path, trai
         assert losses[0] == losses[1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_training_goes_on_with_fewer_processes(tmp_path):
     pytest.importorskip("accelerate")
     jobs.run_ranks(jobs.train_by_accelerate, tmp_path, 2, kill_at=4)
@@ -70,13 +72,13 @@ def test_a_training_goes_on_with_fewer_processes(tmp_path):
     assert Counter(idx for ids in trained for idx in ids) == dict.fromkeys(range(jobs.NUM_SEQS), 3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_accelerate_divides_a_loader_like_torchs_and_its_position_is_saved(tmp_path):
     pytest.importorskip("accelerate")
     jobs.run_ranks(jobs.read_by_accelerate, tmp_path, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_step_of_the_trainer_of_transformers_is_compared_with_that_of_the_loader(tmp_path):
     pytest.importorskip("transformers")
     train = jobs.train_by_transformers
@@ -96,7 +98,7 @@ def test_the_step_of_the_trainer_of_transformers_is_compared_with_that_of_the_lo
     assert "no position of the loader" in jobs.run_ranks(train, tmp_path, 1, fails=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_checkpoints_of_torchtitan_hold_the_position_for_any_number_of_ranks(tmp_path):
     pytest.importorskip("torchtitan")
     save = jobs.save_by_torchtitan
@@ -111,7 +113,7 @@ def test_checkpoints_of_torchtitan_hold_the_position_for_any_number_of_ranks(tmp
     assert [first[0][0], second[0], first[0][1], second[1], *first[1]] == expected
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("trainer", JOBS)
 def test_the_script_of_a_page_trains_and_finds_its_checkpoint(tmp_path, trainer):
     pytest.importorskip(trainer)
@@ -121,7 +123,7 @@ def test_the_script_of_a_page_trains_and_finds_its_checkpoint(tmp_path, trainer)
     jobs.run_ranks(jobs.run_script, tmp_path, 1, code=code)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_function_of_the_page_of_torchtitan_makes_what_the_model_gets(tmp_path):
     pytest.importorskip("torchtitan")
     (code,) = re.findall(r"```py\n(# my_data.*?)```", (PAGES / "torchtitan.md").read_text(), re.DOTALL)

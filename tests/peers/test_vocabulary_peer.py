@@ -7,9 +7,10 @@ import warnings
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.sources import init_vocabulary
 
 pytest.importorskip("returnn")
@@ -32,7 +33,7 @@ def _assert_same(ours, theirs, text):
 
 
 @given(text=TEXTS, form=st.sampled_from(["lines", "dict"]), has_postfix=st.booleans(), single=st.booleans())
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60)
 def test_words(tmp_path, text, form, has_postfix, single):
     labels = ["a", "b", "UNK", "ab", "c a", "b", ""]
     path = tmp_path / form
@@ -54,7 +55,7 @@ def test_words(tmp_path, text, form, has_postfix, single):
 
 
 @given(text=TEXTS, has_postfix=st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_characters_and_bytes(text, has_postfix):
     postfix = [0] if has_postfix else None
     labels = {"labels": ["@", "a", "b", " ", "bc"], "vocab_file": None}
@@ -66,7 +67,7 @@ def test_characters_and_bytes(text, has_postfix):
 
 
 @given(seed=st.integers(0, 2**32))
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(40)
 def test_byte_pairs(tmp_path, seed):
     rng = random.Random(seed)
     version = rng.choice(["#version: 0.2\n", "#version: 0.1\n", ""])
@@ -127,7 +128,7 @@ FORMS = st.sampled_from([{}, {"label_postfix_merge_symbol": "+"}, {"word_prefix_
 
 
 @given(PARTS, FORMS, st.text(alphabet="abc@ ", max_size=25), st.sampled_from([0.0, 0.3, 0.8, 1.0]), st.integers(0, 99))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(200)
 def test_parts_that_are_drawn(tmp_path, parts, form, text, breadth_prob, seed):
     joint, prefix = form.get("label_postfix_merge_symbol", "" if "word_prefix_symbol" in form else "@@"), "_"
     labels = ["UNK", *parts, *(part + joint for part in parts[::2] if joint)]

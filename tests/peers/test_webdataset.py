@@ -9,6 +9,8 @@ from headrace.sources import TarSource, TarWriter
 
 webdataset = pytest.importorskip("webdataset")
 
+pytestmark = pytest.mark.extra
+
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # webdataset leaves its archives open
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

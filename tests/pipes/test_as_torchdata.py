@@ -149,6 +149,7 @@ def test_functional_datapipe_is_the_decorator_of_users_pipes():
     assert list_functions(IterPipe)["plus_one_for_the_test"] is PlusOne
 
 
+@pytest.mark.extra
 def test_functional_datapipe_decorates_torchs_pipes_too():
     data = pytest.importorskip("torch.utils.data")
 
@@ -174,6 +175,7 @@ def test_the_names_of_torchdatas_utils_are_there():
     assert callable(utils.to_graph)
 
 
+@pytest.mark.extra
 def test_nested_tensors_come_through_workers():
     torch = pytest.importorskip("torch")
     pipe = (

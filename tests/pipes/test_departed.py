@@ -100,6 +100,7 @@ def test_other_urls_are_refused_even_if_errors_are_skipped(url):
         list(OnlineReader(IterableWrapper([url]), skip_on_error=True))
 
 
+@pytest.mark.extra
 def test_rows_of_hugging_face_datasets_are_streamed(tmp_path, monkeypatch):
     pytest.importorskip("datasets")
     monkeypatch.setattr(pytest.importorskip("tqdm").tqdm, "monitor_interval", 0)  # which leaves a thread behind
@@ -130,6 +131,7 @@ def test_a_sampler_gives_numbers_of_items():
         Sampler(IterableWrapper("abc").filter(bool))
 
 
+@pytest.mark.extra
 def test_torchs_samplers_take_these_pipes():
     sampler = pytest.importorskip("torch.utils.data.sampler")
     assert sorted(Sampler(IterableWrapper(range(9)), sampler.RandomSampler)) == list(range(9))

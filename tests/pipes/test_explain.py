@@ -179,6 +179,7 @@ flowchart TD
     assert to_mermaid(pipe).count("subgraph") == 1
 
 
+@pytest.mark.extra
 def test_graphviz_gets_the_same_graph_if_it_is_installed():
     pytest.importorskip("graphviz")
     pipe = OnlyInMain(Pass(Shares(Count(4)), len))

@@ -3,9 +3,10 @@
 import pickle
 from itertools import islice
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
 from headrace.pipes.graph.state import graph_state, restore_graph
@@ -84,7 +85,7 @@ TREES = st.recursive(
     ),
     max_leaves=4,
 )
-SOME = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SOME = examples(80)
 
 
 def build(tree, seed=1):

@@ -11,6 +11,8 @@ torch = pytest.importorskip("torch")
 from headrace.pipes.iter import FullSync, IterableWrapper, PrefetchTimeoutError, default_collate  # noqa: E402
 from headrace.pipes.ops.buffers.memory_cache import num_bytes  # noqa: E402
 
+pytestmark = pytest.mark.extra
+
 PROGRAM = textwrap.dedent(
     """
     import sys, time
@@ -59,12 +61,12 @@ def test_all_ranks_end_with_the_shortest(tmp_path):
     assert run_ranks(tmp_path, "good") == [["[0, 1, 2, 3]"] * 2] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_error_on_one_rank_ends_all(tmp_path):
     assert run_ranks(tmp_path, "fail") == [["[0, 1] RuntimeError"], ["[0, 1] KeyError"]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_rank_that_is_too_slow_is_an_error_on_all(tmp_path):
     first, second = run_ranks(tmp_path, "slow")
     assert second == ["[0, 1] PrefetchTimeoutError"]

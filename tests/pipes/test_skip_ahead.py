@@ -3,10 +3,11 @@
 from itertools import islice
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.pipes.random_chains import OPERATIONS, add_one, build
 
+from examples_of_laws import examples
 from headrace.errors import TransformError
 from headrace.pipes.graph.state import can_skip_ahead, graph_state, restore_graph, skip_ahead
 from headrace.pipes.iter import IterableWrapper, Mapper
@@ -32,7 +33,7 @@ def note_nothing():
     epoch=st.integers(0, 1),
 )
 @example(operations=[], skipping=["collate", "shuffle"], length=47, seed=0, num_before=19, epoch=0)  # a short batch
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_a_graph_goes_on_at_a_later_item_as_if_it_had_given_those_before(
     operations, skipping, length, seed, num_before, epoch
 ):

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from examples_of_laws import examples
 from headrace.pipes.iter import IterableWrapper
 from headrace.show.card import Card, describe_lengths, sparkline
 
@@ -153,7 +154,7 @@ def test_an_object_that_is_half_made_can_be_shown() -> None:
     keys=st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=12),
     lengths=st.lists(st.integers(0, 2**40), max_size=40),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_card_is_one_line_and_sound_html(title, facts, keys, lengths) -> None:
     card = Card(title, facts, keys, dict.fromkeys(list(keys)[:1], np.array(lengths, np.int64)), [Card(title, facts)])
     check_html(card.html())

@@ -15,6 +15,8 @@ feather = pytest.importorskip("pyarrow.feather")
 from headrace.sources import ArrowSource, ArrowWriter  # noqa: E402 - after the check for pyarrow
 from headrace.sources.tables import source as table_files  # noqa: E402 - after the check for pyarrow
 
+pytestmark = pytest.mark.extra
+
 
 def _write(path, **options):
     with ArrowWriter(path, rows_per_group=4, **options) as writer:

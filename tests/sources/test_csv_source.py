@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import CsvSource, open_source
 from headrace.testing import check_source
@@ -26,7 +27,7 @@ def text_of(source: Any, corpus_idx: int, key: str) -> str:
     return bytes(source.read(corpus_idx, key)).decode()
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS, st.integers(-(2**40), 2**40)), min_size=1, max_size=6), crlf=st.booleans())
 def test_what_the_csv_module_writes_is_read_in_any_order(
     rows: list[tuple[str, str, int]], crlf: bool, tmp_path_factory: pytest.TempPathFactory
@@ -169,6 +170,7 @@ def test_a_table_in_memory_lists_recordings_anywhere(recordings: Path) -> None:
         hr.AudioDataset([recordings / "none.wav"])
 
 
+@pytest.mark.extra
 def test_a_data_frame_lists_recordings(recordings: Path) -> None:
     pandas = pytest.importorskip("pandas")
     frame = pandas.DataFrame({"audio": ["a.wav", "b.wav"], "word": ["one", "two"]})

@@ -8,9 +8,10 @@ import sys
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.errors import SourceError
 from headrace.sources import HDFSource, HDFWriter
 from headrace.sources.hdf import source as source_module
@@ -157,7 +158,7 @@ def test_data_that_were_declared_and_never_written_are_the_fill_value(tmp_path):
     assert_same(HDFSource(tmp_path / "unwritten.hdf", index=None).read(0, "data"), np.full((3, 2), 7, np.float32))
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(data=st.data())
 def test_what_is_written_is_read_back_to_the_bit(tmp_path_factory, data):
     keys = data.draw(

@@ -23,6 +23,8 @@ soundfile = pytest.importorskip("soundfile")
 
 from headrace.sources import HuggingFaceSource, ParquetSource  # noqa: E402 - after the check
 
+pytestmark = pytest.mark.extra
+
 NUM = 6
 LABELS = ["cat", "dog"]
 

@@ -15,6 +15,8 @@ datasets = pytest.importorskip("datasets")
 
 from headrace.sources import ArrowSource, HuggingFaceSource, ParquetSource  # noqa: E402 - after the check
 
+pytestmark = pytest.mark.extra
+
 NUM = 20
 
 

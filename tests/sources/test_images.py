@@ -23,6 +23,8 @@ from headrace.sources import ImageFolderSource, ParquetSource, TarSource, open_s
 from headrace.testing import check_source
 
 Image = pytest.importorskip("PIL.Image")
+
+pytestmark = pytest.mark.extra
 RNG = np.random.default_rng(5)
 PIXELS = [RNG.integers(0, 256, (size, 6, 3), np.uint8) for size in (4, 4, 9)]
 

@@ -22,10 +22,11 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import headrace as hr
+from examples_of_laws import examples
 from headrace.datasets import gathering
 from headrace.datasets.workers import map_in_workers
 from headrace.errors import ConfigError, SourceError
@@ -77,7 +78,7 @@ LINES = st.lists(st.sampled_from(["a b", "", "a", "ä b a", "\r", "b" + " a" * 9
     tags=st.sampled_from(["number", "place"]),
     skip_empty=st.booleans(),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(60)
 def test_lines_are_found_wherever_stretches_end(
     tmp_path: Path,
     counting: Counting,
@@ -105,7 +106,7 @@ def test_lines_are_found_wherever_stretches_end(
 
 
 @given(st.lists(st.sampled_from(["a b", "", "ä"]), max_size=20), st.integers(1, 60), st.lists(st.booleans()))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30)
 def test_objects_are_found_wherever_stretches_end(
     tmp_path: Path,
     counting: Counting,
@@ -337,7 +338,7 @@ def _index_or_error(make: Callable[[], Any], path: Path) -> Any:
     missing=st.sampled_from(["error", "skip"]),
     num_workers=st.integers(2, 4),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(150)
 def test_archives_are_indexed_alike_by_any_number_of_processes(
     tmp_path: Path, counting: Counting, found: Any, fields: Any, missing: Any, num_workers: int
 ) -> None:
@@ -359,6 +360,7 @@ def test_archives_are_indexed_alike_by_any_number_of_processes(
         assert _index_or_error(make, tmp_path / "x") == expected
 
 
+@pytest.mark.extra
 @given(
     rows=st.lists(
         st.lists(st.tuples(st.integers(0, 3), st.sampled_from(["a", "b", "ä", None])), max_size=5),
@@ -369,7 +371,7 @@ def test_archives_are_indexed_alike_by_any_number_of_processes(
     vocab=st.sampled_from(["bytes", "chars", None]),
     num_workers=st.integers(2, 4),
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(100)
 def test_tables_are_indexed_alike_by_any_number_of_processes(
     tmp_path: Path, counting: Counting, rows: Any, format_name: str, vocab: Any, num_workers: int
 ) -> None:
@@ -399,6 +401,7 @@ def test_tables_are_indexed_alike_by_any_number_of_processes(
         assert _index_or_error(make, tmp_path / "index") == expected
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("format_name", ["tar", "arrow", "parquet"])
 def test_worker_processes_gather_the_same_index_of_archives_and_tables(tmp_path: Path, format_name: str) -> None:
     if format_name != "tar":

@@ -7,10 +7,11 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import JsonlSource, JsonlWriter
 from headrace.specs import DataSpec
@@ -187,7 +188,7 @@ _KEYS = {
 
 
 @given(st.lists(st.fixed_dictionaries(_KEYS), min_size=1, max_size=4), st.booleans())
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_what_is_written_is_read_again_to_the_bit(tmp_path_factory, seqs, as_text):
     path = tmp_path_factory.mktemp("jsonl") / "x.jsonl"
     specs = {key: DataSpec.of_array(array) for key, array in seqs[0].items()}

@@ -4,9 +4,10 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import LogMel
 
@@ -93,7 +94,7 @@ def test_every_sample_is_in_a_frame_and_no_frame_is_without_samples(num_samples,
     assert (num_frames > 0) == (num_samples > 0)
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.integers(0, 3000))
 def test_the_number_of_frames_is_the_closed_form(num_samples):
     front_end = LogMel(8000, num_mels=8)

@@ -119,6 +119,7 @@ def test_a_longer_tuple_without_specs_is_refused_with_the_way_to_name_its_values
         MapSource(Items([(1, 2, 3)]))
 
 
+@pytest.mark.extra
 def test_dicts_of_torch_tensors_are_copied_as_those_of_arrays_are():
     torch = pytest.importorskip("torch")
     items = [
@@ -142,6 +143,7 @@ def test_dicts_of_torch_tensors_are_copied_as_those_of_arrays_are():
         source.read_seq(2)
 
 
+@pytest.mark.extra
 def test_torch_tensors_are_taken():
     torch = pytest.importorskip("torch")
     data = torch.utils.data.TensorDataset(torch.ones(4, 3, 2, requires_grad=True), torch.arange(4))

@@ -271,6 +271,7 @@ def test_packed_files_of_other_formats_in_a_folder_hide_none_of_its_own(tmp_path
     source.close()
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("suffix", [".bz2", ".xz", ".zst"])
 def test_files_of_a_folder_are_all_read_however_they_are_compressed(tmp_path: Path, suffix: str) -> None:
     content = b'{"n": 2}\n{"n": 3}\n'

@@ -15,6 +15,8 @@ pq = pytest.importorskip("pyarrow.parquet")
 
 from headrace.sources import LogMel, ParquetSource, ParquetWriter  # noqa: E402 - after the check for pyarrow
 
+pytestmark = pytest.mark.extra
+
 
 @pytest.fixture
 def path(tmp_path):

@@ -115,6 +115,7 @@ def test_a_pattern_that_matches_nothing_names_itself_and_the_nearest_folder(corp
         HDFSource(corpus / "tar")
 
 
+@pytest.mark.extra
 def test_a_web_server_is_read_as_the_files_are_and_a_changed_file_anew(corpus: Path) -> None:
     pytest.importorskip("aiohttp")
     names = ["p0.tar", "p1.tar"]
@@ -163,6 +164,7 @@ def test_what_is_named_by_its_path_is_not_read_by_a_url() -> None:
         hr.sources.AudioFolderSource("https://example.org/recordings/a.wav")
 
 
+@pytest.mark.extra
 def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
@@ -179,6 +181,7 @@ def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance(tm
                 opened(urls)
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("source_class", [None, "numpy"])
 def test_files_that_only_their_first_bytes_tell_to_be_named_by_paths_are_not_read_by_urls(
     tmp_path: Path, source_class: str | None
@@ -191,6 +194,7 @@ def test_files_that_only_their_first_bytes_tell_to_be_named_by_paths_are_not_rea
         assert (server.num_requests() == 0) == (source_class is not None)
 
 
+@pytest.mark.extra
 def test_a_command_refuses_a_url_of_what_is_named_by_its_path_before_it_is_fetched() -> None:
     pytest.importorskip("aiohttp")
     with FileServer({"a.png": b"no image"}) as server:
@@ -206,6 +210,7 @@ def test_the_text_of_a_config_is_none_of_a_pattern(corpus: Path) -> None:
             assert next(iter(loader)).tags == ["1-0", "1-1", "1-2"]
 
 
+@pytest.mark.extra
 def test_manifests_vocabularies_and_symbols_are_read_by_their_urls(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
     soundfile = pytest.importorskip("soundfile")

@@ -6,9 +6,10 @@ import resource
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import SafetensorsSource, SafetensorsWriter
 from headrace.specs import DataSpec
@@ -75,6 +76,7 @@ def test_what_was_written_is_read_back_with_its_order_layouts_and_labels(path):
     source.close()
 
 
+@pytest.mark.extra
 def test_the_library_reads_what_we_write(path):
     load_file = pytest.importorskip("safetensors.numpy").load_file
     loaded = load_file(path)
@@ -83,6 +85,7 @@ def test_the_library_reads_what_we_write(path):
             np.testing.assert_array_equal(loaded[f"{tag}/{key}"], array, strict=True)
 
 
+@pytest.mark.extra
 def test_we_read_what_the_library_writes(tmp_path):
     save_file = pytest.importorskip("safetensors.numpy").save_file
     arrays = [{"x": np.random.default_rng(i).normal(size=(i, 2)), "y": np.arange(i + 1) > 0} for i in range(3)]
@@ -131,7 +134,7 @@ def test_fields_and_specs_say_what_the_file_does_not(tmp_path):
 
 
 @given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=5), seed=st.integers(0, 100))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_any_arrays_come_back_bit_by_bit(tmp_path_factory, lengths, seed):
     rng = np.random.default_rng(seed)
     dtypes = rng.choice(["float16", "float32", "float64", "int8", "uint16", "int32", "bool", "complex64"], 3)

@@ -6,10 +6,11 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
+from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources.tables.cells import cells_of
 from headrace.sources.tables.schema import layout_of
@@ -19,6 +20,8 @@ from headrace.testing import check_source
 pa = pytest.importorskip("pyarrow")
 
 from table_cases import COLUMNS, FORMS, SPECS, WRITERS, rows_of, seq_of, table_of  # noqa: E402 - needs pyarrow
+
+pytestmark = pytest.mark.extra
 
 
 @pytest.fixture(params=list(FORMS))
@@ -333,7 +336,7 @@ def test_what_was_written_comes_back_to_the_bit(writing, tmp_path):
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25)
 @pytest.mark.parametrize("name", ["parquet", "arrow"])
 def test_any_corpus_comes_back(name, data, tmp_path):
     make_writer, make_source, _ = WRITERS[name]
@@ -543,7 +546,7 @@ def _rectangles(draw):
 
 
 @given(_rectangles())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_any_slice_of_any_kind_of_lists_is_read_as_it_is(drawn):
     array, rows = drawn
     cells = cells_of(array, layout_of(array.type), nulls_are_empty=True, where="here")

@@ -12,10 +12,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
+from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter, TarSource, TarWriter
 from headrace.sources.tar.archive import METADATA_NAME, escape, split_name, unescape
@@ -173,7 +174,7 @@ def test_memory_does_not_grow_with_what_is_appended(tmp_path):
 TAGS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(TAGS | st.text("/.%_a\0", max_size=9))
 def test_any_tag_is_a_name_inside_the_archive_from_which_it_is_read_again(tag):
     key = escape(tag)
@@ -183,7 +184,7 @@ def test_any_tag_is_a_name_inside_the_archive_from_which_it_is_read_again(tag):
     assert not key.startswith("/")
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(TAGS | st.text("/.%_a", max_size=5), TAGS | st.text("/.%_a", max_size=5))
 def test_different_tags_have_different_names(one, other):
     assert (escape(one) == escape(other)) == (one == other)
@@ -217,7 +218,7 @@ def corpora(draw):
     return specs, seqs
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@examples(40)
 @given(corpora())
 @example(({";": DataSpec("bool", (), has_time=False)}, []))
 @example(({"a;b": DataSpec("float32", ()), "jpg;": DataSpec("float32", ())}, [("x", {"a;b": ZEROS, "jpg;": ZEROS})]))

@@ -8,9 +8,10 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import TextSource
 from headrace.sources.shared import lines
@@ -72,7 +73,7 @@ def test_tags_may_name_file_and_line(tmp_path, file):
 
 
 @given(st.lists(st.text(alphabet="ab \r\u2028é\x0b", max_size=12), max_size=12), st.integers(1, 9), st.booleans())
-@settings(max_examples=40)
+@examples(40)
 def test_lines_are_found_wherever_blocks_of_the_file_end(tmp_path_factory, texts, block_bytes, has_end):
     path = tmp_path_factory.mktemp("blocks") / "corpus.txt"
     content = "\n".join(texts) + ("\n" if has_end and texts else "")

@@ -232,6 +232,7 @@ def test_a_tokenizer_that_was_loaded_says_its_special_tokens_and_stays_as_it_was
     assert init_vocabulary(splits).identity != vocabulary.identity
 
 
+@pytest.mark.extra
 def test_what_is_no_vocabulary_is_refused_with_what_is_accepted(folder: Path, tmp_path: Path) -> None:
     for vocab in ("bites", tmp_path / "words.txt", 3.5, object()):
         with pytest.raises(ConfigError, match=r"(?s)cannot be made from.*tokenizer\.json.*SentencePiece.*transformers"):

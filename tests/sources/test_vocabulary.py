@@ -304,6 +304,7 @@ def test_pieces_that_are_drawn_anew_each_time_are_refused_with_the_reason(pieces
     assert "sample" in caught.value.fix
 
 
+@pytest.mark.extra
 def test_a_file_that_is_no_model_is_refused(tmp_path):
     pytest.importorskip("sentencepiece")
     for content in ("{}", ""):
@@ -364,6 +365,7 @@ def test_tokens_can_be_added(tokenizer_folder):
     assert plain.identity != more.identity
 
 
+@pytest.mark.extra
 def test_a_folder_without_a_tokenizer_and_a_dropout_are_refused(tmp_path, tokenizer_folder):
     pytest.importorskip("tokenizers")
     with pytest.raises(SourceError, match=r"no tokenizer\.json"):

@@ -13,6 +13,8 @@ from torch.utils import data as torch_data  # noqa: E402
 
 from headrace.torch import DataLoader  # noqa: E402
 
+pytestmark = pytest.mark.extra
+
 
 class Drawing(torch_data.Sampler):
     """Draws each index when it is asked, from a generator that the training uses as well."""

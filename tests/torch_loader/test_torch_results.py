@@ -11,13 +11,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="headrace.torch is a loader for PyTorch")
 
 import torch_cases as cases  # noqa: E402
-from hypothesis import given, settings  # noqa: E402
+from hypothesis import given  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 from torch.utils import data as torch_data  # noqa: E402
 
+from examples_of_laws import examples  # noqa: E402
 from headrace.engine import Engine, Job, WorkerInfo  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 from headrace.torch.work import Draws, MapTask, TorchWork, _collate_in_place  # noqa: E402
+
+pytestmark = pytest.mark.extra
 
 
 def both(dataset, **options):
@@ -145,7 +148,7 @@ def test_items_of_any_structure_are_collated_as_by_torch(item, size):
     cases.assert_same(_collate_in_place([item] * size), torch_data.default_collate([item] * size))
 
 
-@settings(max_examples=6)
+@examples(6)
 @given(st.lists(items, min_size=1, max_size=5))
 def test_items_of_any_structure_come_from_workers_as_from_torch(examples):
     cases.assert_same(*both(cases.Items(examples.__getitem__, len(examples)), batch_size=None, num_workers=1))

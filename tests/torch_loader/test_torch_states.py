@@ -16,6 +16,8 @@ from torch.utils import data as torch_data  # noqa: E402
 from headrace import ResumeError  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 
+pytestmark = pytest.mark.extra
+
 
 def drawn(i):
     return i, torch.rand(1), np.random.rand(), random.random()

@@ -23,6 +23,8 @@ from headrace import EngineOptions, HeadraceError, StalledError  # noqa: E402
 from headrace.engine import Skipping  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
 
+pytestmark = pytest.mark.extra
+
 
 class Asking(torch_data.Dataset):
     """Says what torch says of the worker that reads it."""

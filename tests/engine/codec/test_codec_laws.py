@@ -7,14 +7,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from codec_cases import PlainSlot, arrays, atoms, plain_arrays, round_trip, same, seq_lists, values
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.engine.codec import codec, restore
 from headrace.engine.codec.codec import decode, encode, find_code
 from headrace.engine.codec.plan import Plan
 
-LAW = settings(max_examples=400, deadline=None)
+LAW = examples(400)
 
 
 @LAW
@@ -55,7 +56,7 @@ def test_every_plain_array_is_a_writable_view_and_no_two_overlap(value):
     assert all(position + num_bytes <= after for (position, num_bytes), (after, _) in pairwise(spans))
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(st.one_of(values, seq_lists()))
 def test_columns_give_the_same_as_encoding_by_element(value):
     slot = PlainSlot(1)

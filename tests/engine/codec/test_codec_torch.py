@@ -10,6 +10,8 @@ from headrace.engine.codec.codec import decode, encode
 
 torch = pytest.importorskip("torch")
 
+pytestmark = pytest.mark.extra
+
 DTYPES = ["float32", "float64", "float16", "bfloat16", "int8", "uint8", "int16", "int32", "int64", "bool", "complex64"]
 RARER_DTYPES = [name for name in ("float8_e4m3fn", "float8_e5m2", "uint16", "uint64") if hasattr(torch, name)]
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.engine.codec.codec import NO_CODE, find_code
 from headrace.engine.events import Done
 from headrace.engine.remote.dialogue import Dialogue
@@ -106,7 +107,7 @@ def write_stream(
     return stream
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(SIZES, st.booleans(), st.integers(1, 8), st.sampled_from([2, 3, 100]), st.data())
 def test_messages_and_values_come_out_as_they_went_in_however_the_stream_is_cut(
     sizes: list[int], with_checksums: bool, num_per_frame: int, code_in_each: int, data: Any
@@ -220,7 +221,7 @@ def test_a_value_for_which_there_is_no_memory_now_comes_later_and_so_do_those_af
     assert [np.unique(value).tolist() for value in found] == [[1], [2], [3], [4]]
 
 
-@settings(deadline=None, max_examples=60)
+@examples(60)
 @given(SIZES.filter(bool), st.integers(1, 8), st.data())
 def test_a_bit_that_is_flipped_anywhere_is_found_before_what_it_belongs_to_is_believed(
     sizes: list[int], num_per_frame: int, data: Any

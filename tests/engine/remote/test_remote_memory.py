@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.engine.remote import memory as memory_module
 from headrace.engine.remote.memory import ReceiveMemory, capacity_for
 from headrace.engine.remote.wire import charge
@@ -28,7 +29,7 @@ def _taken_bytes(memory: ReceiveMemory) -> int:
     return os.fstat(memory._fd).st_blocks * 512
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(st.lists(st.tuples(st.integers(1, LIMIT // 2), st.integers(0, 3)), max_size=60))
 def test_results_keep_their_values_and_memory_its_bound_whoever_keeps_what(turns: list[tuple[int, int]]) -> None:
     memory = ReceiveMemory(LIMIT)

@@ -17,9 +17,10 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.errors import CacheError, ConfigError, SourceError
 from headrace.files.cache import parts as cache_parts
 from headrace.files.cache.cache import CachedFile, FileCache
@@ -446,7 +447,7 @@ def test_a_checksum_is_recorded_if_it_is_asked_for(make_cache, source, tmp_path)
 _STEPS = ["get", "change", "release", "clean"]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(30)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["get", "change", "release", "clean"])), max_size=25)
 )

@@ -9,9 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.files.cache.entry import derive_source_digest
 from headrace.files.cache.plan import FuturePlan, read_distances
 
@@ -64,7 +65,7 @@ def test_what_is_used_out_of_order_leaves_the_place_of_what_was_passed_over(plan
     assert _distances(tmp_path, "/a", "/b", "/c") == [math.inf] * 3
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(st.lists(st.sampled_from("abcdef"), max_size=20), st.lists(st.sampled_from("abcdefg"), max_size=30))
 def test_each_use_takes_one_place_off_the_plan(tmp_path_factory, planned, used):
     folder = tmp_path_factory.mktemp("plans")

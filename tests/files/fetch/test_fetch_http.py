@@ -10,14 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from examples_of_laws import examples
 from headrace.errors import SourceError
 from headrace.files.fetch.fetch import FetchOptions, SourceChangedError, SourceStat, fetch_to, open_url, stat_source
 from servers import FileServer, nothing_left
 
 pytest.importorskip("aiohttp")
+
+pytestmark = pytest.mark.extra
 
 KIB = 1024
 RANGE = 8 * KIB
@@ -100,7 +103,7 @@ def test_a_server_that_is_busy_is_asked_again(server, part, status, retry_after)
     assert part.read_bytes() == DATA
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(25)
 @given(
     st.lists(
         st.tuples(

@@ -306,6 +306,7 @@ print("good")
 """
 
 
+@pytest.mark.extra
 def test_a_child_that_was_forked_after_a_fetch_can_fetch(part):
     pytest.importorskip("aiohttp")
     with FileServer({"a": DATA}) as server:
@@ -332,6 +333,7 @@ def _start_fetch(url: str, part: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", _FETCHES, url, str(part)], stderr=subprocess.PIPE)
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("num_before", [0, 1, 3, 5, 8, 10])
 def test_a_fetch_goes_on_after_sigkill_with_what_had_come(part, num_before):
     pytest.importorskip("aiohttp")
@@ -376,6 +378,7 @@ def _kill_until_done(server: FileServer, part: Path, rng: random.Random) -> int:
         num_killed += 1
 
 
+@pytest.mark.extra
 def test_processes_that_are_killed_again_and_again_make_a_whole_file_in_the_end(part):
     pytest.importorskip("aiohttp")
     with FileServer({"a": DATA}) as server:
@@ -384,7 +387,8 @@ def test_processes_that_are_killed_again_and_again_make_a_whole_file_in_the_end(
     assert os.listdir(part.parent) == ["part"]
 
 
-@pytest.mark.slow
+@pytest.mark.extra
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_processes_that_are_killed_while_the_file_changes_never_make_a_mixed_file(part, seed):
     pytest.importorskip("aiohttp")

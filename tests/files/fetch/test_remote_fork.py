@@ -136,6 +136,7 @@ def test_a_forked_child_closes_none_of_its_parent_s_connections(talk: _Talk, tmp
     assert questions.count("size") == 4
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("end", ["exit", "_exit"])
 def test_a_forked_child_closes_none_of_its_parent_s_web_connections(tmp_path: Path, end: str) -> None:
     pytest.importorskip("aiohttp")
