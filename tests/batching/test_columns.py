@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.batching import Column, LayoutOptions, RowLayout, pack_batch, pack_columns, pad_batch, pad_columns
@@ -51,7 +51,6 @@ shapes = st.lists(st.integers(1, 3), max_size=2).map(tuple)
 lengths_of_batches = st.lists(st.integers(0, 30), min_size=1, max_size=8)
 
 
-@settings(deadline=None)
 @given(lengths_of_batches, shapes, shapes, st.integers(1, 8))
 def test_padded_columns_are_padded_sequences(lengths, inner, static, multiple_of):
     columns = [Generated("data", lengths, inner), Generated("speaker", lengths, static, has_time=False)]
@@ -70,7 +69,6 @@ def test_padded_columns_are_padded_sequences(lengths, inner, static, multiple_of
     assert not (found.arrays["data"] == DIRTY).any()
 
 
-@settings(deadline=None)
 @given(lengths_of_batches, shapes, st.data())
 def test_packed_columns_are_packed_sequences(lengths, inner, data):
     breaks = data.draw(st.lists(st.booleans(), min_size=len(lengths), max_size=len(lengths)))

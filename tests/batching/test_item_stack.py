@@ -98,7 +98,7 @@ STRUCTURES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(STRUCTURES, st.integers(1, 6), st.integers(0, 3), st.sampled_from([0, 40, 1 << 14]))
 def test_items_of_any_structure_are_stacked_as_numpy_does_it(make, num, num_missing, min_row_bytes):
     items = [make(number) for number in range(num)]

@@ -162,7 +162,7 @@ def uneven(chance: random.Random) -> float:
 PATIENT = EngineOptions(on_death=Restarting(10**6), warn_seconds=0, stall_seconds=0)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(st.integers(0, 10**6), st.sampled_from([steady, uneven]))
 def test_a_thousand_workers_that_die_leave_and_come_give_the_stream_of_a_plain_loop(
     seed: int, seconds: Seconds

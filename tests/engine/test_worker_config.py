@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine import Engine, Job, WorkerInfo
@@ -35,7 +35,6 @@ def _carried(value: object) -> Any:
     return unship(config.job, buffers)
 
 
-@settings(deadline=None)
 @given(st.lists(st.sampled_from([0, 1, 100, LARGE - 1, LARGE, LARGE + 1, 3 * LARGE + 7]), max_size=5))
 def test_arrays_of_any_size_arrive_as_they_were(sizes: list[int]) -> None:
     arrays = [np.random.default_rng(size).integers(0, 256, size, np.uint8) for size in sizes]

@@ -56,7 +56,6 @@ def test_many_files_of_like_size_make_bins_of_like_size() -> None:
     assert np.std(sums) <= 0.03 * np.mean(sums)
 
 
-@settings(deadline=None)
 @given(sizes=SIZES, data=st.data())
 def test_bins_in_order_are_the_list_and_none_is_empty(sizes: list[int], data: st.DataObject) -> None:
     num_bins = data.draw(st.integers(1, len(sizes)))
@@ -88,7 +87,7 @@ def _slow_in_order(sizes: list[int], num_bins: int) -> list[list[int]]:
     return bins
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(sizes=SIZES | st.lists(st.integers(2**50, 2**63 - 1), min_size=1, max_size=30), data=st.data())
 def test_the_fast_way_gives_the_same_bins_as_the_slow_one(sizes: list[int], data: st.DataObject) -> None:
     num_bins = data.draw(st.integers(1, len(sizes)))
@@ -107,7 +106,6 @@ def _best_possible(sizes: list[int], num_bins: int) -> int:
     )
 
 
-@settings(deadline=None)
 @given(sizes=SIZES, rng_seed=st.none() | st.integers(-(2**63), 2**63 - 1), data=st.data())
 def test_largest_first_takes_each_file_once_and_bins_differ_by_a_file_at_most(
     sizes: list[int], rng_seed: int | None, data: st.DataObject
@@ -124,7 +122,7 @@ def test_largest_first_takes_each_file_once_and_bins_differ_by_a_file_at_most(
     assert max(sums) - min(sums) <= min(sizes[file] for file in bins[fullest]) * 9 / 8
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     sizes=st.lists(st.integers(0, 40) | st.integers(64, 72) | st.integers(0, 10**9), min_size=2, max_size=7),
     num_bins=st.integers(2, 3),
@@ -236,7 +234,6 @@ PLANS = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None)
 @given(
     options=PLANS,
     num_shards=st.integers(1, 5),
@@ -259,7 +256,6 @@ def test_the_sub_epochs_and_shards_of_a_full_epoch_are_each_file_exactly_once(
     assert num_bytes == [sizes[files].sum() for files in bins]
 
 
-@settings(deadline=None)
 @given(
     options=PLANS,
     num_canonical=st.integers(1, 12),
@@ -288,7 +284,6 @@ def test_canonical_shards_are_the_same_for_every_number_of_ranks(
         assert _files(plan, epoch, rank) == list(itertools.chain(*(expected[shard] for shard in share)))
 
 
-@settings(deadline=None)
 @given(options=PLANS, num_shards=st.integers(1, 6), num_more=st.integers(0, 20), epoch=st.integers(1, 9))
 def test_with_as_many_ranks_as_canonical_shards_the_plan_is_the_one_without(
     options: Any, num_shards: int, num_more: int, epoch: int
@@ -308,7 +303,6 @@ def test_ranks_that_do_not_divide_the_canonical_shards_get_about_as_many() -> No
             assert counts <= {num_canonical // world_size, math.ceil(num_canonical / world_size)}
 
 
-@settings(deadline=None)
 @given(sizes=st.lists(st.integers(0, 1000), min_size=12, max_size=40), world_size=st.integers(1, 12), options=PLANS)
 def test_ranks_share_canonical_shards_by_bytes(sizes: list[int], world_size: int, options: Any) -> None:
     options = {**options, "partition_epoch": 1}

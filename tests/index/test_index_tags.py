@@ -88,7 +88,7 @@ ACTIONS: dict[str, Callable[[Any, list[str], list[str], str, int, int], Any]] = 
 
 @pytest.mark.parametrize("action", ACTIONS)
 @given(lists=st.lists(TAG_LISTS, min_size=1, max_size=3), data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_what_a_list_of_tags_does_they_do(action: str, lists: list[list[str]], data: st.DataObject) -> None:
     joint = [tag for tags in lists for tag in tags]
     rule = [f"a{idx}" for idx in range(len(joint))]
@@ -111,7 +111,7 @@ def test_what_a_list_of_tags_does_they_do(action: str, lists: list[list[str]], d
 
 
 @given(lists=st.lists(TAG_LISTS, min_size=1, max_size=3), other=TAG_LISTS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_tags_equal_those_of_the_same_strings_however_they_are_held(lists: list[list[str]], other: list[str]) -> None:
     joint = [tag for tags in lists for tag in tags]
     held: list[Any] = [pack_tags(joint), JointTags([pack_tags(tags) for tags in lists]), packed_anyway(joint)]
@@ -125,7 +125,7 @@ def test_tags_equal_those_of_the_same_strings_however_they_are_held(lists: list[
 
 
 @given(lists=st.lists(TAG_LISTS, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_chained_tags_are_those_of_one_list(lists: list[list[str]]) -> None:
     chained, expected = (
         chain_tags([pack_texts(tags) for tags in lists]),

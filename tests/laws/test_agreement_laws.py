@@ -83,7 +83,7 @@ def whole_shares(shares, **options):
 
 
 @given(SHARES, EVERY, BATCHINGS, st.sampled_from(["drop", "pad"]), st.sampled_from([0, 1, 2]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_ranks_have_the_steps_of_the_shortest_or_of_the_longest(shares, every, batching, remainder, workers):
     if remainder == "pad":
         shares = [max(num, 1) for num in shares]
@@ -101,7 +101,7 @@ def test_ranks_have_the_steps_of_the_shortest_or_of_the_longest(shares, every, b
 
 
 @given(SHARES, EVERY, EVERY, BATCHINGS, st.sampled_from(["drop", "pad"]), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_resume_anywhere_gives_the_rest_of_the_steps(shares, every, then_every, batching, remainder, data):
     if remainder == "pad":
         shares = [max(num, 1) for num in shares]
@@ -138,7 +138,7 @@ def test_blocks_are_halved_until_the_end_is_known_to_the_step(shares, every, may
 
 
 @given(st.integers(2, 40), EVERY, st.sampled_from(["drop", "pad"]), st.sampled_from([7, 64]), st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_same_is_true_of_known_orders_that_share_themselves_out(num, every, remainder, window_seqs, data):
     seqs = [{"data": np.full(7 * i % 11 + 1, i)} for i in range(num)]
 

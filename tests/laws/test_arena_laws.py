@@ -201,10 +201,9 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArena = ArenaMachine.TestCase
-TestArena.settings = settings(max_examples=30, stateful_step_count=50, deadline=None)
+TestArena.settings = settings(max_examples=30, stateful_step_count=50)
 
 
-@settings(deadline=None)
 @given(
     sizes=st.lists(st.tuples(st.integers(0, 5 * PAGE_BYTES), st.sampled_from([1, 2, 16, 64, 4096])), max_size=20),
     slot_bytes=st.integers(1, 8 * PAGE_BYTES),

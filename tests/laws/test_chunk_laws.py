@@ -14,7 +14,7 @@ from unittest import mock
 import numpy as np
 import pytest
 from format_cases import FormatCase
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
@@ -26,7 +26,7 @@ from headrace.errors import SourceError
 from headrace.sources import HDFWriter, JsonlSource, MemorySource, NumpyFolderWriter
 from headrace.vocabularies.labels import CharacterTargets
 
-FEW = settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=8)
 
 
 @contextmanager
@@ -191,7 +191,7 @@ def test_whatever_a_dataset_is_made_of_chunks_are_the_same(
 
 
 @given(LENGTHS, RECIPES, st.integers(0, 2), st.integers(1, 3), st.integers(0, 9))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_neither_workers_nor_ranks_nor_a_restart_change_a_chunk(
     lengths: list[int], recipe: dict[str, Any], workers: int, ranks: int, done: int
 ) -> None:

@@ -104,7 +104,7 @@ def ask_and_read(dataset, stream_of, rng, *, reads):
 
 
 @given(st.sampled_from(sorted(RECIPES)), SEEDS, st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_part_may_be_shared_copied_and_read_elsewhere(name, seed, depth, epoch):
     with tempfile.TemporaryDirectory() as folder:
         config, rng = drawn(seed, depth, folder, name), random.Random(seed)
@@ -172,7 +172,7 @@ def sharded_streams(config, ways, shards, epoch):
 
 
 @given(st.sampled_from(sorted(RECIPES)), SEEDS, DEPTHS, st.integers(1, 3), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_shard_may_be_assigned_as_in_classes_of_returnn(name, seed, depth, epoch, data):
     shard = st.integers(1, 4).flatmap(lambda num: st.tuples(st.just(num), st.integers(0, num - 1)))
     shards = data.draw(st.lists(shard, min_size=1, max_size=3))
@@ -211,7 +211,7 @@ def is_legal(config, epoch):
 
 @example("ConcatSeqsDataset", 1915, 0, 2)  # sub-epochs of the inner dataset change what its transform draws
 @given(st.sampled_from(sorted(RECIPES)), SEEDS, DEPTHS, st.integers(1, 3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_a_state_is_refused_by_every_recipe_that_delivers_something_else(name, seed, depth, epoch):
     with tempfile.TemporaryDirectory() as folder:
         config, rng = drawn(seed, depth, folder, name), random.Random(seed)
@@ -249,7 +249,7 @@ def rows_of(batch):
     st.integers(1, 3),
     st.integers(0, 5),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_loader_delivers_the_stream_of_its_dataset(name, seed, depth, epoch, num_workers, world_size, stop):
     with tempfile.TemporaryDirectory() as folder:
         config = drawn(seed, depth, folder, name)
@@ -285,7 +285,7 @@ def add_draw(seq, rng):
 
 
 @given(st.sampled_from(sorted(RECIPES)), SEEDS, DEPTHS, st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_sequence_of_an_epoch_gets_draws_of_its_own(name, seed, depth, epoch):
     with tempfile.TemporaryDirectory() as folder:
         config = drawn(seed, depth, folder, name)
@@ -305,7 +305,7 @@ def _name(node):
 
 
 @given(st.sampled_from(sorted(RECIPES)), SEEDS, DEPTHS, st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_budget_holds_or_is_refused(name, seed, depth, epoch):
     with tempfile.TemporaryDirectory() as folder:
         config = drawn(seed, depth, folder, name)

@@ -72,7 +72,7 @@ def first_batch(data, options):
     st.one_of(st.none(), st.integers(0, 3)),
     st.integers(0, 2),
 )
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=250)
 def test_a_budget_holds_for_the_key_with_a_time_axis_or_says_that_it_is_not_clear(
     kinds, lengths, face, kind, named, workers
 ):
@@ -104,7 +104,7 @@ def test_a_budget_holds_for_the_key_with_a_time_axis_or_says_that_it_is_not_clea
 
 
 @given(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4), st.sampled_from(["list", "stream"]))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_who_counts_sequences_needs_no_time_axis(kinds, face):
     items = [{key: VALUES[kind](i, 3) for key, kind in zip(NAMES, kinds, strict=False)} for i in range(7)]
     with DataLoader(FACES[face](items, None), batching=FixedCount(3)) as loader:

@@ -103,7 +103,7 @@ def test_a_filter_keeps_sub_epochs_even_and_loses_nothing(tmp_path_factory, leng
 
 
 @given(EXHAUSTIVE, st.integers(0, 20), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_toy_data_are_a_function_of_epoch_seed_and_sequence(ordering, num_seqs, epoch):
     for make in (
         lambda **o: DummyDataset(input_dim=2, output_dim=3, num_seqs=num_seqs, **o),

@@ -72,7 +72,7 @@ def numbers(dataset, epoch):
 
 
 @given(CONTENTS, st.lists(st.integers(0, 2)), OPTIONS, st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_full_epoch_has_each_sequence_once_over_all_ranks_and_sub_epochs(contents, shape, options, data):
     with tempfile.TemporaryDirectory() as folder:
         corpus = Corpus(folder, contents, shape)
@@ -147,12 +147,12 @@ def check_same_stream(executor, contents, inner, options, data):
 
 @pytest.mark.parametrize("executor", ["inline", "thread"])
 @given(CONTENTS, INNER_ORDERINGS, OPTIONS, st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_workers_and_preloading_do_not_change_the_stream(executor, contents, inner, options, data):
     check_same_stream(executor, contents, inner, options, data)
 
 
 @given(CONTENTS, INNER_ORDERINGS, OPTIONS, st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_worker_processes_and_preloading_do_not_change_the_stream(contents, inner, options, data):
     check_same_stream("process", contents, inner, options, data)

@@ -80,7 +80,7 @@ def _no_thread_is_left():
     assert set(threading.enumerate()) == before
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(num_workers=NUM_WORKERS, options=OPTIONS, rounds=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 45))))
 def test_runs_that_are_read_whole_or_abandoned_give_what_a_plain_loop_gives(
     engine_executors: str | Executor, num_workers: int, options: dict, rounds: list[tuple[int, int]]
@@ -98,7 +98,7 @@ def test_runs_that_are_read_whole_or_abandoned_give_what_a_plain_loop_gives(
             assert values == (expected[:num_read] if num_read else expected)
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     lengths=st.lists(st.integers(0, 6000) | st.integers(0, 40_000), max_size=40),
     num_workers=st.integers(1, 3),
@@ -187,7 +187,7 @@ def told(value: Any) -> Any:
     return [told(part) for part in value] if isinstance(value, list) else value
 
 
-@settings(deadline=None, max_examples=20)
+@settings(max_examples=20)
 @given(
     ends=st.lists(st.sampled_from(ENDS), max_size=300),
     num_workers=st.integers(1, 3),
@@ -234,7 +234,7 @@ def test_whatever_comes_together_the_stream_is_the_same(
         assert [delivered.value for delivered in engine.run([])] == []
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     num_workers=NUM_WORKERS,
     options=OPTIONS,
@@ -275,7 +275,7 @@ def test_errors_of_workers_and_of_payloads_come_where_a_plain_loop_has_them(
             assert outcome(read, engine.run(payloads())) == outcome(plain_loop)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(num_workers=NUM_WORKERS, options=OPTIONS, bad=st.frozensets(st.integers(0, 30), max_size=8))
 def test_skips_are_the_same_for_any_number_of_workers_in_the_stream_and_on_disk(
     engine_executors: str | Executor, num_workers: int, options: dict, bad: frozenset[int]
@@ -302,7 +302,7 @@ def test_skips_are_the_same_for_any_number_of_workers_in_the_stream_and_on_disk(
         assert line["traceback"].endswith(f"LookupError: no {line['ticket']}\n")
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(num_workers=NUM_WORKERS, options=OPTIONS, bad=st.frozensets(st.integers(0, 20), max_size=5))
 def test_single_items_are_left_out_of_tickets_of_many(
     engine_executors: str | Executor, num_workers: int, options: dict, bad: frozenset[int]
@@ -329,7 +329,7 @@ def test_single_items_are_left_out_of_tickets_of_many(
     assert engine.report.num_skipped == len([number for number in bad if number < 20])
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     lengths=st.lists(st.integers(0, 9), min_size=1, max_size=5),
     options=OPTIONS,
@@ -355,7 +355,7 @@ def test_streams_take_turns_as_plain_iterators_do(
         assert again == expected
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(num_workers=NUM_WORKERS, options=OPTIONS, rounds=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 45))))
 def test_in_turns_a_worker_goes_on_with_what_it_did_before(
     engine_executors: str | Executor, num_workers: int, options: dict, rounds: list[tuple[int, int]]

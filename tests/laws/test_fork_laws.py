@@ -76,7 +76,7 @@ STEPS = st.lists(
 
 
 @given(STEPS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_child_sees_what_it_saw_when_it_was_forked(steps):
     fd = create_memfd("headrace-test")
     num_before = len(os.listdir("/proc/self/fd"))

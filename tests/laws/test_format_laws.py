@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from format_cases import FORMATS, FormatCase, content, files_of, same
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace.sources
@@ -30,7 +30,7 @@ from headrace.sources.shared import open_files
 
 _DAMAGES = 10  # of each format and example
 
-FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=6)
 
 
 NOT_HERE = {
@@ -68,7 +68,7 @@ def test_every_source_and_writer_is_of_a_format_by_which_laws_and_commands_find_
     assert {entry.writer_name for entry in entries if entry.writer} == _exported(Writer)
 
 
-@settings(max_examples=2, deadline=None)
+@settings(max_examples=2)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_damaged_file_is_read_as_it_was_or_refused(seed: int) -> None:
     """In a process of its own, whose memory is limited: it must not die, nor make room for what a file claims."""
@@ -268,7 +268,7 @@ _VALUES = st.one_of(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 @given(values=st.lists(_VALUES, min_size=1, max_size=3), in_tar=st.booleans())
 def test_a_number_of_json_is_read_as_it_was_written_or_refused(tmp_path_factory, values, in_tar: bool) -> None:
     """Whole numbers exactly; fractions as near as the dtype is, and no whole digit lost. JSON lines and tar alike."""

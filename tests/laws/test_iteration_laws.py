@@ -98,7 +98,7 @@ def outcome_of(iterator):
 
 
 @given(st.sampled_from([0, 1, 8]), st.integers(0, 2), st.lists(OPERATIONS, max_size=25))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_only_batches_that_were_delivered_move_a_loader(num_seqs, workers, operations):
     with open_loader(num_seqs, 0) as loader:
         model = Model({epoch: loader.num_steps(epoch) for epoch in range(1, 40)})

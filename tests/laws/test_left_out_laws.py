@@ -82,7 +82,7 @@ def read(data, rank, world_size, options):
     st.integers(1, 30),
     st.integers(0, 2),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_what_is_delivered_and_what_is_counted_are_all(
     heard, lengths, batching, face, world_size, remainder, window_seqs, workers
 ):
@@ -111,7 +111,7 @@ def test_what_is_delivered_and_what_is_counted_are_all(
 
 
 @given(LENGTHS, st.sampled_from([FixedCount(3), FrameBudget(20)]), st.integers(0, 2), st.sets(st.integers(0, 50)))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_sequences_that_fail_and_are_skipped_are_counted_too(lengths, batching, workers, failing):
     seqs = [{"data": np.full((n, 1), i, np.float32)} for i, n in enumerate(lengths)]
 
@@ -157,7 +157,7 @@ def size_of(dataset):
 
 @example("CombinedDataset", 970, 2)  # a filter in a part of a user-defined part
 @given(st.sampled_from(sorted(RECIPES)), st.integers(0, 2**32), st.integers(0, 3))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_each_dataset_counts_what_tag_filters_leave_out_of_its_corpus(name, seed, depth):
     with tempfile.TemporaryDirectory() as folder:
         draw = Draw(random.Random(seed), folder, depth)
@@ -182,7 +182,7 @@ def without_curriculum(config):
 
 
 @given(st.sampled_from(sorted(RECIPES)), st.integers(0, 2**32), st.integers(0, 3), st.integers(1, 4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_each_order_counts_what_filters_of_its_epoch_left_out(name, seed, depth, epoch):
     with tempfile.TemporaryDirectory() as folder:
         config = Draw(random.Random(seed), folder, depth).config(name)

@@ -93,7 +93,7 @@ def whole(data, recipe, epoch):
 
 
 @given(LENGTHS, ORDERINGS, RECIPES, st.integers(0, 4), st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_neither_threads_nor_their_number_change_a_batch(lengths, ordering, recipe, workers, epoch):
     data = dataset(lengths, ordering)
     with open_loader(data, recipe, workers=workers) as loader:
@@ -102,7 +102,7 @@ def test_neither_threads_nor_their_number_change_a_batch(lengths, ordering, reci
 
 
 @given(LENGTHS, ORDERINGS, RECIPES, st.integers(1, 3))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_processes_do_not_change_a_batch(lengths, ordering, recipe, epoch):
     data = dataset(lengths, ordering)
     with open_loader(data, recipe, workers=2, executor="process") as loader:
@@ -111,7 +111,7 @@ def test_processes_do_not_change_a_batch(lengths, ordering, recipe, epoch):
 
 
 @given(LENGTHS, st.sampled_from(["default", "random", "laplace:3", "permute"]), RECIPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_sequence_comes_exactly_once_or_is_counted(lengths, ordering, recipe):
     data = dataset(lengths, ordering)
     with open_loader(data, recipe) as loader:
@@ -133,7 +133,7 @@ def test_each_sequence_comes_exactly_once_or_is_counted(lengths, ordering, recip
 
 
 @given(LENGTHS, ORDERINGS, RECIPES, RANKS, REMAINDERS, st.integers(1, 2))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ranks_share_the_batches_by_their_numbers(lengths, ordering, recipe, world_size, remainder, epoch):
     data = dataset(lengths, ordering)
     batches = whole(data, recipe, epoch)
@@ -167,7 +167,7 @@ def take(data, recipe, state, rank, world_size, num_steps, **options):
     RECIPES,
     st.lists(st.tuples(RANKS, st.integers(1, 6), st.integers(0, 3)), min_size=1, max_size=4),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_chain_of_resumes_with_other_ranks_and_workers_gives_the_same_batches(lengths, ordering, recipe, parts):
     data = dataset(lengths, ordering)
     batches = whole(data, recipe, 1)
@@ -198,7 +198,7 @@ def test_any_chain_of_resumes_with_other_ranks_and_workers_gives_the_same_batche
     RECIPES,
     st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4)), min_size=1, max_size=2),
 )
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 def test_a_chain_of_resumes_in_processes_gives_the_same_batches(lengths, ordering, recipe, parts):
     data = dataset(lengths, ordering)
     batches = whole(data, recipe, 1)
@@ -215,7 +215,7 @@ def test_a_chain_of_resumes_in_processes_gives_the_same_batches(lengths, orderin
 
 
 @given(LENGTHS, ORDERINGS, RECIPES, st.integers(0, 8), RANKS)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_table_that_was_kept_changes_no_batch_and_no_length(lengths, ordering, recipe, num_steps, world_size):
     data = dataset(lengths, ordering)
     batches = whole(data, recipe, 1)
@@ -237,7 +237,7 @@ def test_a_table_that_was_kept_changes_no_batch_and_no_length(lengths, ordering,
 
 @pytest.mark.parametrize(("before", "after"), [(8, 6), (1, 3), (5, 1)])
 @given(lengths=MANY_LENGTHS, recipe=RECIPES, num_steps=st.integers(1, 2))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_another_number_of_ranks_goes_on_where_the_old_one_stopped(before, after, lengths, recipe, num_steps):
     data = dataset(lengths, "random")
     batches = whole(data, recipe, 1)
@@ -253,7 +253,7 @@ def test_another_number_of_ranks_goes_on_where_the_old_one_stopped(before, after
 
 
 @given(LENGTHS, ORDERINGS, RECIPES, st.integers(0, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_after_the_rest_of_a_loaded_epoch_the_next_epochs_come(lengths, ordering, recipe, num_steps):
     data = dataset(lengths, ordering, partition_epoch=2)
     epochs = {epoch: whole(data, recipe, epoch) for epoch in (2, 3, 4)}
@@ -272,7 +272,7 @@ def test_after_the_rest_of_a_loaded_epoch_the_next_epochs_come(lengths, ordering
 
 
 @given(LENGTHS, RECIPES, st.integers(0, 3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_leaving_early_changes_nothing_that_comes_later(lengths, recipe, early):
     data = dataset(lengths, "random")
     with open_loader(data, recipe, workers=2) as loader:

@@ -33,7 +33,7 @@ def bytes_of_arenas():
     return total
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     lengths=LENGTHS,
     batching=BATCHINGS,

@@ -48,7 +48,7 @@ def assert_whole_passes(stream, sizes):
 
 
 @given(mixtures(), st.integers(1, 3), st.integers(1, 3), st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_sequence_comes_again_before_all_of_its_sub_dataset_came(mixture, num_sub_epochs, num_shards, num_epochs):
     config, sizes = mixture
     stream = []
@@ -65,7 +65,7 @@ def test_no_sequence_comes_again_before_all_of_its_sub_dataset_came(mixture, num
 
 
 @given(mixtures(max_size=15), st.integers(1, 5), st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_passes_stay_whole_over_a_resume(mixture, batch_size, data):
     config, sizes = mixture
 
@@ -94,7 +94,7 @@ def test_passes_stay_whole_over_a_resume(mixture, batch_size, data):
 
 
 @given(st.integers(8, 30), st.lists(st.integers(1, 4), min_size=2, max_size=3))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_a_corpus_that_is_there_twice_has_passes_that_differ(size, weights):
     data = [{"data": np.full((1, 1), i, np.float64)} for i in range(size)]
     twin = {"class": "StaticDataset", "data": data, "seq_ordering": "random", "transform": _noisy}

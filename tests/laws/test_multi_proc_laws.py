@@ -52,7 +52,7 @@ def check(lengths, ordering, num_workers, buffer_size, epochs, executor, early):
     st.lists(st.integers(1, 5), max_size=3),
     st.integers(0, 9),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_workers_do_not_change_the_stream(executor, lengths, ordering, num_workers, buffer_size, epochs, early):
     check(lengths, ordering, num_workers, buffer_size, epochs, executor, early)
 
@@ -65,14 +65,14 @@ def test_workers_do_not_change_the_stream(executor, lengths, ordering, num_worke
     st.lists(st.integers(1, 5), max_size=3),
     st.integers(0, 9),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_worker_processes_do_not_change_the_stream(lengths, ordering, num_workers, buffer_size, epochs, early):
     check(lengths, ordering, num_workers, buffer_size, epochs, "process", early)
 
 
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
 @given(lengths=LENGTHS, num_workers=st.integers(1, 4), buffer_size=st.integers(1, 9), epoch=st.integers(1, 3))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_dedicated_workers_deliver_each_sequence_once_in_a_fixed_order(
     executor, lengths, num_workers, buffer_size, epoch
 ):

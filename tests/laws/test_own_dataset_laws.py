@@ -84,7 +84,7 @@ def wrapped(way, config):
     st.sampled_from(["default", "random", "reverse", "sorted"]),
     st.integers(1, 3),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_each_sequence_comes_once_under_its_tag_or_the_class_is_named(own, way, batching, num_workers, ordering, epoch):
     config = {"class": own, "first": 100, "seq_ordering": ordering}
     with headrace.init_dataset({**config, "class": Indexed}) as right:
@@ -127,7 +127,7 @@ LENGTHS = st.lists(st.integers(1, 4), min_size=NUM_SEQS, max_size=NUM_SEQS)
     st.integers(1, 3),
     st.integers(0, 3),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_a_state_goes_on_where_the_lengths_are_the_same_and_nowhere_else(way, lengths, parts, ordering, epoch, stop):
     options = {"class": Told, "first": 100, "seq_ordering": ordering, "partition_epoch": parts}
 

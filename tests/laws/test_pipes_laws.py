@@ -59,13 +59,13 @@ def test_every_operation_is_in_these_laws_or_elsewhere():
 
 @pytest.mark.parametrize("name", sorted(OPERATIONS))
 @given(seed=st.integers(0, 2**64 - 1), length=st.integers(0, 25), num_before=st.integers(1, 60))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_each_operation_goes_on_where_its_state_was_taken(name, seed, length, num_before):
     check_resume(("range", length, [name]), seed, num_before)
 
 
 @given(recipe=recipes(), seed=st.integers(0, 2**64 - 1), num_before=st.integers(1, 60))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_graph_goes_on_where_its_state_was_taken(recipe, seed, num_before):
     check_resume(recipe, seed, num_before)
 
@@ -77,7 +77,7 @@ def test_a_graph_goes_on_where_its_state_was_taken(recipe, seed, num_before):
     num_before=st.integers(1, 20),
     was_read=st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_later_epoch_goes_on_where_its_state_was_taken_in_a_new_graph_or_one_that_was_read(
     recipe, seed, num_epochs, num_before, was_read
 ):
@@ -101,14 +101,14 @@ def test_a_later_epoch_goes_on_where_its_state_was_taken_in_a_new_graph_or_one_t
     seed=st.integers(0, 2**64 - 1),
     num_before=st.integers(1, 15),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_epochs_after_a_resumed_one_are_the_same_too(recipe, seed, num_before):
     pipe, fresh = check_resume(recipe, seed, num_before)
     assert few(pipe) == few(fresh)
 
 
 @given(recipe=recipes(), seed=st.integers(0, 2**64 - 1), num_before=st.integers(0, 20))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_seed_repeats_whatever_was_read_before(recipe, seed, num_before):
     one, two = build(recipe, seed), build(recipe, seed + 1000)
     if any("cache" in name for name in recipe[2]):
@@ -121,7 +121,7 @@ def test_a_seed_repeats_whatever_was_read_before(recipe, seed, num_before):
 
 
 @given(recipe=recipes(PERMUTING), seed=st.integers(0, 2**64 - 1))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_reordering_loses_and_adds_nothing(recipe, seed):
     _, length, _ = recipe
     pipe = build(recipe, seed)
@@ -130,7 +130,7 @@ def test_reordering_loses_and_adds_nothing(recipe, seed):
 
 
 @given(recipe=recipes(), seed=st.integers(0, 2**64 - 1))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_length_that_is_known_is_right(recipe, seed):
     pipe = build(recipe, seed)
     if "set_length" in recipe[2]:
@@ -147,7 +147,7 @@ def test_a_length_that_is_known_is_right(recipe, seed):
     seed=st.integers(0, 2**64 - 1),
     name=st.sampled_from(["shuffle", "in_batch_shuffle", "shuffled_flatmap"]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_epochs_differ_and_another_seed_gives_another_order(length, seed, name):
     recipe = ("range", length, [name, "shuffle", name])
     pipe = build(recipe, seed)

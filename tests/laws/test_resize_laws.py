@@ -83,7 +83,7 @@ def check_runs(
             assert engine.report.num_delivered == 91 + 51 * (num_rounds - 1)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.integers(1, 4), CHANGES, DEATHS, OPTIONS)
 def test_threads_that_come_and_go_leave_the_stream_as_it_is(
     num_workers: int, changes: list[tuple[int, int]], deaths: frozenset[int], options: dict[str, Any]
@@ -91,7 +91,7 @@ def test_threads_that_come_and_go_leave_the_stream_as_it_is(
     check_runs("thread", num_workers, changes, deaths, options)
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(st.integers(1, 4), CHANGES, DEATHS, OPTIONS)
 def test_processes_that_come_and_go_leave_the_stream_as_it_is(
     num_workers: int, changes: list[tuple[int, int]], deaths: frozenset[int], options: dict[str, Any]
@@ -99,7 +99,7 @@ def test_processes_that_come_and_go_leave_the_stream_as_it_is(
     check_runs("process", num_workers, changes, deaths, options)
 
 
-@settings(deadline=None, max_examples=2)
+@settings(max_examples=2)
 @given(CHANGES.filter(len), DEATHS)
 def test_remote_workers_that_come_and_go_leave_the_stream_as_it_is(
     changes: list[tuple[int, int]], deaths: frozenset[int]
@@ -138,7 +138,7 @@ def whole() -> list[Any]:
         return [text_of(batch) for epoch in loader.epochs(1, 2) for batch in epoch]
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(
     executor=st.sampled_from(["thread", "process"]),
     num_workers=st.integers(1, 3),

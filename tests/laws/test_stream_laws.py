@@ -79,7 +79,7 @@ def whole(lengths, recipe, epoch=1):
 
 
 @given(LENGTHS, RECIPES, WORKERS, st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_neither_threads_nor_their_number_change_a_batch_of_a_stream(lengths, recipe, workers, epoch):
     with open_loader(lengths, recipe, workers=workers) as loader:
         for number in (epoch, epoch + 1):
@@ -88,7 +88,7 @@ def test_neither_threads_nor_their_number_change_a_batch_of_a_stream(lengths, re
 
 
 @given(LENGTHS, RECIPES, st.integers(1, 3))
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 def test_processes_do_not_change_a_batch_of_a_stream(lengths, recipe, workers):
     with open_loader(lengths, recipe, workers=workers, executor="process") as loader:
         assert [print_of(batch) for batch in loader] == whole(lengths, recipe)
@@ -96,7 +96,7 @@ def test_processes_do_not_change_a_batch_of_a_stream(lengths, recipe, workers):
 
 
 @given(LENGTHS, RECIPES, RANKS, REMAINDERS, WORKERS)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_ranks_share_the_batches_of_a_stream_by_their_numbers(lengths, recipe, world_size, remainder, workers):
     batches = whole(lengths, recipe)
     for rank in range(world_size):
@@ -109,7 +109,7 @@ def test_ranks_share_the_batches_of_a_stream_by_their_numbers(lengths, recipe, w
 
 
 @given(LENGTHS, RECIPES, st.lists(st.tuples(RANKS, st.integers(1, 6), WORKERS), min_size=1, max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_any_chain_of_resumes_of_a_stream_gives_the_same_batches(lengths, recipe, parts):
     batches, position, state = whole(lengths, recipe), 0, None
     for world_size, num_steps, workers in parts:
@@ -137,7 +137,7 @@ def test_any_chain_of_resumes_of_a_stream_gives_the_same_batches(lengths, recipe
     WORKERS,
     st.integers(0, 9),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_padded_steps_per_epoch_are_that_many_on_every_rank_from_any_step_on(
     lengths, recipe, world_size, num_steps, workers, num_done
 ):
@@ -172,7 +172,7 @@ class Counted(Stream):
 
 
 @given(LENGTHS, RECIPES, WORKERS, st.integers(0, 12), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_stream_is_read_once_in_an_epoch_and_as_far_again_as_a_resume_goes(
     lengths, recipe, workers, num_done, is_plain
 ):
@@ -200,7 +200,7 @@ def test_a_stream_is_read_once_in_an_epoch_and_as_far_again_as_a_resume_goes(
     st.sampled_from(["plain", "filtered", "cut"]),
     WORKERS,
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_windows_of_a_stream_fill_batches_of_any_budget(lengths, budget, kind, workers):
     batching = FrameBudget(budget, padded=False)
     longest = {"plain": 20, "filtered": 4, "cut": 3}[kind]
@@ -215,7 +215,7 @@ def test_windows_of_a_stream_fill_batches_of_any_budget(lengths, budget, kind, w
 
 
 @given(st.integers(1, 400), st.integers(1, 30), st.integers(1, 60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_window_that_somebody_asks_for_is_never_another_one(num_seqs, window_seqs, budget):
     with open_loader([1] * num_seqs, {"batching": FrameBudget(budget), "window_seqs": window_seqs}) as loader:
         found = [batch.seq_idx.tolist() for batch in loader]

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -84,7 +84,7 @@ def read(name: str, path: str, keys: Mapping[str, DataSpec]) -> Any:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60)
 @given(corpus=corpora(), tells_specs=st.booleans())
 @example(({"emb": DataSpec("float32", (3,), dim=3, has_time=False)}, [("a", {"emb": np.arange(3, dtype="f4")})]), True)
 @example(({"pcm": DataSpec("int16", (), dim=1)}, [("a", {"pcm": np.array([-3, 4], "i2")})]), True)

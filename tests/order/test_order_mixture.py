@@ -43,7 +43,7 @@ def test_every_prefix_keeps_the_shares(weights, position):
 
 
 @given(WEIGHTS, SEEDS, st.integers(0, 2**60), st.integers(0, 5000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_position_far_away_is_the_same_alone_and_in_a_block(weights, seed, start, num):
     mixture = Mixture(weights, shuffle_seed=seed)
     lanes, draws = mixture.locate(np.arange(start, start + num))
@@ -97,7 +97,7 @@ def test_wrong_weights_are_refused(weights):
 
 
 @given(WEIGHTS, SEEDS, st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_first_position_with_so_many_draws_is_found(weights, seed, data):
     mixture = Mixture(weights, shuffle_seed=seed)
     used = np.flatnonzero(mixture.units * 1000 > mixture.units.sum())
@@ -126,7 +126,7 @@ def lanes_of(sizes, parts):
 
 
 @given(st.lists(st.integers(1, 12), min_size=1, max_size=4), st.integers(1, 3), SEEDS, st.data())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_each_corpus_goes_through_whole_epochs_of_its_own(sizes, parts, seed, data):
     weights = [data.draw(st.integers(1, 5)) for _ in sizes]
     mixture, lanes = Mixture(weights, shuffle_seed=seed), lanes_of(sizes, parts)
@@ -140,7 +140,7 @@ def test_each_corpus_goes_through_whole_epochs_of_its_own(sizes, parts, seed, da
 
 
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=3), SEEDS, st.integers(0, 10**12), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_slice_is_that_part_and_knows_whether_it_repeats(sizes, seed, start, data):
     mixture = Mixture([data.draw(st.integers(1, 5)) for _ in sizes], shuffle_seed=seed)
     order = MixedOrder(mixture, lanes_of(sizes, 2), range(start, start + 40))

@@ -19,7 +19,7 @@ from headrace.features.log_mel import _mel_filters
     st.floats(3001, 4000),
     st.integers(0, 20),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_sums_are_the_product_with_the_filters(make, sample_rate, fft_size, num_mels, low, high, num_frames):
     weights = make(sample_rate, fft_size, num_mels, low, high)  # with many bands, some are empty
     power = np.random.RandomState(num_frames).exponential(size=(num_frames, fft_size // 2 + 1))

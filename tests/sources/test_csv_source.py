@@ -26,7 +26,7 @@ def text_of(source: Any, corpus_idx: int, key: str) -> str:
     return bytes(source.read(corpus_idx, key)).decode()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=st.lists(st.tuples(TEXTS, TEXTS, st.integers(-(2**40), 2**40)), min_size=1, max_size=6), crlf=st.booleans())
 def test_what_the_csv_module_writes_is_read_in_any_order(
     rows: list[tuple[str, str, int]], crlf: bool, tmp_path_factory: pytest.TempPathFactory

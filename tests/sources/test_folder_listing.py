@@ -19,7 +19,7 @@ from headrace.sources.shared.folder import for_each
 from headrace.sources.shared.parts import gathering
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     num_items=st.one_of(st.integers(0, 70), st.integers(0, 10_000)),
     failing=st.sets(st.integers(0, 10_000), max_size=3),
@@ -55,7 +55,7 @@ def carried(function: Callable[[Any], Any], parts: Sequence[Any], num_workers: i
     yield from map(pickle.loads(pickle.dumps(function)), parts)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     num_items=st.integers(0, 40),
     size=st.integers(1, 9),

@@ -232,7 +232,7 @@ def whole_file(tmp_path_factory):
     return path
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(share=st.floats(0, 1, exclude_max=True))
 def test_a_file_cut_anywhere_is_refused(tmp_path_factory, whole_file, share):
     cut = tmp_path_factory.mktemp("cut") / "corpus.hdf"
@@ -242,7 +242,7 @@ def test_a_file_cut_anywhere_is_refused(tmp_path_factory, whole_file, share):
     assert str(cut) in str(caught.value)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_damaged_descriptions_give_an_error_of_ours_or_some_data(tmp_path_factory, whole_file, data):
     content = bytearray(whole_file.read_bytes())

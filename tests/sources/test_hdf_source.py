@@ -157,7 +157,7 @@ def test_data_that_were_declared_and_never_written_are_the_fill_value(tmp_path):
     assert_same(HDFSource(tmp_path / "unwritten.hdf", index=None).read(0, "data"), np.full((3, 2), 7, np.float32))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_what_is_written_is_read_back_to_the_bit(tmp_path_factory, data):
     keys = data.draw(

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import headrace as hr
@@ -77,7 +77,7 @@ LINES = st.lists(st.sampled_from(["a b", "", "a", "ä b a", "\r", "b" + " a" * 9
     tags=st.sampled_from(["number", "place"]),
     skip_empty=st.booleans(),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_lines_are_found_wherever_stretches_end(
     tmp_path: Path,
     counting: Counting,
@@ -105,7 +105,7 @@ def test_lines_are_found_wherever_stretches_end(
 
 
 @given(st.lists(st.sampled_from(["a b", "", "ä"]), max_size=20), st.integers(1, 60), st.lists(st.booleans()))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 def test_objects_are_found_wherever_stretches_end(
     tmp_path: Path,
     counting: Counting,
@@ -337,7 +337,7 @@ def _index_or_error(make: Callable[[], Any], path: Path) -> Any:
     missing=st.sampled_from(["error", "skip"]),
     num_workers=st.integers(2, 4),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150)
 def test_archives_are_indexed_alike_by_any_number_of_processes(
     tmp_path: Path, counting: Counting, found: Any, fields: Any, missing: Any, num_workers: int
 ) -> None:
@@ -369,7 +369,7 @@ def test_archives_are_indexed_alike_by_any_number_of_processes(
     vocab=st.sampled_from(["bytes", "chars", None]),
     num_workers=st.integers(2, 4),
 )
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 def test_tables_are_indexed_alike_by_any_number_of_processes(
     tmp_path: Path, counting: Counting, rows: Any, format_name: str, vocab: Any, num_workers: int
 ) -> None:

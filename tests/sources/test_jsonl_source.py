@@ -187,7 +187,7 @@ _KEYS = {
 
 
 @given(st.lists(st.fixed_dictionaries(_KEYS), min_size=1, max_size=4), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_what_is_written_is_read_again_to_the_bit(tmp_path_factory, seqs, as_text):
     path = tmp_path_factory.mktemp("jsonl") / "x.jsonl"
     specs = {key: DataSpec.of_array(array) for key, array in seqs[0].items()}

@@ -186,7 +186,7 @@ def test_a_saved_index_is_one_of_these_files_only(tmp_path):
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_arrays_come_back_bit_by_bit(tmp_path_factory, data):
     dtypes = st.sampled_from(["float32", "float16", "int64", "uint8", "complex64", "bool"])
     keys = data.draw(st.dictionaries(st.text("abxyz", min_size=1, max_size=3), st.tuples(dtypes, st.integers(0, 2))))

@@ -330,7 +330,7 @@ VALUES = st.one_of(st.text(max_size=20), st.floats(0, 1e6), st.integers(0, 10**6
     st.sampled_from([", ", ",\n", " ,\n# a 'comment' {\n"]),
     st.sampled_from(["", ",", "\n"]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_list_of_dicts_is_read_as_python_reads_it(rows, comma, end):
     dicts = [{**more, "text": text, "duration": seconds, "seq_name": tag} for text, seconds, tag, more in rows]
     for one in dicts:

@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
@@ -58,7 +58,6 @@ def source(request, tmp_path, write_layout):
         opened.close()
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_arrays_of_their_own_hold_what_is_read_one_by_one(source, data):
     indices = np.array(data.draw(st.lists(st.integers(0, len(source) - 1), max_size=12)), np.int64)

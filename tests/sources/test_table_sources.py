@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -333,7 +333,7 @@ def test_what_was_written_comes_back_to_the_bit(writing, tmp_path):
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @pytest.mark.parametrize("name", ["parquet", "arrow"])
 def test_any_corpus_comes_back(name, data, tmp_path):
     make_writer, make_source, _ = WRITERS[name]
@@ -543,7 +543,7 @@ def _rectangles(draw):
 
 
 @given(_rectangles())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_slice_of_any_kind_of_lists_is_read_as_it_is(drawn):
     array, rows = drawn
     cells = cells_of(array, layout_of(array.type), nulls_are_empty=True, where="here")

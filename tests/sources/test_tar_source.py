@@ -9,7 +9,7 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from headrace.datasets import CachedDataset
@@ -134,7 +134,7 @@ def test_long_names_and_odd_letters_are_read_as_tarfile_writes_them(tmp_path):
 NAMES = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=60)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.tuples(NAMES, st.binary(max_size=1500)), max_size=5), st.sampled_from(["pax", "gnu"]))
 def test_members_are_found_where_tarfile_finds_them_whatever_their_names(tmp_path, members, tar_format):
     members = [(f"a{name}", data) for name, data in members if ".." not in name and not name.endswith("/")]
@@ -532,7 +532,7 @@ def test_archives_that_were_joined_by_their_bytes_are_refused(tmp_path):
     refused(joined, "data behind the end mark")
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 511), st.integers(1, 255))
 @example(154, 1)
 @example(155, 1)
@@ -552,7 +552,7 @@ def test_a_header_with_any_wrong_byte_is_refused(tmp_path, position, change):
     refused(path, "checksum of a header is wrong|truncated|compressed")
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 2**20), st.sampled_from(b"09/. \0\x80\xff{")), min_size=1, max_size=4))
 def test_whatever_is_changed_in_an_archive_it_is_read_or_refused_by_an_error_that_says_so(tmp_path, changes):
     members = [(f"{'ü' * 60}{idx}.{ext}", data) for idx in range(2) for ext, data in ANYTHING.items()]

@@ -12,7 +12,7 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as st_numpy
 
@@ -217,7 +217,7 @@ def corpora(draw):
     return specs, seqs
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40)
 @given(corpora())
 @example(({";": DataSpec("bool", (), has_time=False)}, []))
 @example(({"a;b": DataSpec("float32", ()), "jpg;": DataSpec("float32", ())}, [("x", {"a;b": ZEROS, "jpg;": ZEROS})]))

@@ -67,7 +67,7 @@ def test_every_kind_of_file_keeps_the_contract_of_a_source(raw, npy, megatron):
     has_targets=st.booleans(),
     keep_rest=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_blocks_cover_the_tokens_in_order(tmp_path_factory, num_tokens, length, overlap, has_targets, keep_rest):
     overlap %= length
     path = tmp_path_factory.mktemp("blocks") / "t.npy"
@@ -90,7 +90,7 @@ def test_blocks_cover_the_tokens_in_order(tmp_path_factory, num_tokens, length, 
 
 
 @given(st.lists(st.integers(0, 9), max_size=8), st.integers(1, 5), st.integers(0, 4), st.booleans(), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_blocks_within_documents_are_the_blocks_of_each_document(
     tmp_path_factory, lengths, length, overlap, has_targets, keep_rest
 ):
@@ -171,7 +171,7 @@ def test_the_index_of_documents_is_kept(tmp_path, megatron):
 
 
 @given(st.lists(st.tuples(st.text(max_size=4), st.lists(st.integers(-5, 300), max_size=5)), max_size=5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_what_is_written_is_read_again(tmp_path_factory, seqs):
     path = tmp_path_factory.mktemp("tokens") / "x.bin"
     seqs = [(tag, tokens) for tag, tokens in seqs if tag.isprintable()]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.engine.codec.codec import decode, encode
@@ -53,7 +53,6 @@ def _decoded(value: object, slot: SlotWriter) -> tuple[object, int]:
     st.booleans(),
     st.booleans(),
 )
-@settings(deadline=None)
 def test_what_was_made_in_place_comes_out_alike(
     layouts: list[tuple[tuple[int, ...], str, int]], alike: bool, one_outside: bool
 ) -> None:

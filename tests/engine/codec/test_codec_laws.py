@@ -14,7 +14,7 @@ from headrace.engine.codec import codec, restore
 from headrace.engine.codec.codec import decode, encode, find_code
 from headrace.engine.codec.plan import Plan
 
-LAW = settings(max_examples=400, deadline=None)
+LAW = settings(max_examples=400)
 
 
 @LAW
@@ -55,7 +55,7 @@ def test_every_plain_array_is_a_writable_view_and_no_two_overlap(value):
     assert all(position + num_bytes <= after for (position, num_bytes), (after, _) in pairwise(spans))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.one_of(values, seq_lists()))
 def test_columns_give_the_same_as_encoding_by_element(value):
     slot = PlainSlot(1)

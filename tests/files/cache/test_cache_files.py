@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 import xxhash
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CacheError, ConfigError, SourceError
@@ -446,7 +446,7 @@ def test_a_checksum_is_recorded_if_it_is_asked_for(make_cache, source, tmp_path)
 _STEPS = ["get", "change", "release", "clean"]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(
     st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from(["get", "change", "release", "clean"])), max_size=25)
 )

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
@@ -100,7 +100,7 @@ def test_a_server_that_is_busy_is_asked_again(server, part, status, retry_after)
     assert part.read_bytes() == DATA
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(
     st.lists(
         st.tuples(

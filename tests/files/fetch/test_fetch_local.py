@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.errors import CacheError, SourceError
@@ -290,7 +290,7 @@ def test_a_part_from_before_the_machine_was_booted_starts_over(source, part):
     assert part.read_bytes() == DATA
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(st.data())
 def test_a_side_file_that_is_torn_or_odd_never_makes_a_wrong_file(source, part, data):
     options = FetchOptions(checksum="xxh3")

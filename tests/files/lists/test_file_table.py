@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
@@ -315,7 +315,6 @@ def test_progress_is_told_to_the_end_and_may_stop_the_work(cache: Path, files: l
         FileTable.of(files, progress=stop)
 
 
-@settings(deadline=None)
 @given(sizes=st.lists(st.integers(0, 2000), max_size=200), slow=st.booleans(), max_threads=st.integers(1, 40))
 def test_any_number_of_files_and_threads_give_the_same_sizes(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], slow: bool, max_threads: int

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
@@ -143,7 +143,6 @@ def _text_of(trees: list[Any], kind: str) -> str:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("kind", [".json", ".py"])
-@settings(deadline=None)
 @given(trees=st.lists(TREES, min_size=1, max_size=5))
 def test_trees_come_back_from_a_list_file(
     tmp_path_factory: pytest.TempPathFactory, kind: str, packed: bool, trees: list[Any]
@@ -154,7 +153,6 @@ def test_trees_come_back_from_a_list_file(
     assert read_file_list(path) == trees
 
 
-@settings(deadline=None)
 @given(names=st.lists(NAMES, min_size=1, max_size=5), newline=st.sampled_from(["\n", "\r\n"]))
 def test_names_come_back_from_lines(tmp_path_factory: pytest.TempPathFactory, names: list[str], newline: str) -> None:
     path = tmp_path_factory.mktemp("lists") / "l.txt"

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError
@@ -33,7 +33,6 @@ def _same_types(one: Any, two: Any) -> bool:
     return one == two
 
 
-@settings(deadline=None)
 @given(one=TREES, two=TREES)
 def test_two_trees_share_a_key_only_if_they_are_equal(one: Any, two: Any) -> None:
     assert (tree_key(one) == tree_key(two)) == _same_types(one, two)
@@ -62,7 +61,6 @@ def test_the_order_in_which_a_dict_was_built_does_not_count() -> None:
     assert tree_key(one) == tree_key(two)
 
 
-@settings(deadline=None)
 @given(tree=TREES)
 def test_mapping_calls_the_function_on_the_leaves_in_order_and_keeps_the_structure(tree: Any) -> None:
     seen: list[str] = []
