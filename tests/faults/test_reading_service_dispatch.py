@@ -81,6 +81,7 @@ def test_a_killed_dispatching_process_is_named_with_its_signal(position: int) ->
         list(loader)
 
 
+@pytest.mark.kernel_timing
 @settings(max_examples=8)
 @given(num_read=st.integers(0, 400), seed=st.integers(0, 99))
 def test_a_dispatching_process_that_is_killed_at_any_moment_never_makes_an_epoch_short(

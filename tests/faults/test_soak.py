@@ -53,6 +53,7 @@ def digest(dataset, epoch):
     return state.hexdigest()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS * 2 + 240)
 def test_the_stream_survives_random_kills_of_workers_and_memory_stays_flat():
