@@ -64,7 +64,7 @@ def _die_at(number: int, work: Callable[[], None]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
 def test_a_process_that_is_killed_before_any_step_leaves_no_wrong_file_and_nothing_for_ever(tmp_path, sources, step):
     root = tmp_path / "cache"
 
@@ -196,7 +196,7 @@ def test_who_waits_for_a_process_that_was_stopped_says_so_and_gets_the_file_when
         room = lock_exclusive_nowait(folder.room_path)
         _go(maker)
         seen = threading.Event()
-        while not any(Path(entry.path).read_bytes() for entry in os.scandir(folder.entries)):  # its name is in it
+        while not any(path.read_bytes() for path in Path(folder.entries).iterdir()):  # its name is in it
             seen.wait(0.002)
         maker.send_signal(signal.SIGSTOP)
         room.close()
