@@ -384,7 +384,7 @@ def test_processes_that_are_killed_again_and_again_make_a_whole_file_in_the_end(
     assert os.listdir(part.parent) == ["part"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_processes_that_are_killed_while_the_file_changes_never_make_a_mixed_file(part, seed):
     pytest.importorskip("aiohttp")
