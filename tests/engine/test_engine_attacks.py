@@ -141,10 +141,10 @@ def test_what_a_run_had_ready_is_freed_though_another_thread_drops_it():
     with Engine(Job(megabytes), num_workers=1, executor=ProcessExecutor(max_bytes=32 << 20), options=options) as engine:
         for _ in range(10):
             run = engine.run(range(1000))
-            pause = threading.Event()
+            pause, seconds = threading.Event(), 0.0025
             while len(run._supervisor.ready) < 8:  # more of them than fit into the arena, if none were freed
                 assert next(run).value[0] < 900
-                pause.wait(0.005)  # a consumer that is slower than the worker
+                pause.wait(seconds := 2 * seconds)  # a consumer that is slower than the worker
             dropped_elsewhere = [run]
             del run
             thread = threading.Thread(target=dropped_elsewhere.clear)

@@ -24,7 +24,7 @@ def test_a_program_that_never_closes_its_engine_ends_in_silence(
     executor: str, end: str, status: int, message: str
 ) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT.format(executor=executor, end=end)], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SCRIPT.format(executor=executor, end=end)], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == status
     assert done.stderr.strip().splitlines()[-1:] == ([f"{message}: division by zero"] if message else [])
@@ -34,5 +34,5 @@ def test_a_program_that_never_closes_its_engine_ends_in_silence(
 @pytest.mark.parametrize("end", ["break", "engine.close(); break"])
 def test_where_warnings_are_errors_worker_processes_end_in_silence_too(end: str) -> None:
     script = SCRIPT.format(executor="process", end=end)
-    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", script], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

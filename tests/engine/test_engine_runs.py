@@ -324,8 +324,8 @@ def test_leaving_a_loop_early_closes_the_streams(executor: str) -> None:
         for delivered in engine.run_stream():
             if delivered.ticket == 5:
                 break
-        assert closed.acquire(timeout=60)
-        assert closed.acquire(timeout=60)
+        assert closed.acquire(timeout=120)
+        assert closed.acquire(timeout=120)
         assert next(engine.run_stream()).value == 0
 
 

@@ -161,7 +161,7 @@ def test_an_interrupt_in_a_finalizer_has_its_effect_after_it(is_in_a_cycle):
     if is_in_a_cycle:
         made[0].me = made[0]
     with pytest.raises(KeyboardInterrupt):
-        drop(made, seconds=10.0)
+        drop(made, seconds=120.0)
     assert ended == [1]
 
 

@@ -343,6 +343,7 @@ def test_no_python_code_runs_when_a_mapping_is_undone():
     assert "headrace-undone" not in Path("/proc/self/maps").read_text()
 
 
+@pytest.mark.kernel_timing
 def test_what_a_handler_of_signals_raises_is_not_lost_where_leases_end(monkeypatch):
     """A signal that comes while nothing but leases ends is raised to the one who drops them, each time."""
     unraisable, raised, caught = [], 0, 0

@@ -161,7 +161,7 @@ def test_a_sleeper_misses_nothing_that_another_process_writes(fd: int, seed: int
                 num_records_read, data = trainer.read()
                 if not data:
                     # A bell that is not rung would be a wait without an end.
-                    assert poll.poll(20_000), f"nobody woke the reader after {number} records"
+                    assert poll.poll(120_000), f"nobody woke the reader after {number} records"
                     os.read(bell, 100)
                 trainer.say_awake()
             for _ in range(num_records_read):

@@ -213,9 +213,9 @@ def test_closing_while_files_are_fetched_ends_that(
     dataset.init_seq_order(epoch=1)
     if held == "2.hdf":
         assert dataset.num_seqs == 20
-        assert fault.started.wait(20)
+        assert fault.started.wait(120)
     elif executor == "thread":
-        assert fault.started.wait(20)
+        assert fault.started.wait(120)
     dataset.close()
 
 
@@ -233,7 +233,7 @@ def test_going_to_another_sub_epoch_does_not_wait_for_the_files_of_the_one_befor
     )
     with dataset:
         dataset.init_seq_order(epoch=1)
-        assert fault.started.wait(20)
+        assert fault.started.wait(120)
         places = [int(Path(str(file)).stem) for file in dataset.get_files(2)]
         assert 0 not in places
         expected = {f"n{number}" for place in places for number in range(10 * place, 10 * place + 10)}
@@ -287,6 +287,8 @@ dataset = DistributeFilesDataset(
     file_cache={{"cache_directory": {str(tmp_path / "cache")!r}}},
 )
 next(dataset.epoch(1))
+while len(descendants_of(os.getpid())) < 3:  # the warden, and the workers that it starts
+    time.sleep(0.01)
 print(*descendants_of(os.getpid()), flush=True)
 time.sleep(60)
 """
@@ -300,14 +302,14 @@ time.sleep(60)
     for pidfd in pidfds:
         poll = select.poll()
         poll.register(pidfd, select.POLLIN)
-        assert poll.poll(20_000), "a process lives on"
+        assert poll.poll(120_000), "a process lives on"
         os.close(pidfd)
     with DistributeFilesDataset(  # what it held is free, and what it has fetched is of use
         files=files,
         get_sub_epoch_dataset=cached,
         partition_epoch=3,
         executor="inline",
-        file_cache={"cache_directory": str(tmp_path / "cache"), "wait_seconds": 5},
+        file_cache={"cache_directory": str(tmp_path / "cache"), "wait_seconds": 120},
     ) as dataset:
         assert len([seq for epoch in (1, 2, 3) for seq in dataset.epoch(epoch)]) == 10 * NUM_FILES
 
@@ -321,7 +323,7 @@ files, cache, dies_at = json.loads(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 with DistributeFilesDataset(
     files=files, partition_epoch=2, seq_ordering="random", distrib_shard_files=True, num_workers=2,
     get_sub_epoch_dataset=lambda files: {"class": "HDFDataset", "files": [CachedFile(file) for file in files]},
-    file_cache={"cache_directory": cache, "wait_seconds": 20},
+    file_cache={"cache_directory": cache, "wait_seconds": 120},
 ) as dataset:
     for epoch in (1, 2, 3, 4):
         tags = []
@@ -349,10 +351,10 @@ def test_ranks_that_share_a_cache_read_everything_once_though_one_is_killed_and_
         return subprocess.Popen(command, env=variables, stdout=subprocess.PIPE, text=True)
 
     ranks = [start(0), start(1, dies_at=3), start(2)]
-    assert ranks[1].communicate(timeout=60)[0] == ""
+    assert ranks[1].communicate(timeout=120)[0] == ""
     assert ranks[1].returncode == -signal.SIGKILL
     ranks[1] = start(1)
-    outputs = [rank.communicate(timeout=60)[0] for rank in ranks]
+    outputs = [rank.communicate(timeout=120)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0, 0]
     read = [[json.loads(line) for line in output.splitlines()] for output in outputs]  # by rank and sub-epoch
     for full_epoch in range(2):

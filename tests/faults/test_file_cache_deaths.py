@@ -152,7 +152,7 @@ def test_four_processes_that_ask_at_once_make_one_copy_of_each_file_together(tmp
     processes = [start(tmp_path / "cache", sources, 4) for _ in range(4)]
     for process in processes:
         _go(process)
-    results = [process.communicate(timeout=60) for process in processes]
+    results = [process.communicate(timeout=120) for process in processes]
     assert [process.returncode for process in processes] == [0] * 4, results
     copied = sum(json.loads(out) for out, _ in results)
     assert copied <= 4 * _SIZE, "what was copied ahead counts elsewhere"
@@ -166,7 +166,7 @@ def test_four_processes_that_ask_at_once_make_one_copy_of_each_file_together(tmp
 def test_processes_that_are_killed_at_random_moments_never_spoil_it_for_the_others(tmp_path, sources, start, num_kills):
     """Room for three of four files: they make, remove, wait for and copy ahead all the time."""
     root, rng = tmp_path / "cache", random.Random(num_kills)
-    options = {"max_bytes": 3 * _SIZE, "wait_seconds": 20}
+    options = {"max_bytes": 3 * _SIZE, "wait_seconds": 120}
     processes = [start(root, sources, 1_000_000, **options) for _ in range(3)]
     for process in processes:
         _go(process)
@@ -195,14 +195,14 @@ def test_who_waits_for_a_process_that_was_stopped_says_so_and_gets_the_file_when
         room = lock_exclusive_nowait(folder.room_path)
         _go(maker)
         seen = threading.Event()
-        while not os.listdir(folder.entries):
+        while not any(path.read_bytes() for path in Path(folder.entries).iterdir()):  # its name is in it
             seen.wait(0.002)
         maker.send_signal(signal.SIGSTOP)
         room.close()
         with pytest.raises(CacheError, match=rf"waited for process {maker.pid} \(.*\) to make the copy of this file"):
             cache.get_file(sources["a"])
         maker.send_signal(signal.SIGCONT)
-        maker.communicate(timeout=60)
+        maker.communicate(timeout=120)
         assert maker.returncode == 0
         assert Path(cache.get_file(sources["a"])).read_bytes() == _content("a")
 

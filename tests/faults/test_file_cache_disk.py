@@ -147,7 +147,7 @@ _SEVERAL = (
     + """
 import random
 rng = random.Random(int(sys.argv[3]))
-with FileCache(cache_directory=disk + "/cache", wait_seconds=60) as cache:
+with FileCache(cache_directory=disk + "/cache", wait_seconds=120) as cache:
     for _ in range(15):
         number = rng.randrange(12)
         path = cache.get_file(f"{sources}/{number}")
@@ -187,7 +187,7 @@ with FileCache(cache_directory=disk + "/cache") as cache:
 
 def test_a_copy_that_the_system_refuses_leaves_nothing(tmp_path, sources):
     command = [sys.executable, "-c", _TOO_LARGE, str(tmp_path), str(sources)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "File too large" in done.stdout
     assert "[[], [], []]" in done.stdout

@@ -20,7 +20,7 @@ from headrace.errors import CacheError
 from headrace.files.cache.cache import FileCache
 
 Make = Callable[..., FileCache]
-_DEADLINE_SECONDS = 30.0
+_DEADLINE_SECONDS = 120.0
 _SIZE = 40_000
 
 

@@ -106,6 +106,7 @@ time.sleep(1000)
             wait_for_end(pidfd)
 
 
+@pytest.mark.kernel_timing
 def test_an_interrupt_loses_no_batch(run_program):
     done = run_program(
         HEAD
@@ -116,7 +117,7 @@ class Slow:
         return batch
 
 def interrupt(signum, frame):
-    if frame.f_code.co_name != "<module>":  # this program itself keeps what it was given
+    if frame.f_code.co_name != "<module>" and len(found) < 150:  # this program itself keeps what it was given
         raise KeyboardInterrupt
 
 def send_interrupts():
@@ -137,7 +138,6 @@ while len(found) < 150:
         break
     except KeyboardInterrupt:
         interrupts += 1
-signal.signal(signal.SIGINT, signal.SIG_IGN)
 thread.join()
 print(found == list(range(150)), interrupts)
 """
@@ -233,7 +233,7 @@ next(loader)
         assert trainer.stdout is not None
         pidfd = os.pidfd_open(int(trainer.stdout.readline()))
         trainer.send_signal(signal.SIGINT)
-        assert select.select([pidfd], [], [], 20)[0]
+        assert select.select([pidfd], [], [], 120)[0]
         wait_for_end(pidfd)
-        _, errors = trainer.communicate(timeout=20)
+        _, errors = trainer.communicate(timeout=120)
         assert errors.rstrip().endswith("KeyboardInterrupt")

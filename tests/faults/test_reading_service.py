@@ -444,6 +444,7 @@ def test_threads_in_the_workers_graph_end_with_each_epoch() -> None:
     assert max(threads for _, threads in found) <= 4
 
 
+@pytest.mark.long
 def test_many_epochs_take_no_more_memory() -> None:
     pipe = IterableWrapper(range(20)).shuffle().sharding_filter().map(lambda n: (n, _resident_bytes()))
     with DataLoader2(pipe, reading_service=MultiProcessingReadingService(1)) as loader:

@@ -345,6 +345,7 @@ def _kill_one(name: str) -> None:
                 return
 
 
+@pytest.mark.kernel_timing
 @pytest.mark.parametrize("seed", range(3))
 def test_kills_at_any_moment_while_c_code_holds_the_interpreter_leave_the_stream_equal(seed: int) -> None:
     dice = random.Random(seed)

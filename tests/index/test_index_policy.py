@@ -197,7 +197,7 @@ def test_three_processes_build_at_once_and_all_get_the_same(cache: Path, corpus:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
-        results = [process.communicate(timeout=60) for process in processes]
+        results = [process.communicate(timeout=120) for process in processes]
     finally:
         for process in processes:
             process.kill()

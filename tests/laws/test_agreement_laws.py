@@ -34,7 +34,7 @@ class Meeting:
 
     def __init__(self, num_ranks):
         self._flags = [False] * num_ranks
-        self._barrier = threading.Barrier(num_ranks, timeout=30)
+        self._barrier = threading.Barrier(num_ranks, timeout=120)
         self.num_exchanges = [0] * num_ranks
 
     def agree_of(self, rank):

@@ -75,7 +75,7 @@ def test_a_damaged_file_is_read_as_it_was_or_refused(seed: int) -> None:
     """In a process of its own, whose memory is limited: it must not die, nor make room for what a file claims."""
     script = Path(__file__).with_name("format_damage.py")
     done = subprocess.run(
-        [sys.executable, script, str(seed), str(_DAMAGES)], capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, script, str(seed), str(_DAMAGES)], capture_output=True, text=True, timeout=140, check=False
     )
     lines = done.stdout.splitlines()
     broken = [line for line in lines if line.startswith("BROKE")]

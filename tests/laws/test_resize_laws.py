@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,9 @@ def test_a_run_of_streams_keeps_its_workers_and_the_next_one_has_others() -> Non
         assert found == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1)]
 
 
-def test_the_memory_of_a_worker_that_was_let_go_is_given_back() -> None:
+def test_the_memory_of_a_worker_that_was_let_go_is_given_back(
+    wait_until: Callable[[Callable[[], bool], str], None],
+) -> None:
     def arenas() -> int:
         names = []
         for fd in os.listdir("/proc/self/fd"):
@@ -229,9 +232,13 @@ def test_the_memory_of_a_worker_that_was_let_go_is_given_back() -> None:
             kept = [delivered.value for delivered in engine.run(range(50))]
             assert (kept[49] == array_of(49)).all()
             del kept
-        list(engine.run(range(50)))
-        gc.collect()
-        assert arenas() <= before + 1
+
+        def is_given_back() -> bool:
+            list(engine.run(range(50)))
+            gc.collect()
+            return arenas() <= before + 1
+
+        wait_until(is_given_back, "descriptors of workers that were let go are left")
 
 
 def test_a_multi_proc_dataset_is_resized_in_mid_epoch() -> None:

@@ -41,7 +41,7 @@ def test_results_come_in_order_or_the_first_error_is_raised(num_items: int, fail
 
 def test_even_few_items_are_looked_at_at_the_same_time() -> None:
     together = threading.Barrier(3)
-    assert for_each(lambda item: together.wait(10) >= 0, "abc") == [True] * 3
+    assert for_each(lambda item: together.wait(120) >= 0, "abc") == [True] * 3
 
 
 def square(failing: frozenset[int], item: int) -> int:

@@ -163,9 +163,7 @@ def test_a_file_that_a_writer_holds_is_refused_with_the_reason(tmp_path):
 def test_a_torn_file_is_not_taken_for_one_that_is_being_written(tmp_path, write_layout):
     path = write_layout(tmp_path / "corpus.hdf")
     os.truncate(path, 700)
-    with pytest.raises(
-        SourceError, match=r"sblock(.|\n)*fix: .*truncated"
-    ) as caught:  # HDF5's words have a "lock" in them
+    with pytest.raises(SourceError, match=r"fix: .*truncated") as caught:  # HDF5's words have a "lock" in them
         HDFSource(path, index=None)
     assert "writer" not in str(caught.value)
 

@@ -461,7 +461,9 @@ _SLOW = """
 """
 
 
-def test_an_interrupt_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_interrupt_ends_it_at_once_and_leaves_nothing(
+    tmp_path: Path, wait_until: Callable[[Callable[[], bool], str], None]
+) -> None:
     text, begun = tmp_path / "x.txt", tmp_path / "begun"
     text.write_text("a a a\n" * 20_000)
     begun.touch()
@@ -473,10 +475,9 @@ def test_an_interrupt_ends_it_at_once_and_leaves_nothing(tmp_path: Path) -> None
         start_new_session=True,
         text=True,
     )
-    while not begun.stat().st_size and process.poll() is None:
-        os.sched_yield()
+    wait_until(lambda: bool(begun.stat().st_size) or process.poll() is not None, "nobody begins")
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)  # workers have its stderr, so this waits for the last of them
+    _, errors = process.communicate(timeout=120)  # workers have its stderr, so this waits for the last of them
     assert process.returncode != 0
     assert "KeyboardInterrupt" in errors
     assert not list(cache.rglob("*.hrindex"))

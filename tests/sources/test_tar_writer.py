@@ -400,11 +400,11 @@ def test_a_writer_that_is_killed_leaves_no_archive_and_the_next_one_clears_up(tm
         os.kill(os.getpid(), signal.SIGKILL)
     """
     path = tmp_path / "shard.tar"
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(path)], check=False, timeout=60)
+    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(path)], check=False, timeout=120)
     assert ended.returncode == -signal.SIGKILL
     assert not path.exists()
     next_one = program.replace("os.kill(os.getpid(), signal.SIGKILL)", "writer.close()")
-    subprocess.run([sys.executable, "-c", textwrap.dedent(next_one), str(path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", textwrap.dedent(next_one), str(path)], check=True, timeout=120)
     assert list(tmp_path.iterdir()) == [path]
     assert len(TarSource(path, index=None)) == 50
 

@@ -24,7 +24,7 @@ from headrace.files.fetch.part import PartFile
 from servers import nothing_left
 
 BLOCK = 16 * 1024
-QUICK = FetchOptions(first_wait_seconds=0.001, max_wait_seconds=0.01, timeout_seconds=30)
+QUICK = FetchOptions(first_wait_seconds=0.001, max_wait_seconds=0.01, timeout_seconds=120)
 DATA = random.Random(1).randbytes(6 * BLOCK + 77)
 OTHER = random.Random(2).randbytes(len(DATA))
 
@@ -378,7 +378,7 @@ def test_a_full_disk_is_met_before_the_first_byte_and_goes_through_unchanged(sou
     (tmp_path / "disk").mkdir()
     os.truncate(source, 2_000_000)
     command = [*_own_mounts(), sys.executable, "-c", _FULL_DISK, str(source), str(tmp_path / "disk")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.returncode) == ("good\n", 0), done.stderr
 
 
@@ -436,7 +436,7 @@ def test_nothing_heavy_is_imported_before_a_url_is_used():
     program = (
         "import sys, headrace.files.fetch.fetch; print(sorted({'fsspec', 'aiohttp', 'asyncio'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout == "[]\n"
 
 

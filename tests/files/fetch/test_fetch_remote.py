@@ -30,7 +30,7 @@ from servers import FileServer, S3Server, has_s3, nothing_left
 fsspec = pytest.importorskip("fsspec")
 
 RANGE = 8 * 1024
-QUICK = FetchOptions(first_wait_seconds=0.001, max_wait_seconds=0.01, timeout_seconds=30, range_bytes=RANGE)
+QUICK = FetchOptions(first_wait_seconds=0.001, max_wait_seconds=0.01, timeout_seconds=120, range_bytes=RANGE)
 DATA = random.Random(1).randbytes(10 * RANGE + 123)
 OTHER = random.Random(2).randbytes(len(DATA))
 
@@ -168,7 +168,7 @@ try:
 except ConfigError as error:
     print(error.fix)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
     assert extra in done.stdout, done.stdout + done.stderr
 
 
@@ -213,7 +213,7 @@ def test_a_store_that_hangs_is_named_after_the_time_limit(odd, part):
 
 def test_a_store_that_hangs_once_is_asked_again_and_what_comes_late_goes_nowhere(odd, part):
     odd.failures = ["hang"]
-    _fetch("odd://a", part, _options(timeout_seconds=0.1))
+    _fetch("odd://a", part, _options(timeout_seconds=0.1, num_tries=100))
     assert part.read_bytes() == DATA
 
 
@@ -314,7 +314,7 @@ def test_a_child_that_was_forked_after_a_fetch_can_fetch(part):
             [sys.executable, "-c", _FORKS, server.url("a"), str(part)],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=120,
             check=False,
         )
     assert (done.stdout, done.stderr) == ("good\n", "")
@@ -340,7 +340,7 @@ def test_a_fetch_goes_on_after_sigkill_with_what_had_come(part, num_before):
     with FileServer({"a": DATA}) as server:
         fault = server.faults.add("stall", skip=num_before, times=-1, after_bytes=100)
         with _start_fetch(server.url("a"), part) as process:
-            assert fault.started.wait(60)
+            assert fault.started.wait(120)
             process.kill()
         server.faults.clear()
         server.requests.clear()
@@ -371,7 +371,7 @@ def _kill_until_done(server: FileServer, part: Path, rng: random.Random) -> int:
         with _start_fetch(server.url("a"), part) as running:
             process.append(running)
             started.set()
-            running.wait(60)
+            running.wait(120)
         if running.returncode == 0:
             return num_killed
         assert running.returncode == -9
