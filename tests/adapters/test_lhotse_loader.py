@@ -648,7 +648,7 @@ def test_a_death_that_is_raised_names_the_batch_and_loses_none(tmp_path):
     assert [number for number, _ in found] == list(range(10))
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     sizes=st.lists(st.integers(0, 5), max_size=12),
     workers=st.integers(0, 2),

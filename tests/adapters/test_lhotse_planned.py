@@ -53,7 +53,7 @@ def ids_of(sampler):
 durations = st.lists(st.floats(0.01, 40.0).map(lambda value: round(value, 3)), min_size=1, max_size=60)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     durations=durations,
     max_duration=st.floats(5.0, 100.0),
@@ -98,7 +98,7 @@ def test_all_cuts_come_within_the_budget_and_ranks_have_equal_steps(
     assert sorted(itertools.chain.from_iterable(set(in_order))) == sorted(cuts.ids)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     stops=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), max_size=3),
     last=st.integers(1, 4),

@@ -87,7 +87,7 @@ def whole_of(make, epoch=0):
         return list(loader)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     stop=st.integers(0, 20),
     workers=st.tuples(st.integers(0, 2), st.integers(0, 2)),
@@ -109,7 +109,7 @@ def test_it_goes_on_anywhere_with_any_number_of_workers(stop, workers, epoch, ma
     assert first + rest == expected
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(stops=st.lists(st.integers(0, 6), min_size=2, max_size=4), make=st.sampled_from([Shuffled, Stateful]))
 def test_it_goes_on_again_and_again(stops, make):
     expected, found, state = whole_of(make), [], None

@@ -286,7 +286,7 @@ def test_a_device_that_holds_pages_sees_what_is_written_after_memory_was_given_b
             pages.close()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), min_size=1, max_size=40))
 def test_what_a_watcher_holds_is_always_what_a_worker_writes_to(steps):
     """Whatever is held, grown and given back: the pages locked at one time stay those of that place of the file."""

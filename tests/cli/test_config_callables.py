@@ -44,7 +44,7 @@ def nested(option: str, name: str, path: list[str]) -> dict[str, Any]:
     return value if isinstance(value, dict) else {**DUMMY, "datasets": value}
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     option=st.sampled_from(sorted(NAMING_OPTIONS)),
     path=st.lists(st.sampled_from(["dataset", "datasets", "list", "map_seq", "source", "any thing"]), max_size=4),

@@ -62,7 +62,7 @@ def _columns(items: list[Any]) -> list[list[int]]:
     return [sorted(column) for column in zip(*map(_flat, items), strict=True)]
 
 
-@settings(deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     num_items=st.integers(0, 60),
     before=_BEFORE,

@@ -140,7 +140,7 @@ def _check(
 
 
 @pytest.mark.filterwarnings("ignore:nothing shards")
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(
     before=st.lists(st.sampled_from(_RANDOM), max_size=2),
     sharding=st.sampled_from(_SHARDING),

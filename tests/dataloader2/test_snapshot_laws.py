@@ -51,7 +51,7 @@ def _graph(seed: int, sizes: list[int], buffers: list[tuple[str, int]], num_item
 
 
 @pytest.mark.filterwarnings("ignore:Unlimited buffer size")
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(
     seed=st.integers(0, 99),
     sizes=st.lists(st.sampled_from([1, 1000, 60_000, 300_000]), min_size=1, max_size=3),

@@ -118,7 +118,7 @@ def take(dataset, step):
     jumps=st.booleans(),
     steps=st.lists(STEPS, max_size=12),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_whatever_is_asked_blocks_answer_as_single_sequences_do(count, told, sizes, jumps, steps):
     single, blocks = OneByOne(count, told=told), ByBlocks(count, told=told, sizes=sizes, jumps=jumps)
     for dataset in (single, blocks):
@@ -133,7 +133,7 @@ def test_whatever_is_asked_blocks_answer_as_single_sequences_do(count, told, siz
     sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any),
     early=st.integers(0, 12),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_an_epoch_is_read_whole_however_often_it_is_begun(count, told, sizes, early):
     single, blocks = OneByOne(count, told=told), ByBlocks(count, told=told, sizes=sizes, jumps=False)
     expected = facts(list(single.epoch(1)))

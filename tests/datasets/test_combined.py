@@ -56,7 +56,7 @@ def offered(config, epoch):
 
 
 @given(SIZES, st.data(), st.sampled_from(ORDERINGS), st.integers(1, 3), SHARDS, st.integers(0, 4), st.integers(1, 7))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_any_ordering_is_laid_over_what_the_parts_offer(sizes, data, ordering, num_parts, shards, offset, epoch):
     options = [data.draw(PART_OPTIONS) for _ in sizes]
     config = combined(
@@ -89,7 +89,7 @@ def test_any_ordering_is_laid_over_what_the_parts_offer(sizes, data, ordering, n
 
 
 @given(SIZES, st.sampled_from([*ORDERINGS, *OWN]), st.integers(1, 3), st.integers(1, 3), st.booleans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_all_sub_epochs_and_shards_together_are_everything_once(sizes, ordering, num_parts, num_shards, are_shuffled):
     if ordering in ("random_sample", "default_every_n:2"):
         return
@@ -104,7 +104,7 @@ def test_all_sub_epochs_and_shards_together_are_everything_once(sizes, ordering,
 
 
 @given(SIZES)
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_interleaved_the_dataset_comes_next_that_is_the_least_far(sizes):
     used, expected = [0] * len(sizes), []
     while any(count < size for count, size in zip(used, sizes, strict=True)):
@@ -121,7 +121,7 @@ def test_ten_and_five_are_interleaved_two_to_one():
 
 
 @given(SIZES, st.sampled_from(OWN), st.sampled_from([None, 0, 0.3, 2.0, "remaining"]), st.integers(1, 3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_orders_by_dataset_keep_the_order_inside(sizes, ordering, scale, epoch):
     dataset = init_dataset(combined(sizes, seq_ordering=ordering, interleave_gumbel_scale=scale))
     found = tags(dataset, epoch)
@@ -158,7 +158,7 @@ def test_an_ordering_may_be_a_function_of_the_epoch_and_be_set_later():
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=2), st.lists(st.integers(1, 9), min_size=2, max_size=2))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_samples_go_on_where_the_epoch_before_has_stopped(sizes, sampled):
     dataset = init_dataset(combined(sizes, sampling_sizes=dict(zip("ab", sampled, strict=True))))
     seen = {"a": [], "b": []}
@@ -371,7 +371,7 @@ def test_workers_of_a_multi_proc_dataset_change_nothing():
     st.integers(0, 6),
     st.sampled_from([FixedCount(3), FrameBudget(12), Buckets(FrameBudget(12), num_buckets=2)]),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_loaders_on_any_ranks_deliver_one_stream_and_resume_anywhere(sizes, ordering, world_size, stop, batching):
     parts = [{"transform": add_noise}, {"seq_ordering": "random"}, {}, {"repeat_epoch": 2}][: len(sizes)]
     config = combined(sizes, parts, seq_ordering=ordering)

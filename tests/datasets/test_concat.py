@@ -26,7 +26,7 @@ def concat(sizes, part_options=None, **options):
 
 
 @given(SIZES, st.sampled_from([{}, {"seq_ordering": "random"}, {"seq_ordering": "sorted", "repeat_epoch": 2}]))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_each_dataset_comes_in_its_own_order_after_the_one_before(sizes, own):
     config = concat(sizes, [own] * len(sizes))
     for epoch in (1, 2):
@@ -36,7 +36,7 @@ def test_each_dataset_comes_in_its_own_order_after_the_one_before(sizes, own):
 
 
 @given(SIZES, st.sampled_from(ORDERINGS), st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_all_sub_epochs_and_shards_together_are_everything_once(sizes, ordering, num_parts, num_shards):
     dataset = init_dataset(concat(sizes, seq_ordering=ordering, partition_epoch=num_parts))
     seen = []
@@ -169,7 +169,7 @@ def test_datasets_that_do_not_fit_are_refused(datasets, text):
 
 
 @given(st.lists(st.lists(st.text("ab0", max_size=3), max_size=5), min_size=1, max_size=4), st.data())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_joint_tags_are_the_tags_one_after_the_other(lists, data):
     parts: list[Tags] = [pack_tags(tags) for tags in lists] + [GeneratedTags(3)]
     expected = [tag for tags in lists for tag in tags] + ["seq-0", "seq-1", "seq-2"]

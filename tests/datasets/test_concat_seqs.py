@@ -198,7 +198,7 @@ def test_a_curriculum_keeps_the_shorter_sequences(make):
     assert [seq.tag for seq in dataset.epoch(4)] == ["seq-2"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 20), st.randoms(use_true_random=False))
 def test_a_filter_keeps_as_many_short_sequences_as_the_limit_allows_and_one_more(lengths, twice_limit, random):
     order = list(range(len(lengths)))

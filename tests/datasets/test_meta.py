@@ -60,7 +60,7 @@ SHARDS = st.integers(1, 3).flatmap(lambda num: st.tuples(st.just(num), st.intege
     SHARDS,
     st.integers(1, 7),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_stream_is_that_of_the_control_dataset_joined_by_tags(tags, more, random, options, shards, epoch):
     others = [*tags, *(tag for tag in more if tag not in tags)]
     random.shuffle(others)
@@ -81,7 +81,7 @@ def test_the_stream_is_that_of_the_control_dataset_joined_by_tags(tags, more, ra
 
 
 @given(TAGS, st.randoms(use_true_random=False), ORDERINGS, st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_all_sub_epochs_and_shards_together_are_everything_once(tags, random, ordering, num_parts, num_shards):
     if ordering in ("random_sample", "default_every_n:2"):
         return
@@ -99,7 +99,7 @@ def test_all_sub_epochs_and_shards_together_are_everything_once(tags, random, or
 
 
 @given(TAGS, st.randoms(use_true_random=False), ORDERINGS, SHARDS, st.integers(1, 4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_without_control_the_order_is_its_own_over_the_default_dataset(tags, random, ordering, shards, epoch):
     others = list(tags)
     random.shuffle(others)

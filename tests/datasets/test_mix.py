@@ -32,7 +32,7 @@ ORDERINGS = st.sampled_from(["default", "random", "laplace:2", "sorted_reverse",
 
 
 @given(SIZES, st.lists(st.integers(1, 5), min_size=4, max_size=4), ORDERINGS, st.integers(1, 3), st.integers(1, 40))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_each_sub_dataset_is_read_in_its_own_epochs_one_after_the_other(sizes, weights, order, parts, per_epoch):
     options = {"seq_ordering": order, "partition_epoch": parts}
     configs = {f"p{number}": part(size, 100 * number, **options) for number, size in enumerate(sizes)}
@@ -58,7 +58,7 @@ def test_a_block_of_a_shuffled_mixture_holds_what_it_holds_unshuffled():
 
 
 @given(st.lists(st.integers(0, 5), min_size=2, max_size=4).filter(any), st.integers(1, 200))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_piece_of_the_stream_keeps_the_shares(weights, num):
     configs = {f"p{number}": part(3, 100 * number) for number in range(len(weights))}
     mixed = mixture(configs, weights=dict(zip(configs, weights, strict=True)), seqs_per_epoch=num)
@@ -70,7 +70,7 @@ def test_every_piece_of_the_stream_keeps_the_shares(weights, num):
 
 
 @given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_sub_epochs_and_shards_divide_a_full_epoch(num, parts, shards, full_epoch):
     configs = {"a": part(7, 0, seq_ordering="random"), "b": part(4, 100)}
     options = {"weights": {"a": 3, "b": 2}, "seqs_per_epoch": num}

@@ -272,7 +272,7 @@ def test_a_stream_can_be_changed_one_by_one(opened, num_workers):
 # --- a function over a stream ---
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 9), max_size=25), st.integers(1, 7))
 def test_laplace_ordering_sorts_bins_in_turns_and_keeps_the_progress_in_place(lengths, seqs_per_bin):
     seqs = [

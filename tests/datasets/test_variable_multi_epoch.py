@@ -135,7 +135,7 @@ def test_shards_and_the_seed_offset_are_passed_on():
 
 
 @given(BATCHINGS, st.integers(1, 4))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_a_loader_of_a_variable_dataset_resumes_anywhere(batching, epoch):
     whole = resumed_anywhere(variable(), batching, epoch)
     assert sorted(tag for batch in whole for tag in batch[0]) == sorted(tags(init_dataset(growing(epoch=epoch)), epoch))
@@ -271,7 +271,7 @@ def test_options_without_an_effect_are_said(caplog):
 
 
 @given(st.integers(0, 7), ORDERINGS, st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_several_epochs_are_read_in_a_row(num_seqs, ordering, num_parts, num_epochs, epoch):
     inner = part("a", num_seqs, seq_ordering=ordering, partition_epoch=num_parts, transform=add_noise)
     alone = init_dataset(inner)
@@ -289,7 +289,7 @@ def test_several_epochs_are_read_in_a_row(num_seqs, ordering, num_parts, num_epo
 
 
 @given(st.integers(1, 7), ORDERINGS, st.integers(1, 2), st.integers(1, 3), BATCHINGS)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_loader_of_several_epochs_resumes_anywhere(num_seqs, ordering, num_parts, num_epochs, batching):
     inner = part("a", num_seqs, seq_ordering=ordering, partition_epoch=num_parts, transform=add_noise)
     expected = rows(init_dataset(multi(inner, num_epochs)), 2)

@@ -57,7 +57,7 @@ def test_the_gradients_are_those_of_the_loss() -> None:
         assert num_moved, name
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(any), st.integers(0, 10))
 def test_weights_of_a_segment_sum_to_one_and_padding_weighs_nothing(lengths: list[int], num_more: int) -> None:
     num_frames = max(lengths) + num_more

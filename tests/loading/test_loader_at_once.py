@@ -108,7 +108,6 @@ batchings = st.one_of(
 )
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.integers(1, 60), min_size=1, max_size=30),
     batchings,
@@ -129,7 +128,7 @@ def _write(path, lengths, **storage):
             writer.append(f"{path.stem}-{number}", {key: seq[key] for key in ("data", "classes")})
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(batchings, st.integers(1, 3))
 def test_batches_from_files_are_the_same_in_either_way(tmp_path, batching, num_files):
     paths = [tmp_path / f"{number}.hdf" for number in range(num_files)]

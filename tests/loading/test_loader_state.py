@@ -89,7 +89,7 @@ def test_a_state_of_another_recipe_is_refused_and_the_part_is_named(seqs, part, 
 
 
 @given(st.sets(st.sampled_from(["data", "order", "batching", "seed", "user"]), min_size=1))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_all_parts_that_differ_are_named(parts):
     others = {
         "data": {"seqs": SEQS[:30]},

@@ -71,7 +71,7 @@ def check_same(datasets, options):
         assert index_shape_for_batches(ours, key) == datasets[1].index_shape_for_batches(theirs, key)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     lengths=lengths_of_seqs,
     limits=st.fixed_dictionaries(
@@ -90,7 +90,7 @@ def test_without_recurrence_batches_are_the_same(lengths, limits, context):
     check_same(pair(lengths, context_window=context), {"recurrent_net": False, **limits})
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     lengths=lengths_of_seqs,
     limits=st.fixed_dictionaries(
@@ -110,7 +110,7 @@ def test_rows_are_the_same(lengths, limits, context):
     check_same(pair(lengths, context_window=context), {"recurrent_net": True, **limits})
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
     epoch=st.integers(1, 5),
@@ -127,7 +127,7 @@ def test_chunks_drawn_by_lot_are_the_same_in_the_first_pass(lengths, epoch, chun
     assert plain(batches_of(datasets[0], options)) == ours
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
     epoch=st.integers(1, 5),
@@ -148,7 +148,7 @@ def test_a_walk_has_their_chunks_each_time(lengths, epoch, chunking, variance):
 
 @pytest.mark.parametrize("recurrent_net", [True, False])
 @given(lengths=st.lists(st.integers(1, 20), min_size=1, max_size=15), limit=st.integers(1, 10))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_limit_of_sequences_is_theirs_without_the_one_too_many(recurrent_net, lengths, limit):
     ours, theirs = pair(lengths)
     options = {"recurrent_net": recurrent_net, "batch_size": 30}

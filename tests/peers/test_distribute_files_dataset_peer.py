@@ -84,7 +84,7 @@ def check(files, ordering, inner, epochs, options):
     shards=st.integers(1, 3).flatmap(lambda num: st.tuples(st.just(num), st.integers(0, num - 1))),
     epochs=st.lists(st.integers(1, 9), min_size=1, max_size=4),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_sub_epochs_are_those_of_returnn(files, ordering, inner, partition_epoch, offset, fixed, shards, epochs):
     options = {
         "partition_epoch": partition_epoch,

@@ -46,7 +46,7 @@ def _peers_bins(sizes: list[int], num_bins: int) -> list[list[str]]:
     )
 
 
-@settings(max_examples=3, deadline=None, database=None)
+@settings(max_examples=3)
 @given(seed=st.integers(0, 2**32))
 def test_ten_thousand_random_cases_have_the_bins_of_returnn(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -59,7 +59,7 @@ def test_ten_thousand_random_cases_have_the_bins_of_returnn(seed: int) -> None:
     assert not differing
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(sizes=st.lists(st.integers(0, 2**62), min_size=1, max_size=30), data=st.data())
 def test_cases_that_hypothesis_looks_for_have_the_bins_of_returnn(sizes: list[int], data: st.DataObject) -> None:
     num_bins = data.draw(st.integers(1, len(sizes)))
@@ -102,7 +102,7 @@ def _peers_files(files: list[Any], epochs: range, **options: Any) -> list[list[A
     return seen
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     ordering=st.sampled_from(["default", "random"]),
     partition_epoch=st.integers(1, 5),

@@ -59,7 +59,7 @@ def assert_same_corpus(source, dataset):
             assert_same_array(source.read(idx, key), dataset.get_data(idx, key))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_what_we_write_the_reference_reads_to_the_bit(tmp_path_factory, data):
     keys = data.draw(st.lists(st.sampled_from(["data", "classes", "b-ä", "0"]), min_size=1, max_size=3, unique=True))

@@ -26,7 +26,7 @@ _MODES = st.one_of(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(
     mode=_MODES,
     num_seqs=st.one_of(st.integers(8, 80), st.integers(1000, 2000)),

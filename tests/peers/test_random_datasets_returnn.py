@@ -67,7 +67,7 @@ def assert_same(config, epochs=(1, 2, 5)):
 
 
 @given(LENGTHS, options())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_static_datasets(lengths, given_options):
     data = [
         {"data": np.full((n, 2), i, "float32"), "classes": np.arange(n, dtype="int32") % 5 - i % 2}
@@ -78,7 +78,7 @@ def test_static_datasets(lengths, given_options):
 
 
 @given(st.integers(4, 20), st.integers(1, 6), st.integers(1, 4), st.integers(2, 7), options())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_dummy_datasets(num_seqs, seq_len, input_dim, output_dim, given_options):
     if "sorted" in given_options["seq_ordering"]:
         given_options["seq_ordering"] = "random"  # RETURNN does not sort generated data, and drops the word

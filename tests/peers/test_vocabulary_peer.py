@@ -127,7 +127,7 @@ FORMS = st.sampled_from([{}, {"label_postfix_merge_symbol": "+"}, {"word_prefix_
 
 
 @given(PARTS, FORMS, st.text(alphabet="abc@ ", max_size=25), st.sampled_from([0.0, 0.3, 0.8, 1.0]), st.integers(0, 99))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_parts_that_are_drawn(tmp_path, parts, form, text, breadth_prob, seed):
     joint, prefix = form.get("label_postfix_merge_symbol", "" if "word_prefix_symbol" in form else "@@"), "_"
     labels = ["UNK", *parts, *(part + joint for part in parts[::2] if joint)]

@@ -4,7 +4,7 @@ from itertools import cycle
 
 import pytest
 from graph_parts import Count, Pass, ShardingRoundRobinDispatcher
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.pipes.graph import hoist_joins, list_pipes, replace, sources_of, split_graph
@@ -183,13 +183,11 @@ def build_tree(tree):
     return JOINS[kind](*map(build_tree, inner))
 
 
-@settings(deadline=None)
 @given(TREES, st.integers(1, 3))
 def test_any_tree_of_joins_and_functions_gives_the_stream_of_one_process(tree, num_workers):
     assert run_split(lambda: build_tree(tree), num_workers) == list(build_tree(tree))
 
 
-@settings(deadline=None)
 @given(TREES)
 def test_what_is_explained_is_what_is_done(tree):
     pipe = build_tree(tree)

@@ -84,7 +84,7 @@ TREES = st.recursive(
     ),
     max_leaves=4,
 )
-SOME = settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 
 
 def build(tree, seed=1):

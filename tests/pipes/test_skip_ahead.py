@@ -32,7 +32,7 @@ def note_nothing():
     epoch=st.integers(0, 1),
 )
 @example(operations=[], skipping=["collate", "shuffle"], length=47, seed=0, num_before=19, epoch=0)  # a short batch
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_graph_goes_on_at_a_later_item_as_if_it_had_given_those_before(
     operations, skipping, length, seed, num_before, epoch
 ):

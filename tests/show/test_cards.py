@@ -153,7 +153,7 @@ def test_an_object_that_is_half_made_can_be_shown() -> None:
     keys=st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=12),
     lengths=st.lists(st.integers(0, 2**40), max_size=40),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_card_is_one_line_and_sound_html(title, facts, keys, lengths) -> None:
     card = Card(title, facts, keys, dict.fromkeys(list(keys)[:1], np.array(lengths, np.int64)), [Card(title, facts)])
     check_html(card.html())
