@@ -34,7 +34,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", f"ignore:{open_pipe}:ResourceWarning")
 
 
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 @pytest.mark.slow
+@pytest.mark.long  # what it measures takes longer on a busy machine
 def test_the_loader_benchmark_measures_headrace_alone(tmp_path):
     figures, plot = tmp_path / "figures.json", tmp_path / "plot.svg"
     options = ["--quick", "--peers", "headrace", "--seconds", "0.05", "--json", figures, "--plot", plot]

@@ -38,7 +38,7 @@ from headrace.sources import AudioSource, HDFWriter
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "data" / "spoken_numbers"
 NUM_WORDS, LANGUAGES = 12, ["en", "es", "fr", "it"]
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")
@@ -271,6 +271,7 @@ def test_a_training_ends_when_the_demo_is_killed(hdf: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.kernel_timing  # the interrupt comes wherever the demo is
 @pytest.mark.parametrize("line", ["5. Training", "      3 ", "A new process"])
 def test_ctrl_c_in_the_training_ends_the_demo_with_one_line_and_nothing_left(tmp_path: Path, line: str) -> None:
     pytest.importorskip("soundfile")

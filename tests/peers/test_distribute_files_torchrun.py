@@ -82,6 +82,7 @@ def check_streams(tmp_path: Path, num_ranks: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.kernel_timing  # the processes are killed wherever they are
 @pytest.mark.parametrize("num_ranks", [2, 4])
 def test_ranks_of_torchrun_read_everything_once_also_after_the_job_was_killed(
     tmp_path: Path, corpus: Path, num_ranks: int

@@ -114,6 +114,7 @@ def position_in(folder: Path) -> tuple[int, int]:
 
 
 @pytest.mark.slow
+@pytest.mark.kernel_timing  # the processes are killed wherever they are
 def test_two_ranks_that_were_killed_go_on_with_the_same_losses_or_as_one(hdf: Path, tmp_path: Path) -> None:
     expected = run_job(hdf, tmp_path / "whole", 2)
     assert len(expected[0]) == len(expected[1]) > NUM_LINES + 30

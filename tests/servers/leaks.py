@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 
-_DEADLINE_SECONDS = 20.0
+_DEADLINE_SECONDS = 120.0
 # fsspec runs one event loop in a daemon thread, for as long as the process lives; it looks up host names in others.
 _LASTING_THREADS = ("fsspecIO", "asyncio_")
 
