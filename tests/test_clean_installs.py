@@ -21,10 +21,8 @@ WHAT = os.environ.get("HEADRACE_TEST_INSTALLS", "")
 TORCH = os.environ.get("TORCH", "torch")
 NOT_FOR_USERS = {"test", "dev", "stores", "peers", "bench"}
 
-pytestmark = [
-    pytest.mark.skipif(not WHAT, reason="needs a package index: make test-installs"),
-    pytest.mark.timeout(900),
-]
+needs_index = pytest.mark.skipif(not WHAT, reason="needs a package index: make test-installs")
+pytestmark = pytest.mark.timeout(900)
 
 # Import all public names; the same stream from this thread, threads and processes; nothing is left behind.
 _CORE = """
@@ -82,15 +80,24 @@ def python_of(environment: Path) -> Path:
     return environment / "bin" / "python"
 
 
+def version_of(python: str | Path) -> str:
+    """Return what an interpreter says of itself; nothing if it is one that does not run, as a shim may be."""
+    try:
+        done = subprocess.run([python, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
 def pythons_at_hand() -> list[str]:
     """Return the interpreters from 3.11 on that there are, by version: on the path, and pyenv's."""
     found = {f"{sys.version_info.major}.{sys.version_info.minor}": sys.executable}
     names = [f"{minor}{suffix}" for minor in range(11, 16) for suffix in ("", "t")]
-    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    versions = Path(os.environ.get("PYENV_ROOT") or os.path.expanduser("~/.pyenv")) / "versions"
     for name in names:
         of_pyenv = sorted(versions.glob(f"3.{name.rstrip('t')}.*{'t' if name.endswith('t') else '[0-9]'}/bin/python"))
         path = of_pyenv[-1] if of_pyenv else shutil.which(f"python3.{name}")
-        if path is not None:
+        if path is not None and version_of(path).startswith(f"Python 3.{name.rstrip('t')}."):
             found.setdefault(f"3.{name}", str(path))
     return [found[name] for name in sorted(found, key=lambda name: (len(name.split(".")[1]), name))]
 
@@ -126,7 +133,8 @@ def run(environment: Path, *words: str, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("python", pythons_at_hand())
+@needs_index
+@pytest.mark.parametrize("python", pythons_at_hand() if WHAT else [sys.executable])
 def test_the_wheel_works_alone(python: str, wheel: Path, tmp_path: Path) -> None:
     environment = install(python, tmp_path, str(wheel))
     (tmp_path / "program.py").write_text(_CORE)
@@ -135,6 +143,7 @@ def test_the_wheel_works_alone(python: str, wheel: Path, tmp_path: Path) -> None
     shutil.rmtree(environment)
 
 
+@needs_index
 @pytest.mark.skipif(WHAT != "extras", reason="takes gigabytes: make test-installs EXTRAS=1")
 @pytest.mark.parametrize("extra", users_extras())
 def test_an_extra_brings_what_it_is_for(extra: str, wheel: Path, tmp_path: Path) -> None:
@@ -142,3 +151,12 @@ def test_an_extra_brings_what_it_is_for(extra: str, wheel: Path, tmp_path: Path)
     environment = install(sys.executable, tmp_path, f"headrace[{extra}] @ {wheel.as_uri()}", *pinned)
     run(environment, "python", "-c", _USES[extra], cwd=tmp_path)
     shutil.rmtree(environment)
+
+
+def test_a_shim_without_an_interpreter_is_no_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, text in (("python3.11", "echo command not found >&2; exit 127"), ("python3.12", "echo Python 3.1.0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert pythons_at_hand() == [sys.executable]

@@ -209,7 +209,7 @@ def test_a_program_of_its_own_finds_its_rank_and_loads_no_framework(variables, e
     clean = {name: value for name, value in os.environ.items() if not name.startswith(PREFIXES)}
     script = f"{SCRIPT}; import sys; assert not {{'torch', 'jax', 'ray', 'numpy'}} & set(sys.modules)"
     done = subprocess.run(
-        [sys.executable, "-c", script], env={**clean, **variables}, capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", script], env={**clean, **variables}, capture_output=True, text=True, timeout=120
     )
     assert done.stderr == ""
     assert done.stdout.startswith(expected)

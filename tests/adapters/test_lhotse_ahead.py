@@ -1,7 +1,6 @@
 """How far the thread of the sampler is ahead of the training. Neither lhotse nor torch."""
 
 import itertools
-import os
 import threading
 import weakref
 
@@ -25,7 +24,7 @@ class Heavy:
     """A sampler whose batches carry megabytes, which notes in which threads it is asked and how far ahead it is."""
 
     def __init__(self, num, num_bytes):
-        self.num, self.content = num, os.urandom(num_bytes)
+        self.num, self.content = num, np.random.default_rng(0).bytes(num_bytes)
         self.drawn, self.threads = 0, set()
 
     def __iter__(self):
@@ -70,7 +69,7 @@ def test_the_thread_hears_in_time_what_was_taken(sizes):
     """A thread that believed that enough waits, while nothing does, would wait for ever."""
     num = 3000
     drawing = Drawing(SamplerSide(range(num)), iter(range(num)), packs=True)
-    ahead = Ahead(drawing, drawing.draw(), 4, 60.0, "range")
+    ahead = Ahead(drawing, drawing.draw(), 4, 120.0, "range")
     found = []
     for size in itertools.cycle(sizes):
         taken = ahead.take(size)
@@ -79,7 +78,7 @@ def test_the_thread_hears_in_time_what_was_taken(sizes):
         if ahead.end is not None:
             break
     assert found == list(range(num))
-    assert ahead.close(seconds=60.0)
+    assert ahead.close(seconds=120.0)
 
 
 def test_a_batch_is_there_as_soon_as_it_is_drawn():
@@ -88,15 +87,15 @@ def test_a_batch_is_there_as_soon_as_it_is_drawn():
     def hesitant():
         for number in range(50):
             yield number
-            assert may_go_on.acquire(timeout=60.0)  # the next one is not drawn before this one was taken
+            assert may_go_on.acquire(timeout=120.0)  # the next one is not drawn before this one was taken
 
     drawing = Drawing(SamplerSide(range(50)), hesitant(), packs=True)
-    ahead = Ahead(drawing, drawing.draw(), 100, 60.0, "hesitant")
+    ahead = Ahead(drawing, drawing.draw(), 100, 120.0, "hesitant")
     for number in range(50):
         assert [one.content for one in ahead.take(64)] == [number]
         may_go_on.release()
     assert ahead.take(64)[0].is_end
-    assert ahead.close(seconds=60.0)
+    assert ahead.close(seconds=120.0)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])

@@ -395,7 +395,7 @@ class Seeded:
 
 def test_the_words_of_torch_are_taken():
     words = {"batch_size": None, "persistent_workers": True, "pin_memory": False, "drop_last": False, "shuffle": None}
-    with LhotseDataLoader(Noisy(), range(6), num_workers=2, prefetch_factor=None, **words, timeout=30,
+    with LhotseDataLoader(Noisy(), range(6), num_workers=2, prefetch_factor=None, **words, timeout=120,
                           generator=Seeded(), collate_fn=lambda value: ("collated", value)) as loader:  # fmt: skip
         found = list(loader)
     with LhotseDataLoader(Noisy(), range(6), num_workers=1, seed=5) as loader:
@@ -564,7 +564,7 @@ def test_the_sampler_runs_ahead_in_a_thread_of_its_own():
 
     with LhotseDataLoader(Identity(), Watched(), num_workers=1) as loader:
         assert next(loader) == 0
-        assert ahead.wait(20), "nobody asks for more, and it is drawn all the same"
+        assert ahead.wait(120), "nobody asks for more, and it is drawn all the same"
         assert list(loader) == list(range(50))
     assert threads[0] is threading.current_thread()
     assert {thread.name for thread in threads[1:4]} == {"headrace-sampler"}

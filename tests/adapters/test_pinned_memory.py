@@ -116,6 +116,7 @@ def test_no_more_is_locked_than_workers_may_use_and_an_eighth():
     assert device.host.locked == {}
 
 
+@pytest.mark.kernel_timing  # the worker is killed wherever it is
 def test_the_memory_of_a_worker_that_died_is_unlocked_and_that_of_its_heir_is_locked():
     device = FakeDevice()
 

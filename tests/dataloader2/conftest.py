@@ -33,7 +33,7 @@ def _nothing_is_left(wait_until: Callable[[Callable[[], bool], str], None]) -> I
     gc.collect()
     wait_until(lambda: not set(descendants_of(os.getpid())) - processes, "processes are left")
     wait_until(lambda: set(threading.enumerate()) <= threads, "threads are left")
-    assert _num_fds() <= num_fds, "descriptors are left"
+    wait_until(lambda: _num_fds() <= num_fds, "descriptors are left")
 
 
 def _num_fds() -> int:

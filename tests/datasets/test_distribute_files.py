@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -424,7 +423,7 @@ def test_learning_the_layout_of_remote_files_waits_until_it_is_needed(open_datas
         outer.close()
 
 
-def test_the_files_of_the_next_sub_epoch_are_fetched_while_this_one_is_read(open_dataset, files, tmp_path):
+def test_the_files_of_the_next_sub_epoch_are_fetched_while_this_one_is_read(open_dataset, files, tmp_path, wait_until):
     cache = tmp_path / "cache"
     outer = open_dataset(
         files,
@@ -434,12 +433,13 @@ def test_the_files_of_the_next_sub_epoch_are_fetched_while_this_one_is_read(open
     )
     outer.init_seq_order(epoch=1)
     assert outer.num_seqs
-    deadline, pause = time.monotonic() + 60, threading.Event()
     wanted = {Path(file).name for epoch in (1, 2) for file in outer.get_files(epoch)}
-    # `os.walk` does not mind what goes away meanwhile, such as files that are parts of others until they are whole.
-    while {name for _, _, names in os.walk(cache) for name in names if name.endswith(".hdf")} != wanted:
-        assert time.monotonic() < deadline
-        pause.wait(0.01)
+
+    def cached():
+        # `os.walk` does not mind what goes away meanwhile, such as files that are parts of others until they are whole.
+        return {name for _, _, names in os.walk(cache) for name in names if name.endswith(".hdf")}
+
+    wait_until(lambda: cached() == wanted, "the files of the next sub-epoch are not there")
 
 
 # --- ranks ---

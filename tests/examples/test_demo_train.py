@@ -38,7 +38,7 @@ from headrace.sources import AudioSource, HDFWriter
 ROOT = Path(__file__).parents[2]
 CORPUS = ROOT / "data" / "spoken_numbers"
 NUM_WORDS, LANGUAGES = 12, ["en", "es", "fr", "it"]
-_DEADLINE_SECONDS = 60.0
+_DEADLINE_SECONDS = 120.0
 
 
 @pytest.fixture(scope="module")

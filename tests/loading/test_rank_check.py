@@ -14,7 +14,7 @@ class Exchange:
 
     def __init__(self, world_size):
         self.cards = [None] * world_size
-        self.barrier = threading.Barrier(world_size, timeout=20)
+        self.barrier = threading.Barrier(world_size, timeout=120)
         self.num_calls = 0
 
     def of(self, rank):

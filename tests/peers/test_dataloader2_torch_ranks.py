@@ -46,7 +46,7 @@ from headrace.pipes.graph.seeds import SeedGenerator
 from headrace.pipes.iter import IterableWrapper
 rank, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
 torch.distributed.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-service = DistributedReadingService(timeout=2)
+service = DistributedReadingService(timeout=10)
 service.initialize(IterableWrapper(range(4)))
 done = folder / "rank 1 is done"
 if rank == 0:  # does not begin the epoch
@@ -78,7 +78,7 @@ def _run_ranks(folder: Path, num_workers: int, text: str = _PROGRAM) -> list[Any
         for rank in range(2)
     ]
     try:
-        outputs = [rank.communicate(timeout=100)[0] for rank in ranks]
+        outputs = [rank.communicate(timeout=240)[0] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
@@ -99,5 +99,6 @@ def test_ranks_share_the_shuffle_and_end_together(num_workers: int, tmp_path: Pa
     assert first[2] == second[2] == 1  # of the loader's process groups, none is left
 
 
+@pytest.mark.long  # both ranks have to make their group within the timeout
 def test_a_rank_waits_no_longer_than_the_timeout_for_another_to_begin_an_epoch(tmp_path: Path) -> None:
     assert _run_ranks(tmp_path, 0, _LATE_PROGRAM) == ["waited", "timed out"]

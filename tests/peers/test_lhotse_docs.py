@@ -27,6 +27,6 @@ def test_the_blocks_of_a_page_run(page, tmp_path):
     (tmp_path / "page.py").write_text("\n".join(blocks))  # no main guard
     environment = {**os.environ, "HEADRACE_CACHE": str(tmp_path / "cache")}
     result = subprocess.run(
-        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, "page.py"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
     )
     assert result.returncode == 0, result.stderr

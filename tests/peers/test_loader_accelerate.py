@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from peers.test_loader_gloo import free_port
+from peers.trainer_jobs import free_port
 
 pytest.importorskip("torch")
 pytest.importorskip("accelerate")
@@ -72,7 +72,7 @@ def test_a_loader_that_accelerate_would_divide_again_is_refused_on_all_ranks(tmp
         for rank in range(2)
     ]
     try:
-        errors = [program.communicate(timeout=150)[1] for program in programs]
+        errors = [program.communicate(timeout=240)[1] for program in programs]
     finally:
         for program in programs:
             program.kill()

@@ -408,7 +408,7 @@ def _run_ranks(tmp_path, name, world_size, state, kill_at=10**6):
     ]
     lines = []
     for process in ranks:
-        out, err = process.communicate(timeout=200)
+        out, err = process.communicate(timeout=240)
         assert process.returncode == (0 if kill_at == 10**6 else -signal.SIGKILL), err
         lines.append(out.splitlines())
     return lines

@@ -1,7 +1,6 @@
 """Ranks as a real process group tells them, where torch is installed."""
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -16,9 +15,9 @@ import datetime, sys
 import torch.distributed as distributed
 from headrace.ranks import find_ranks
 before = find_ranks()
-rank, port = int(sys.argv[1]), sys.argv[2]
-limit = datetime.timedelta(seconds=60)
-distributed.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=limit)
+rank, meeting = int(sys.argv[1]), sys.argv[2]
+limit = datetime.timedelta(seconds=240)
+distributed.init_process_group("gloo", f"file://{meeting}", rank=rank, world_size=2, timeout=limit)
 print(before, find_ranks(), sep="; ")
 distributed.barrier()
 distributed.destroy_process_group()
@@ -38,18 +37,11 @@ def environment(**variables):
     return {**{name: text for name, text in os.environ.items() if not name.startswith(own)}, **variables}
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def test_a_process_group_is_asked_while_it_lives():
-    port = str(free_port())
+def test_a_process_group_is_asked_while_it_lives(tmp_path):
     # Their variables are wrong on purpose: the group knows better.
     programs = [
         subprocess.Popen(
-            [sys.executable, "-c", GROUP, str(rank), port],
+            [sys.executable, "-c", GROUP, str(rank), str(tmp_path / "meeting")],
             env=environment(RANK="3", WORLD_SIZE="7"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -59,7 +51,7 @@ def test_a_process_group_is_asked_while_it_lives():
     ]
     try:
         for rank, program in enumerate(programs):
-            output, errors = program.communicate(timeout=120)
+            output, errors = program.communicate(timeout=240)
             assert program.returncode == 0, errors
             before, _, during = output.strip().partition("; ")
             assert "rank=3, world_size=7, source='torchrun" in before

@@ -351,7 +351,7 @@ def test_the_order_of_imports_does_not_matter(order):
         [sys.executable, "-W", "ignore", "-c", "\n".join(program)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -442,6 +442,6 @@ assert list(DataLoader2(headrace.pipes.iter.Mapper(IterableWrapper([1, 2]), abs)
 """
     pytest.importorskip("torchdata.datapipes")
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, timeout=240, check=False
     )
     assert done.returncode == 0, done.stderr

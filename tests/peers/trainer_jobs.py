@@ -6,11 +6,13 @@ that has imported the trainers once (`forkserver`), which takes most of the time
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import runpy
 import signal
+import socket
 import sys
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
@@ -48,6 +50,18 @@ Job = Callable[..., None]
 Records = list[Any]
 
 
+def free_port() -> int:
+    """Return a port that is still free when the ranks come to use it.
+
+    It is below those that the kernel gives to whoever asks for any, and each test process looks from another one on.
+    """
+    for port in range(10_000 + os.getpid() * 37 % 20_000, 32_768):
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no port is free")
+
+
 def run_ranks(
     job: Job, folder: Path, world_size: int, kill_at: int | None = None, fails: bool = False, **options: Any
 ) -> str:
@@ -61,8 +75,6 @@ def run_ranks(
         fails: Whether each rank ends with an error.
         options: For the job.
     """
-    from peers.test_loader_gloo import free_port
-
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([name for name in _PRELOAD if find_spec(name.partition(".")[0])])
     folder.mkdir(exist_ok=True)
@@ -75,7 +87,7 @@ def run_ranks(
         for rank in ranks:
             rank.start()
         for rank in ranks:
-            rank.join(150)
+            rank.join(240)
         expected = -signal.SIGKILL if kill_at is not None else int(fails)
         text = "\n".join(path.read_text() for path in sorted(folder.glob("*.log")))
         assert [rank.exitcode for rank in ranks] == [expected] * world_size, text

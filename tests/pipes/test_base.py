@@ -89,7 +89,7 @@ def test_a_pipe_that_another_thread_is_reading_is_not_begun_anew():
 
     def wait(item):
         entered.set()
-        go_on.wait(30)
+        go_on.wait(120)
         return item
 
     pipe = Pass(Count(2), wait)
@@ -97,7 +97,7 @@ def test_a_pipe_that_another_thread_is_reading_is_not_begun_anew():
     thread = threading.Thread(target=lambda: got.extend(pipe))
     thread.start()
     try:
-        assert entered.wait(30)
+        assert entered.wait(120)
         with pytest.raises(RuntimeError, match="being read at this moment"):
             iter(pipe)
     finally:
@@ -229,7 +229,7 @@ def test_classes_of_a_main_script_travel_by_value():
         [sys.executable, "-c", there],
         input=cloudpickle.dumps(namespace["Sub"]()),
         capture_output=True,
-        timeout=60,
+        timeout=240,
         check=True,
     )
     assert done.stdout.split(b"\n")[0] == b"[1, 2] [1, 2] False"

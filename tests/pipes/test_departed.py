@@ -80,7 +80,7 @@ def address():
         thread.join()
 
 
-@pytest.mark.parametrize("timeout", [None, 10])
+@pytest.mark.parametrize("timeout", [None, 120])
 def test_files_behind_urls_are_read(address, timeout):
     urls = IterableWrapper([f"{address}/there", f"{address}/gone"])
     for pipe in (HttpReader(urls, timeout, headers={"X-Who": "me"}), urls.read_from_remote(headers={"X-Who": "me"})):

@@ -200,7 +200,7 @@ def start(folder, mark):
 
 def test_processes_share_the_work_and_make_each_file_once(folder):
     processes = [start(folder, "go") for _ in range(3)]
-    outputs = [process.communicate(timeout=60)[0].split("\n") for process in processes]
+    outputs = [process.communicate(timeout=240)[0].split("\n") for process in processes]
     made = [line for output in outputs for line in output if line.startswith("made")]
     assert sorted(made) == sorted(f"made {number}" for number in range(30))
     assert all("30" in output for output in outputs)
@@ -212,6 +212,6 @@ def test_a_killed_process_holds_up_nobody(folder):
         assert stuck.stdout.readline() == "made 0\n"
         with start(folder, "go") as other:
             stuck.send_signal(signal.SIGKILL)
-            output, _ = other.communicate(timeout=60)
+            output, _ = other.communicate(timeout=240)
     assert "30" in output.split("\n")
     assert len([name for name in os.listdir(folder) if not name.startswith(".")]) == 30

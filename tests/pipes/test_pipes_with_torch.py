@@ -1,5 +1,6 @@
 """What needs torch: fullsync over gloo, tensors in collate and caches, our operations on torch's pipes."""
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -26,7 +27,7 @@ PROGRAM = textwrap.dedent(
         if what == "fail" and rank == 1 and number == 2:
             raise KeyError("two")
         if what == "slow" and rank == 1 and number == 2:
-            time.sleep(4)
+            time.sleep(8)
         return number
 
     pipe = IterableWrapper(range(4 + 3 * rank)).map(work).fullsync(timeout=1 if what == "slow" else 60)
@@ -54,7 +55,7 @@ def run_ranks(tmp_path, what):
         )
         for rank in range(2)
     ]
-    return [rank.communicate(timeout=120)[0].strip().split("\n") for rank in ranks]
+    return [rank.communicate(timeout=240)[0].strip().split("\n") for rank in ranks]
 
 
 def test_all_ranks_end_with_the_shortest(tmp_path):
@@ -68,9 +69,9 @@ def test_an_error_on_one_rank_ends_all(tmp_path):
 
 @pytest.mark.long
 def test_a_rank_that_is_too_slow_is_an_error_on_all(tmp_path):
-    first, second = run_ranks(tmp_path, "slow")
-    assert second == ["[0, 1] PrefetchTimeoutError"]
-    assert first[0].startswith("[0, 1] ")
+    ranks = [printed for (printed,) in run_ranks(tmp_path, "slow")]
+    assert all(re.fullmatch(r"\[(0(, 1)?)?\] \w+Error", printed) for printed in ranks), ranks
+    assert any("PrefetchTimeoutError" in printed for printed in ranks), ranks
 
 
 def test_fullsync_needs_a_process_group():

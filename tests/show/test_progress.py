@@ -131,7 +131,7 @@ def test_an_error_leaves_a_clean_terminal(error: str, tmp_path: Path) -> None:
             break
         written += piece
     os.close(ours)
-    assert child.wait(20) != 0
+    assert child.wait(120) != 0
     text = written.decode()
     assert f"{error}: it went wrong" in text
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h") == 1
@@ -206,7 +206,7 @@ def test_a_copy_that_is_waited_for_is_shown(monkeypatch: pytest.MonkeyPatch, tmp
         shown = drawn.getvalue()
         cache.get_file(tmp_path / "a")
         cache.prefetch([tmp_path / "b"])
-        assert cache.wait_prefetched(20)
+        assert cache.wait_prefetched(120)
     assert drawn.getvalue() == shown  # nobody waits for what is there, or is copied ahead
 
 
