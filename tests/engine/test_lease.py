@@ -195,6 +195,21 @@ def test_a_leased_array_is_the_slot_itself_writable_and_not_a_copy(pair):
     assert leased[20] == 8
 
 
+def test_only_beyond_so_many_leases_is_a_small_result_copied():
+    fd = create_memfd("headrace-test")
+    with (
+        ArenaWriter(fd, slot_bytes=NUM_BYTES, num_slots=4, max_bytes=1 << 24) as writer,
+        ArenaReader(fd, max_leases=2, copy_bytes=NUM_BYTES) as reader,
+    ):
+        os.close(fd)
+        sizes = [16, 16, 16, NUM_BYTES]  # the last one is not small
+        views = [lend((writer, reader), size) for size in sizes]
+        assert [len(view) for view in views] == sizes
+        assert [view.base is None for view in views] == [False, False, True, False]
+        assert reader.num_leased == 3
+        views.clear()
+
+
 def test_a_view_of_a_slot_cannot_be_turned_into_objects(pair):
     leased = lend(pair)
     with pytest.raises(TypeError):
