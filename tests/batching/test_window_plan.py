@@ -57,9 +57,10 @@ def test_a_plan_is_small():
 
 
 def test_a_plan_cannot_be_written_to():
-    plan = FrameBudget(9000).plan_window(_window(), KEY)
-    with pytest.raises(ValueError, match="read-only"):
-        plan.members[0] = 1
+    plan = Chunks(Pack(4000, 8), 100).plan_window(_window(), KEY)
+    for name in ("members", "starts", "costs", "rows", "chunk_starts", "chunk_frames"):
+        with pytest.raises(ValueError, match="read-only"):
+            getattr(plan, name)[0] = 1
     with pytest.raises(ValueError, match="read-only"):
         plan[0].members[0] = 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 import weakref
 from pathlib import Path
 
@@ -117,6 +118,15 @@ def test_a_negative_shape_is_refused(make_writer):
     slot = make_writer().acquire()
     with pytest.raises(ConfigError, match=r"\(2, -1\)"):
         slot.empty((2, -1), "f4")
+
+
+def test_an_array_whose_strides_were_set_is_not_where_it_was_made(make_writer):
+    slot = make_writer().acquire()
+    array = slot.empty((4, 2), np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        array.strides = (4, 16)
+    assert slot.find(array) is None
 
 
 def test_find_knows_whole_contiguous_views_of_the_slot_and_nothing_else(make_writer):

@@ -196,6 +196,21 @@ def test_a_leased_array_is_the_slot_itself_writable_and_not_a_copy(pair):
     assert leased[20] == 8
 
 
+def test_only_beyond_so_many_leases_is_a_small_result_copied():
+    fd = create_memfd("headrace-test")
+    with (
+        ArenaWriter(fd, slot_bytes=NUM_BYTES, num_slots=4, max_bytes=1 << 24) as writer,
+        ArenaReader(fd, max_leases=2, copy_bytes=NUM_BYTES) as reader,
+    ):
+        os.close(fd)
+        sizes = [16, 16, 16, NUM_BYTES]  # the last one is not small
+        views = [lend((writer, reader), size) for size in sizes]
+        assert [len(view) for view in views] == sizes
+        assert [view.base is None for view in views] == [False, False, True, False]
+        assert reader.num_leased == 3
+        views.clear()
+
+
 def test_a_view_of_a_slot_cannot_be_turned_into_objects(pair):
     leased = lend(pair)
     with pytest.raises(TypeError):
@@ -223,6 +238,49 @@ def test_a_lease_that_is_dropped_at_once_frees_its_slot(pair):
         assert reader.drain() == [0]
         assert reader.drain() == []
         writer.release(0)
+
+
+def test_a_slot_that_gave_its_memory_back_is_seen_where_it_goes_on():
+    fd = create_memfd("headrace-test")
+    with (
+        ArenaWriter(fd, slot_bytes=PAGE_BYTES, num_slots=2, max_bytes=2 * PAGE_BYTES) as writer,
+        ArenaReader(fd) as reader,
+    ):
+        os.close(fd)
+        first, other = writer.acquire(), writer.acquire()
+        first.reserve(PAGE_BYTES)
+        reader.lease(first.slot_idx, first.offset, PAGE_BYTES)
+        for slot_idx in reader.drain():
+            writer.release(slot_idx)
+        other.reserve(2 * PAGE_BYTES)  # which takes the memory of the first one
+        again = writer.acquire()
+        writer.release(other.slot_idx)
+        _, piece = again.reserve(PAGE_BYTES)
+        piece[:] = 7
+        assert (again.slot_idx, again.offset == first.offset) == (first.slot_idx, False)
+        assert reader.lease(again.slot_idx, again.offset, PAGE_BYTES).tolist() == [7] * PAGE_BYTES
+
+
+class Retired(list):
+    """A watcher that notes which mappings are retired."""
+
+    def on_lease(self, mapping, num_bytes):
+        pass
+
+    def on_retire(self, mapping):
+        self.append(mapping)
+
+
+def test_what_was_retired_makes_room_for_what_a_watcher_hears_of():
+    fd, watcher = create_memfd("headrace-test"), Retired()
+    extend_memfd(fd, 5 * PAGE_BYTES)
+    with ArenaReader(fd) as reader:
+        os.close(fd)
+        reader.watch(watcher, max_bytes=3 * PAGE_BYTES)
+        for slot_idx, num_pages in enumerate((2, 2, 1)):  # slot 0 is retired for slot 1, and slot 2 fits beside that
+            reader.lease(slot_idx, 2 * slot_idx * PAGE_BYTES, num_pages * PAGE_BYTES)
+            reader.drain()
+        assert len(watcher) == 1
 
 
 def test_a_slot_is_mapped_anew_when_it_has_grown_and_older_views_stay_valid(pair):

@@ -484,6 +484,58 @@ def task_supervisor(num_workers: int = 2, **options) -> Supervisor:
     return Supervisor(num_workers, Mode.TASK, EngineOptions(**options))
 
 
+@given(
+    st.integers(1, 3),
+    st.integers(1, 4),
+    st.none() | st.integers(1, 9),
+    st.none() | st.integers(1, 9),
+    st.none() | st.integers(1, 9),
+    st.integers(0, 20),
+)
+def test_no_more_tickets_are_open_than_every_limit_allows(
+    num_workers: int, per_worker: int, look_ahead: int | None, max_look_ahead: int | None, most: int | None, end: int
+) -> None:
+    options = EngineOptions(tickets_per_worker=per_worker, look_ahead=look_ahead)
+    max_open = None if most is None else lambda: most
+    supervisor = Supervisor(num_workers, Mode.TASK, options, max_open=max_open, max_look_ahead=max_look_ahead)
+    supervisor.handle(PayloadsEnded(end))
+    limit = min(num_workers * per_worker, *(limit for limit in (look_ahead, max_look_ahead, most) if limit), 99)
+    doing: deque[Assign] = deque()
+    num_assigned = num_delivered = most_open = 0
+    actions = supervisor.handle(ResultRequested())
+    while End() not in actions:
+        assigned = [action for action in actions if isinstance(action, Assign)]
+        doing += assigned
+        num_assigned += len(assigned)
+        most_open = max(most_open, num_assigned - num_delivered)
+        if any(isinstance(action, Deliver) for action in actions):
+            num_delivered += 1
+            actions = supervisor.handle(ResultRequested())
+        else:
+            done = doing.popleft()
+            actions = supervisor.handle(Done(done.worker_idx, done.ticket))
+    assert num_assigned == num_delivered == end
+    assert most_open == min(limit, end)
+
+
+def test_answers_that_come_after_the_end_are_given_up_as_well() -> None:
+    supervisor = task_supervisor(2, tickets_per_worker=2)
+    supervisor.handle(ResultRequested())
+    supervisor.handle(Done(1, 1))
+    supervisor.handle(SetupFailed(0, failure()))
+    supervisor.handle(Done(1, 3))
+    assert [answer.ticket for answer in supervisor.give_up()] == [1, 3]
+    assert supervisor.give_up() == []
+
+
+def test_a_stream_ends_once() -> None:
+    supervisor = Supervisor(2, Mode.STREAM, EngineOptions())
+    supervisor.handle(ResultRequested())
+    supervisor.handle(StreamEnded(1, 0))
+    with pytest.raises(InternalError, match="its stream ended after 0 items"):
+        supervisor.handle(StreamEnded(1, 0))
+
+
 def test_tickets_go_round_until_each_worker_has_its_fill() -> None:
     actions = task_supervisor(3, tickets_per_worker=2).handle(ResultRequested())
     assert actions == [Assign(0, 0), Assign(1, 1), Assign(2, 2), Assign(0, 3), Assign(1, 4), Assign(2, 5)]
@@ -793,8 +845,9 @@ def test_a_worker_whose_unreplayable_stream_has_not_begun_or_is_over_is_started_
     supervisor = Supervisor(2, Mode.STREAM, EngineOptions(), replayable=False)
     assert Restart(1, 0) in supervisor.handle(Exited(1, "ended with exit code 7"))
     supervisor.handle(ResultRequested())
-    supervisor.handle(StreamEnded(0, 0))
-    assert supervisor.handle(Exited(0, "ended with exit code 7"))[1:] == [Restart(0, 0)]
+    supervisor.handle(Done(0, 0))
+    supervisor.handle(StreamEnded(0, 1))
+    assert supervisor.handle(Exited(0, "ended with exit code 7"))[1:] == [Restart(0, 1)]
 
 
 def test_what_ends_several_workers_at_once_counts_once() -> None:

@@ -2,6 +2,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, InternalError
 from headrace.order import (
@@ -256,3 +258,44 @@ def test_the_report_of_draws_with_replacement_adds_up():
 def test_a_column_of_another_size_is_an_internal_error():
     with pytest.raises(InternalError, match="column of shape"):
         _order({}, 1, 5, keep=lambda: np.ones(4, bool))
+
+
+_changes = st.lists(st.tuples(st.sampled_from(["lengths", "keep", "labels"]), st.integers(0, 4), st.integers(0, 3)))
+
+
+@given(_changes, st.booleans(), st.booleans())
+def test_a_corpus_that_may_change_is_ordered_as_by_a_new_planner(changes, has_filter, has_tags):
+    columns = {"lengths": np.arange(5), "keep": np.ones(5, bool), "labels": np.arange(5)}
+    corpus = OrderCorpus(
+        5,
+        lengths=lambda: columns["lengths"],
+        keep=(lambda: columns["keep"]) if has_filter else None,
+        first_of_tag=(lambda: _first_of_equal(columns["labels"])) if has_tags else None,
+        is_fixed=False,
+    )
+    planner = OrderPlanner(OrderRecipe("sorted"))
+    for column, seq, value in [("lengths", 0, 0), *changes]:
+        columns[column][seq] = value  # in place: what the planner remembers must be its own
+        expected = OrderPlanner(OrderRecipe("sorted")).order_for_epoch(1, corpus)
+        assert list(planner.order_for_epoch(1, corpus)) == list(expected)
+
+
+def _first_of_equal(labels):
+    return np.array([labels.tolist().index(label) for label in labels])
+
+
+@given(st.integers(1, 3), st.sampled_from([(1, 1), (1, 2), (3, 1)]), st.integers(0, 12))
+def test_all_shards_of_a_sub_epoch_count_each_sequence_up_together(num_shards, parts_and_repeats, num_seqs):
+    partition_epoch, repeats = parts_and_repeats
+    corpus = OrderCorpus(num_seqs, keep=lambda: np.arange(num_seqs) % 4 != 1)
+    counted = []
+    for shard in range(num_shards):
+        options = {"partition_epoch": partition_epoch, "repeat_epoch": repeats}
+        planner = OrderPlanner(OrderRecipe("random_sample", **options, num_shards=num_shards, shard_index=shard))
+        order = planner.order_for_epoch(2, corpus)
+        counts = planner.counter(2)()
+        assert (len(order), order.may_repeat) == (len(counts), True)
+        counted += zip(order, counts.tolist(), strict=True)
+    for seq in {seq for seq, _ in counted}:
+        times = sorted(count for other, count in counted if other == seq)
+        assert times == list(range(len(times)))

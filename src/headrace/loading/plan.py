@@ -375,7 +375,7 @@ class EpochPlan:
 
 def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:
     """Return the plan whose batches are runs of consecutive sequences, none of them empty."""
-    longest = np.maximum.reduceat(lengths, starts[:-1]).astype(np.int64) if len(starts) > 1 else np.zeros(0, np.int64)
+    longest = np.maximum.reduceat(lengths, starts[:-1]).astype(np.int64)
     costs = longest * np.diff(starts)
     num_seqs, frames = len(lengths), int(lengths.sum(dtype=np.int64))
     counts = PlanCounts(seqs=num_seqs, pieces=num_seqs, frames=frames, padded_frames=int(costs.sum()))
@@ -384,7 +384,7 @@ def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:
 
 def is_all_over(counts: PlanCounts) -> bool:
     """Tell whether all sequences of a window (or as many chunks) are over the budget."""
-    return 0 < counts.seqs <= counts.alone + counts.too_long
+    return counts.seqs <= counts.alone + counts.too_long
 
 
 class NoLengthError(ConfigError, TypeError):

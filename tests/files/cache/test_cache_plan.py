@@ -83,6 +83,28 @@ def test_each_use_takes_one_place_off_the_plan(tmp_path_factory, planned, used):
     assert os.listdir(folder) == []
 
 
+@settings(max_examples=20)
+@given(st.lists(st.tuples(st.lists(st.sampled_from("abcd"), max_size=5), st.integers(0, 5)), max_size=3))
+def test_the_least_distance_of_all_plans_counts(tmp_path_factory, specs):
+    folder = tmp_path_factory.mktemp("plans")
+    plans = [FuturePlan(str(folder)) for _ in specs]
+    for made, (sources, num_used) in zip(plans, specs, strict=True):
+        made.replace(sources)
+        for source in sources[:num_used]:
+            made.note_used(source)
+    expected = [min((made.distance_of(source) for made in plans), default=math.inf) for source in "abcd"]
+    assert _distances(folder, *"abcd") == expected
+    for made in plans:
+        made.close()
+
+
+def test_only_the_next_files_of_a_long_plan_are_published(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(cache_plan, "_MAX_PUBLISHED", 2)
+    plan.replace(["/a", "/b", "/c"])
+    assert _distances(tmp_path, "/a", "/b", "/c") == [0, 1, math.inf]
+    assert plan.distance_of("/c") == 2
+
+
 def test_the_nearest_use_in_any_plan_counts_and_a_killed_process_has_none(plan, tmp_path):
     plan.replace(["/x", "/y", "/a"])
     command = [sys.executable, "-c", _PLANS, str(tmp_path), "/a", "/b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import time
@@ -13,9 +14,12 @@ import pytest
 from headrace.errors import CacheError
 from headrace.files.cache import copy as cache_copy
 from headrace.files.cache.cache import FileCache
+from headrace.files.cache.entry import EntryKey
 from headrace.files.cache.folder import CacheFolder, DiskSpace
+from headrace.files.cache.options import FileCacheOptions
 from headrace.files.cache.prefetch import Prefetcher
-from headrace.files.fetch.fetch import fetch_to
+from headrace.files.cache.room import CacheRoom, Need
+from headrace.files.fetch.fetch import SourceStat, fetch_to
 from headrace.files.locks import lock_exclusive_nowait
 
 Make = Callable[..., FileCache]
@@ -99,6 +103,21 @@ def test_a_file_larger_than_the_quota_is_an_error_with_the_numbers_and_removes_n
     assert _names(tmp_path) == "ab"
     assert os.listdir(tmp_path / "cache" / "parts") == []
     assert len(os.listdir(tmp_path / "cache" / "entries")) == 2
+
+
+def test_room_that_is_reserved_is_counted_once(tmp_path):
+    folder = CacheFolder(str(tmp_path))
+    key = EntryKey.of("/a", SourceStat(100, "1"))
+    room = CacheRoom(folder, FileCacheOptions(cache_directory=tmp_path, max_bytes=100))
+    folder.make()
+    lock = lock_exclusive_nowait(folder.entry_path(key))
+    assert lock is not None
+    with contextlib.closing(lock):
+        for _ in range(2):
+            assert room.make(Need(key, 100)) is None
+        shortage = room.make(Need(EntryKey.of("/b", SourceStat(100, "1")), 100))
+    assert shortage is not None
+    assert shortage.missing_bytes == 100
 
 
 def test_when_nothing_can_be_freed_the_error_says_who_has_how_much(make_cache, sources, tmp_path):

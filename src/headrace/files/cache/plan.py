@@ -92,7 +92,7 @@ class FuturePlan:
         """Return how many files are needed before this one; infinite if it is not in the plan."""
         with self._mutex:
             positions = self._positions.get(derive_source_digest(source))
-            return max(0, positions[0] - self._position) if positions else math.inf
+            return positions[0] - self._position if positions else math.inf
 
     def close(self) -> None:
         """Withdraw the plan. A second call does nothing."""
