@@ -9,8 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+
+from examples_of_laws import examples
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -140,9 +142,7 @@ RECIPES = st.tuples(
 
 # Each example starts workers that import torch: without shrinking, which takes minutes.
 @settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
+    examples(8),
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
 @given(recipe=RECIPES, workers=st.sampled_from([(0, 1), (2, 0), (1, 2)]), epoch=st.integers(0, 1), data=st.data())

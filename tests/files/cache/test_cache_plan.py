@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples_of_laws import examples
+from headrace.files.cache import plan as cache_plan
 from headrace.files.cache.entry import derive_source_digest
 from headrace.files.cache.plan import FuturePlan, read_distances
 
@@ -83,7 +84,7 @@ def test_each_use_takes_one_place_off_the_plan(tmp_path_factory, planned, used):
     assert os.listdir(folder) == []
 
 
-@settings(max_examples=20)
+@examples(20)
 @given(st.lists(st.tuples(st.lists(st.sampled_from("abcd"), max_size=5), st.integers(0, 5)), max_size=3))
 def test_the_least_distance_of_all_plans_counts(tmp_path_factory, specs):
     folder = tmp_path_factory.mktemp("plans")
