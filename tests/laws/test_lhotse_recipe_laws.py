@@ -271,9 +271,9 @@ def test_texts_need_no_id():
         def __getitem__(self, batch):
             return [one.text if isinstance(one, TextExample) else one.source.text for one in batch]
 
-    for examples in (texts, pairs):
+    for texts_or_pairs in (texts, pairs):
         sampler = samplers.DynamicCutSampler(
-            CutSet(examples), constraint=samplers.base.TokenConstraint(max_tokens=8), shuffle=True
+            CutSet(texts_or_pairs), constraint=samplers.base.TokenConstraint(max_tokens=8), shuffle=True
         )
         with LhotseDataLoader(Texts(), sampler, num_workers=2) as loader:
             whole = list(loader)
