@@ -124,53 +124,6 @@ $(STAMP_ALL): pyproject.toml
 	@$(if $(findstring transformers,$(EXTRAS)),$(BIN_ALL)/python $(PIP_INSTALL) --no-deps 'torchtitan>=0.3' torchdata torch_checkpointing spmd_types tyro docstring_parser typeguard)
 	@touch $@
 
-$(VENV_ALL)/.installed-bench
-	@set -e; for script in $(filter-out benchmarks/goals.py,$(wildcard benchmarks/*.py)); do \
-	  echo "== $$script"; $(BIN_ALL)/python "$$script" $(BENCH_ARGS); done
-
-goals: $(VENV_ALL)/.installed-bench
-	@$(BIN_ALL)/python benchmarks/goals.py $(BENCH_ARGS)
-
-SOAK_SECONDS ?= 1200
-soak: $(VENV)/.installed-test
-	@HEADRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest -s tests/faults/test_soak.py
-
-clean:
-	rm -rf $(VENV) $(VENV_ALL) build dist site demo_out .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find src tests docs benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
-
-# --- virtual environments ---
-
-# $(call make_venv,FOLDER): refuse an old Python; start from nothing unless an earlier install was complete, then drop its stamps.
-define make_venv
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(v < (3, 11) and "Headrace needs Python >= 3.11, but $(PYTHON) is %d.%d: make PYTHON=python3.12 ..." % v)'
-	@if ls $(1)/.installed-* >/dev/null 2>&1; then rm -f $(1)/.installed-*; else echo "== making $(1)"; $(PYTHON) -m venv --clear $(1); fi
-endef
-
-$(VENV)/.installed-core: pyproject.toml
-	$(call make_venv,$(VENV))
-	@echo "== installing Headrace into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[audio]'
-	@touch $@
-
-$(VENV)/.installed-test: $(VENV)/.installed-core
-	@echo "== installing what the tests need into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[audio,test]'
-	@touch $@
-
-$(VENV)/.installed-dev: $(VENV)/.installed-test
-	@echo "== installing what the checks need into $(VENV)"
-	@$(BIN)/python $(PIP_INSTALL) --editable '.[audio,image,test,dev]'
-	@touch $@
-
-$(STAMP_ALL): pyproject.toml
-	$(call make_venv,$(VENV_ALL))
-	@echo "== installing Headrace, $(TORCH) and the peers into $(VENV_ALL) (minutes, for a large torch)"
-	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[audio,test,peers,stores,report,jax,graphs,arrow,hf,text,ray,transformers,lightning]' '$(TORCH)'
-	@# What torchtitan's loaders import, and no more: its other requirements hold datasets and s3fs back.
-	@$(BIN_ALL)/python $(PIP_INSTALL) --no-deps 'torchtitan>=0.3' torchdata torch_checkpointing spmd_types tyro docstring_parser typeguard
-	@touch $@
-
 $(VENV_ALL)/.installed-bench: $(STAMP_ALL)
 	@echo "== installing the peers of the benchmarks into $(VENV_ALL)"
 	@$(BIN_ALL)/python $(PIP_INSTALL) --editable '.[bench]' '$(TORCH)'
