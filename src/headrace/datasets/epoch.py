@@ -402,16 +402,17 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
 
         Args:
             sorted_seq_idx: Position in the current order.
-            allow_only_lr_suitable: Return `None` rather than a pseudo value if the number of sequences is unknown.
+            allow_only_lr_suitable: Return `None` rather than a guess if the number of sequences is unknown: a share of
+                `estimated_num_seqs`, or a pseudo value.
         """
-        try:
-            num_seqs = self.num_seqs
-        except NotImplementedError:
-            num_seqs = math.inf  # type: ignore[assignment]
-        if math.isinf(num_seqs):
+        num_seqs = self.known_num_seqs()
+        if num_seqs is None:
             if allow_only_lr_suitable:
                 return None
-            return max(1e-10, 0.99 * (1 - 1 / (math.sqrt(sorted_seq_idx) / _UNKNOWN_COUNT_SCALE + 1)))
+            estimated = self.estimated_num_seqs
+            if not estimated or math.isinf(estimated):
+                return max(1e-10, 0.99 * (1 - 1 / (math.sqrt(sorted_seq_idx) / _UNKNOWN_COUNT_SCALE + 1)))
+            return min(1.0, (sorted_seq_idx + 1) / estimated)
         if not 0 <= sorted_seq_idx < num_seqs:
             raise IndexError(f"sequence {sorted_seq_idx} is outside an epoch of {num_seqs}")
         return min(1.0, (sorted_seq_idx + 1) / num_seqs)
