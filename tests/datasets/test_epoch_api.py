@@ -177,6 +177,10 @@ def test_lengths_of_a_file_are_what_is_sorted_by(tmp_path):
     assert indices(make(seq_ordering="sorted", seq_order_seq_lens_file=lens), 1) == sorted(
         range(30), key=lambda i: i * 7 % 30
     )
+    lens.write_text("{" + ", ".join(f'"seq-{i}": {(i * 7) % 30 / 8}' for i in range(30)) + "}")
+    assert indices(make(seq_ordering="sorted", seq_order_seq_lens_file=lens), 1) == sorted(
+        range(30), key=lambda i: i * 7 % 30
+    )
     lens.write_text('{"seq-0": 3}')
     with pytest.raises(SourceError, match="seq-1"):
         make(seq_ordering="sorted", seq_order_seq_lens_file=lens).init_seq_order(epoch=1)
