@@ -121,8 +121,9 @@ class ChunkWalk(Iterator[Chunk]):
 
     Attributes:
         rng: Made afresh from the seed of the epoch, so that every walk through an epoch has the same chunks. Drawn
-            from once a sequence for `chunking_variance`, if `used_data_keys` are given, and, by batching, once a chunk for `seq_drop`. The two share
-            it as in RETURNN, so varied chunks in batches are not those of a bare walk.
+            from once a sequence for `chunking_variance`, which applies if `used_data_keys` are given, and, by batching,
+            once a chunk for `seq_drop`. The two share it as in RETURNN, so varied chunks in batches are not those of a
+            bare walk.
     """
 
     def __init__(self, dataset: EpochReader, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> None:
