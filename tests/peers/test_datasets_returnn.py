@@ -352,3 +352,16 @@ def test_dedicated_workers_take_turns_as_theirs_do(hdf_file, num_workers):
             np.testing.assert_array_equal(mine[1], peer[1])
     finally:
         ours.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_epoch": 3}])
+def test_what_is_told_of_the_size_and_the_labels_is_theirs(hdf_file, options):
+    config = {"class": "HDFDataset", "files": [hdf_file], "seq_ordering": "random", **options}
+    ours, theirs = init_dataset(config), peer_init_dataset(config)
+    for epoch in (None, 1):
+        for dataset in (ours, theirs):
+            dataset.init_seq_order(epoch=epoch)
+        assert ours.len_info() == theirs.len_info()
+        assert int(ours.get_num_timesteps()) == int(theirs.get_num_timesteps())
+        for key in ("data", "classes", "other"):
+            assert ours.can_serialize_data(key) is bool(theirs.can_serialize_data(key))

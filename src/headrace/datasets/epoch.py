@@ -7,6 +7,7 @@ parts: `order` says which sequence comes when, `batching` cuts it into chunks, `
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -294,7 +295,7 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
         """Return one number to sort a sequence by."""
         self._not_offered("get_estimated_seq_length")
 
-    def get_num_timesteps(self) -> NumbersDict:
+    def get_num_timesteps(self) -> int | NumbersDict:
         """Return data key -> number of frames of the current epoch. O(num_seqs) unless a class knows better."""
         total = NumbersDict(0)
         for seq_idx in range(int(self.num_seqs)):
@@ -417,14 +418,17 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
             raise IndexError(f"sequence {sorted_seq_idx} is outside an epoch of {num_seqs}")
         return min(1.0, (sorted_seq_idx + 1) / num_seqs)
 
-    def len_info(self, fast: bool = False) -> str:
-        """Return one line about the size of the epoch."""
-        parts = [f"name={self.name!r}", f"epoch={int(self.epoch) or None}"]
-        estimated = self.estimated_num_seqs
-        parts.append(f"num_seqs={estimated if estimated is not None else 'unknown'}")
-        if not fast and self._epoch is not None:
-            parts.append(f"frames={self.get_num_timesteps()}")
-        return f"{type(self).__name__}({', '.join(parts)})"
+    def len_info(self, *, fast: bool = False) -> str:
+        """Return one line about the size of the corpus, in RETURNN's words.
+
+        Args:
+            fast: Say "unknown" rather than do slow work.
+        """
+        size, frames = self._told_size(), "unknown"
+        if not fast:
+            with contextlib.suppress(NotImplementedError):
+                frames = str(self.get_num_timesteps())
+        return f"{type(self).__name__}, sequences: {'unknown' if size is None else size}, frames: {frames}"
 
     def _card(self) -> Card:
         epoch = int(self.epoch)
