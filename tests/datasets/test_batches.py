@@ -99,11 +99,18 @@ def test_chunks_vary_by_epoch_and_repeat_themselves():
     def sizes(epoch):
         dataset = make([1000] * 3, chunking="100", chunking_variance=0.5)
         dataset.init_seq_order(epoch=epoch)
-        return [end["data"] - start["data"] for _, start, end in dataset.iterate_seqs()]
+        return [end["data"] - start["data"] for _, start, end in dataset.iterate_seqs(used_data_keys=["data"])]
 
     assert sizes(1) == sizes(1) != sizes(2)
     assert min(sizes(1)[:-1]) >= 1
     assert len(set(sizes(1))) > 3
+
+
+def test_chunks_do_not_vary_where_the_used_keys_are_not_named():
+    dataset = make([30], chunking="10:5", chunking_variance=0.5)
+    dataset.init_seq_order(epoch=1)
+    chunks = [(start["data"], end["data"]) for _, start, end in dataset.iterate_seqs()]
+    assert chunks == [(0, 10), (5, 15), (10, 20), (15, 25), (20, 30), (25, 30)]
 
 
 def test_a_chunking_function_of_the_user_is_asked_once():
@@ -165,8 +172,21 @@ def test_without_recurrence_keys_of_different_lengths_are_refused_with_both_leng
             batches_of(make_unequal([(10, 4), (10, 4)]), recurrent_net=False, **options)
     batches = batches_of(make_unequal([(10, 4)]), recurrent_net=False, batch_size=6, used_data_keys=["data"])
     assert [batch.get_total_num_frames()["data"] for batch in batches] == [6, 4]
-    with pytest.raises(ConfigError, match="context window"):
-        batches_of(make([5], context_window=3), recurrent_net=False, batch_size=4)
+
+
+def test_without_recurrence_a_key_with_context_fills_its_row_sooner():
+    batches = batches_of(make([5, 5], context_window=3), recurrent_net=False, batch_size=10)
+    parts = [
+        [
+            tuple(
+                (part.seq_start_frame[key], part.seq_end_frame[key], part.batch_frame_offset[key])
+                for key in ("data", "classes")
+            )
+            for part in batch.seqs
+        ]
+        for batch in batches
+    ]
+    assert parts == [[((-1, 6, 0), (0, 5, 0)), ((-1, 2, 7), (0, 5, 7))], [((2, 6, 0), (5, 5, 0))]]
 
 
 def test_without_recurrence_no_sequence_is_too_long_or_too_short():

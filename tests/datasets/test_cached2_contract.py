@@ -55,12 +55,18 @@ def test_the_number_of_sequences_is_unknown_until_the_end():
         _ = dataset.num_seqs
     assert dataset.estimated_num_seqs == 7
     assert dataset.get_complete_frac(0, allow_only_lr_suitable=True) is None
-    pseudo = [dataset.get_complete_frac(i) for i in range(100)]
-    assert pseudo == sorted(pseudo)
-    assert 0 < pseudo[0] < pseudo[-1] < 1
+    assert [dataset.get_complete_frac(i) for i in (0, 6, 99)] == [1 / 7, 1, 1]
     assert not dataset.is_less_than_num_seqs(2)
     assert dataset.num_seqs == 2
     assert dataset.estimated_num_seqs == 2
+
+
+def test_without_any_estimate_the_progress_is_a_pseudo_value():
+    dataset = Stream(2)
+    dataset.init_seq_order(epoch=1)
+    pseudo = [dataset.get_complete_frac(i) for i in range(100)]
+    assert pseudo == sorted(pseudo)
+    assert 0 < pseudo[0] < pseudo[-1] < 1
 
 
 def test_going_back_says_what_is_gone():

@@ -35,6 +35,8 @@ def test_files_follow_one_another_and_can_be_added(tmp_path):
     dataset = HDFDataset(a)
     dataset.add_file(b)
     assert tags(dataset) == [f"tag-{i}" for i in range(6)]
+    assert dataset.get_num_timesteps() == 21
+    assert dataset.len_info() == "HDFDataset, sequences: 6, frames: 21"
     for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
         assert tags(other) == tags(dataset)
     assert dataset.get_data_by_seq_tag("tag-4", "data").shape == (5, 2)

@@ -147,6 +147,29 @@ def test_dedicated_knows_the_number_of_sequences_if_its_workers_do(open_dataset,
     assert sorted(seq.corpus_idx for seq in dataset.epoch(1)) == list(range(23))
 
 
+@pytest.mark.parametrize("buffer_size", [1, 4, 100])
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_dedicated_workers_take_turns_after_each_sequence(open_dataset, executor, buffer_size):
+    dataset = open_dataset(WORDS, 3, buffer_size, sharding_method="dedicated", executor=executor)
+    expected = [0, 8, 16, 1, 9, 17, 2, 10, 18, 3, 11, 19, 4, 12, 20, 5, 13, 21, 6, 14, 22, 7, 15]
+    assert [(seq.tag, int(seq["data"][0, 0])) for seq in dataset.epoch(1)] == [(f"seq-{i}", i) for i in expected]
+
+
+@pytest.mark.parametrize("buffer_size", [1, 4, 100])
+def test_dedicated_workers_that_skip_a_sequence_keep_the_order_of_the_others(open_dataset, buffer_size):
+    config = {**WORDS, "transform": fail_at_7}
+    options = {"sharding_method": "dedicated", "executor": "thread"}
+    skipping = EngineOptions(on_error=Skipping())
+    dataset = open_dataset(config, 2, buffer_size, engine_options=skipping, **options)
+    tags = [seq.tag for seq in open_dataset(WORDS, 2, buffer_size, **options).epoch(1)]
+    assert [seq.tag for seq in dataset.epoch(1)] == [tag for tag in tags if tag != "seq-7"]
+
+    dataset, found = open_dataset(config, 2, buffer_size, **options), []
+    with pytest.raises(ZeroDivisionError):
+        found.extend(seq.tag for seq in dataset.epoch(1))
+    assert found == tags[: tags.index("seq-7")]
+
+
 def test_dedicated_refuses_a_given_order(open_dataset):
     dataset = open_dataset(WORDS, sharding_method="dedicated", executor="inline")
     for given in ({"seq_order": [1]}, {"seq_list": ["seq-1"]}):

@@ -75,7 +75,24 @@ class OutsideOfCorpus(Sines):
         return [corpus_idx + 30 for corpus_idx in self._order]
 
 
+class AnswersInAnEpoch(Sines):
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        self.is_started = (epoch, seq_list, seq_order) != (None, None, None)
+        return super().init_seq_order(epoch, seq_list, seq_order)
+
+    def get_current_seq_order(self):
+        assert self.is_started
+        return super().get_current_seq_order()
+
+
 FIX = "let these be the order of the epoch, and tell its corpus indices by get_current_seq_order"
+
+
+def test_the_order_is_asked_for_only_in_an_epoch():
+    dataset = AnswersInAnEpoch(7, seq_ordering="random")
+    expected = [seq.tag for seq in Sines(7, seq_ordering="random").epoch(1)]
+    with DataLoader(dataset, batching=FixedCount(2), num_workers=1, executor="inline") as loader:
+        assert [tag for batch in loader for tag in batch.tags] == expected
 
 
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "executor": "thread"}])

@@ -85,7 +85,7 @@ def check_same(datasets, options):
             "seq_drop": st.floats(0, 1),
         },
     ),
-    context=st.sampled_from([None, both_keys]),
+    context=st.sampled_from([None, 4, both_keys]),
 )
 def test_without_recurrence_batches_are_the_same(lengths, limits, context):
     check_same(pair(lengths, context_window=context), {"recurrent_net": False, **limits})
@@ -134,12 +134,13 @@ def test_chunks_drawn_by_lot_are_the_same_in_the_first_pass(lengths, epoch, chun
     epoch=st.integers(1, 5),
     chunking=st.sampled_from(["10", "10:5", "7:3"]),
     variance=st.floats(0, 1),
+    used_data_keys=st.sampled_from([KEYS, None]),
 )
-def test_a_walk_has_their_chunks_each_time(lengths, epoch, chunking, variance):
+def test_a_walk_has_their_chunks_each_time(lengths, epoch, chunking, variance, used_data_keys):
     ours, theirs = pair(lengths, epoch=epoch, chunking=chunking, chunking_variance=variance)
 
     def walk(dataset):
-        chunks = dataset.iterate_seqs(used_data_keys=KEYS)
+        chunks = dataset.iterate_seqs(used_data_keys=used_data_keys)
         return [(seq_idx, [int(n[key]) for n in (start, end) for key in KEYS]) for seq_idx, start, end in chunks]
 
     first = walk(theirs)

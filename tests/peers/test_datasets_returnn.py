@@ -333,3 +333,35 @@ def test_static_datasets_are_equal():
         ours, theirs = init_dataset(options), peer_init_dataset(options)
         for epoch in (1, 2, 3):
             same(read_all(ours, epoch), read_all(theirs, epoch))
+
+
+@pytest.mark.parametrize("num_workers", [2, 3])
+def test_dedicated_workers_take_turns_as_theirs_do(hdf_file, num_workers):
+    inner = {"class": "HDFDataset", "files": [hdf_file], "seq_ordering": "random"}
+    config = {
+        "class": "MultiProcDataset",
+        "dataset": inner,
+        "num_workers": num_workers,
+        "buffer_size": 8,
+        "sharding_method": "dedicated",
+    }
+    ours, theirs = init_dataset({**config, "executor": "thread"}), peer_init_dataset(config)
+    try:
+        for mine, peer in zip(read_all(ours, 2), read_all(theirs, 2), strict=True):
+            assert mine[0] == peer[0]
+            np.testing.assert_array_equal(mine[1], peer[1])
+    finally:
+        ours.close()
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_epoch": 3}])
+def test_what_is_told_of_the_size_and_the_labels_is_theirs(hdf_file, options):
+    config = {"class": "HDFDataset", "files": [hdf_file], "seq_ordering": "random", **options}
+    ours, theirs = init_dataset(config), peer_init_dataset(config)
+    for epoch in (None, 1):
+        for dataset in (ours, theirs):
+            dataset.init_seq_order(epoch=epoch)
+        assert ours.len_info() == theirs.len_info()
+        assert int(ours.get_num_timesteps()) == int(theirs.get_num_timesteps())
+        for key in ("data", "classes", "other"):
+            assert ours.can_serialize_data(key) is bool(theirs.can_serialize_data(key))

@@ -128,8 +128,7 @@ def vary_chunking(chunking: Chunking, variance: float, draw: float) -> Chunking:
     """Shrink chunks at random, for one sequence.
 
     Sizes and steps become `max(int(x * scale), 1)` with `scale = 1 - draw * variance`. Keys whose number is a whole
-    multiple of the smallest keep that ratio, so that aligned keys stay aligned; steps of 0 stay 0. Unlike in RETURNN,
-    which varies chunks only where `used_data_keys` is given, this applies to every chunked iteration.
+    multiple of the smallest keep that ratio, so that aligned keys stay aligned; steps of 0 stay 0.
 
     Args:
         chunking: What to shrink.

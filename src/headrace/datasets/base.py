@@ -70,7 +70,7 @@ class Dataset(ForeignAnswers):
         shuffle_frames_of_nseqs: Only for the `CachedDataset` family.
         min_chunk_size: A chunk after the first must be longer than this; int or dict by key.
         chunking_variance: v in 0..1: each sequence's chunk size and step are scaled by 1 - v * random.
-        estimated_num_seqs: Shown where the number of sequences is unknown.
+        estimated_num_seqs: Used for progress where the number of sequences is unknown.
         _num_shards: Number of shards of each sub-epoch.
         _shard_index: Which of them this is.
 

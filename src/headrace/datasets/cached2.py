@@ -231,10 +231,6 @@ class CachedDataset2(Dataset):
             self._not_offered("get_num_timesteps")
         return self._num_timesteps
 
-    def len_info(self, fast: bool = False) -> str:
-        """Return one line about the size of the epoch."""
-        return super().len_info(fast=fast or self._num_timesteps is None)
-
     def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
         """Return how much of the epoch is done: what the sequence itself says, else as in `Dataset`."""
         frac = self._seq_at(sorted_seq_idx).complete_frac if self._is_loaded(sorted_seq_idx) else None

@@ -216,7 +216,7 @@ class DelegatingDataset(InnerAnswers):
         """Return the length that sequences are sorted by."""
         return self.inner.get_estimated_seq_length(seq_idx)
 
-    def get_num_timesteps(self) -> NumbersDict:
+    def get_num_timesteps(self) -> int | NumbersDict:
         """Return data key -> number of frames of the current epoch."""
         return self.inner.get_num_timesteps()
 

@@ -7,6 +7,7 @@ parts: `order` says which sequence comes when, `batching` cuts it into chunks, `
 
 from __future__ import annotations
 
+import contextlib
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
@@ -294,7 +295,7 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
         """Return one number to sort a sequence by."""
         self._not_offered("get_estimated_seq_length")
 
-    def get_num_timesteps(self) -> NumbersDict:
+    def get_num_timesteps(self) -> int | NumbersDict:
         """Return data key -> number of frames of the current epoch. O(num_seqs) unless a class knows better."""
         total = NumbersDict(0)
         for seq_idx in range(int(self.num_seqs)):
@@ -402,28 +403,32 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
 
         Args:
             sorted_seq_idx: Position in the current order.
-            allow_only_lr_suitable: Return `None` rather than a pseudo value if the number of sequences is unknown.
+            allow_only_lr_suitable: Return `None` rather than a guess if the number of sequences is unknown: a share of
+                `estimated_num_seqs`, or a pseudo value.
         """
-        try:
-            num_seqs = self.num_seqs
-        except NotImplementedError:
-            num_seqs = math.inf  # type: ignore[assignment]
-        if math.isinf(num_seqs):
+        num_seqs = self.known_num_seqs()
+        if num_seqs is None:
             if allow_only_lr_suitable:
                 return None
-            return max(1e-10, 0.99 * (1 - 1 / (math.sqrt(sorted_seq_idx) / _UNKNOWN_COUNT_SCALE + 1)))
+            estimated = self.estimated_num_seqs
+            if not estimated or math.isinf(estimated):
+                return max(1e-10, 0.99 * (1 - 1 / (math.sqrt(sorted_seq_idx) / _UNKNOWN_COUNT_SCALE + 1)))
+            return min(1.0, (sorted_seq_idx + 1) / estimated)
         if not 0 <= sorted_seq_idx < num_seqs:
             raise IndexError(f"sequence {sorted_seq_idx} is outside an epoch of {num_seqs}")
         return min(1.0, (sorted_seq_idx + 1) / num_seqs)
 
-    def len_info(self, fast: bool = False) -> str:
-        """Return one line about the size of the epoch."""
-        parts = [f"name={self.name!r}", f"epoch={int(self.epoch) or None}"]
-        estimated = self.estimated_num_seqs
-        parts.append(f"num_seqs={estimated if estimated is not None else 'unknown'}")
-        if not fast and self._epoch is not None:
-            parts.append(f"frames={self.get_num_timesteps()}")
-        return f"{type(self).__name__}({', '.join(parts)})"
+    def len_info(self, *, fast: bool = False) -> str:
+        """Return one line about the size of the corpus, in RETURNN's words.
+
+        Args:
+            fast: Say "unknown" rather than do slow work.
+        """
+        size, frames = self._told_size(), "unknown"
+        if not fast:
+            with contextlib.suppress(NotImplementedError):
+                frames = str(self.get_num_timesteps())
+        return f"{type(self).__name__}, sequences: {'unknown' if size is None else size}, frames: {frames}"
 
     def _card(self) -> Card:
         epoch = int(self.epoch)

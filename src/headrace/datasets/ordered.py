@@ -249,7 +249,7 @@ class OrderedDataset(Dataset):
         lengths = self._lengths_of_file() if self.seq_order_seq_lens_file is not None else self._sort_lengths()
         return lengths[corpus_idx].item()  # type: ignore[no-any-return]
 
-    def get_num_timesteps(self) -> NumbersDict:
+    def get_num_timesteps(self) -> int | NumbersDict:
         """Return data key -> number of frames of the current epoch; from the index, where that tells them."""
         known = sum_lengths(self.get_corpus(), self.get_data_keys(), self._cursor.order)
         return super().get_num_timesteps() if known is None else known

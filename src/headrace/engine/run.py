@@ -170,7 +170,7 @@ class Run(Iterator[Delivered]):
             raise
 
     def prefetch(self) -> None:
-        """Begin before the first value is asked for."""
+        """Give the workers what they have room for, before the next value is asked for."""
         try:
             self._refill()
         except BaseException:

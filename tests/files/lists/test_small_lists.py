@@ -91,18 +91,20 @@ def test_lengths_come_back_from_json_and_from_a_literal(
     assert read_seq_lens(folder / "b.py.gz") == lens
 
 
-def test_whole_floats_are_taken_as_integers(tmp_path: Path) -> None:
-    (tmp_path / "lens").write_text("{'a': 3.0}")
+def test_whole_floats_are_taken_as_integers_and_others_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "lens").write_text("{'a': 3.0, 'b': 1.25}")
     lens = read_seq_lens(tmp_path / "lens")
-    assert lens == {"a": 3}
+    assert lens == {"a": 3, "b": 1.25}
     assert type(lens["a"]) is int
 
 
 @pytest.mark.parametrize(
     "length",
-    ["-1", "NaN", "Infinity", "1e999", "1.5", '"3"', "null", "true", "[1]", '{"data": 1}', str(2**63), "1e300"],
+    ["-1", "NaN", "Infinity", "1e999", "-1.5", '"3"', "null", "true", "[1]", '{"data": 1}', str(2**63), "1e300"],
 )
-def test_a_length_that_is_not_a_whole_number_is_refused_with_its_tag(tmp_path: Path, length: str) -> None:
+def test_a_length_that_is_not_a_number_of_frames_or_seconds_is_refused_with_its_tag(
+    tmp_path: Path, length: str
+) -> None:
     (tmp_path / "lens").write_text(f'{{"good": 1, "seq-7": {length}}}')
     with pytest.raises(SourceError, match="the length of tag 'seq-7' is"):
         read_seq_lens(tmp_path / "lens")

@@ -153,6 +153,7 @@ class SubEpochStream:
         start, num_seqs = ahead.take(delivered.ticket)
         self._next = start + num_seqs
         ahead.note(num_seqs, part.seconds, part.seq_bytes)
+        run.prefetch()
         self._run = run
         return part, None
 

@@ -84,11 +84,15 @@ class HDFDataset(CachedDataset):
             )
         self._open([*self.files, absolute_name(filename)])
 
-    def stored_counts(self) -> StoredCounts | None:
+    def stored_counts(self) -> StoredCounts:
         """Return how much the files hold, as the index says."""
         index, key = self.source.index, next(iter(self.source.specs), None)
         num_frames = 0 if key is None else int(index.lengths(key).sum(dtype=np.int64))
         return StoredCounts(self.files, len(index), num_frames)
+
+    def get_num_timesteps(self) -> int:
+        """Return the number of frames of the first data key in all files, whatever the epoch, as in RETURNN."""
+        return self.stored_counts().num_frames
 
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "files": self.files}

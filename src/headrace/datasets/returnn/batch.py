@@ -115,9 +115,10 @@ class Batch:
         )
 
     def add_frames(self, seq_idx: int, seq_start_frame: NumbersDict, length: NumbersDict) -> None:
-        """Append frames of a sequence to the one row."""
-        offset = self.max_num_frames_per_slice if self.seqs else NumbersDict.constant_like(0, length)
-        self.max_num_frames_per_slice = length if not self.seqs else self.max_num_frames_per_slice + length
+        """Append frames of a sequence to the one row: all keys behind the longest one."""
+        longest = self.max_num_frames_per_slice.max_value() if self.seqs else 0
+        offset = NumbersDict.constant_like(longest, length)
+        self.max_num_frames_per_slice = offset + length
         self.num_slices = 1
         self.seqs.append(BatchSeqCopyPart(seq_idx, seq_start_frame, seq_start_frame + length, 0, offset))
 

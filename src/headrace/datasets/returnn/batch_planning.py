@@ -170,7 +170,8 @@ def plan_batches(
 
     Recurrent: a chunk is a row, and a batch is closed before the row that would break a limit; a single row beyond the
     limits is a batch of its own, never cut. Otherwise: all frames of all sequences in one row, cut into batches of
-    exactly `batch_size` frames. All keys are cut at the same frames then, so they must be equally long.
+    exactly `batch_size` frames. All keys must be equally long then. A key with context frames fills its own row sooner,
+    so it is cut at other frames than the keys without them, as in RETURNN.
 
     Args:
         dataset: Must have an active epoch.
@@ -310,36 +311,36 @@ def _rows(frames: Iterator[Frames], limits: _Limits, tally: BatchTally) -> Itera
 
 def _one_row(dataset: EpochReader, frames: Iterator[Frames], limits: _Limits) -> Iterator[Batch]:
     assert limits.batch_size is not None
-    batch, filled = Batch(), 0
-    for seq_idx, start, length in frames:
-        rest = _common_length(dataset, seq_idx, length)
-        row_size = int(min(limits.batch_size.get(key) or sys.maxsize for key, _ in length.items()))
-        while rest:
-            if batch.seqs and (filled == row_size or batch.seqs[-1].seq_idx - batch.seqs[0].seq_idx >= limits.max_seqs):
+    batch = Batch()
+    for seq_idx, start, rest in frames:
+        _check_common_length(dataset, seq_idx, rest)
+        row_size = int(min(limits.batch_size.get(key) or sys.maxsize for key, _ in rest.items()))
+        while rest.max_value() > 0:
+            is_full = batch.max_num_frames_per_slice.max_value() >= row_size
+            if is_full or (batch.seqs and batch.seqs[-1].seq_idx - batch.seqs[0].seq_idx >= limits.max_seqs):
                 yield batch
-                batch, filled = Batch(), 0
-            part = NumbersDict.constant_like(min(rest, row_size - filled), length)
+                batch = Batch()
+            filled = batch.max_num_frames_per_slice
+            part = NumbersDict({key: min(number, row_size - filled[key]) for key, number in rest.items()})
             batch.add_frames(seq_idx, start, part)
-            start = start + part
-            filled += int(part.max_value())
-            rest -= int(part.max_value())
+            start, rest = start + part, rest - part
     if batch.seqs:
         yield batch
 
 
-def _common_length(dataset: EpochReader, seq_idx: int, length: NumbersDict) -> int:
-    """Return the one number of frames that all keys have."""
-    reference = next(iter(length.keys()))
-    for key, number in length.items():
-        if number != length[reference]:
+def _check_common_length(dataset: EpochReader, seq_idx: int, length: NumbersDict) -> None:
+    """Refuse keys that do not have the same number of frames, the context window aside."""
+    left, right = dataset.context_window
+    own = {key: number - (left.get(key, 0) or 0) - (right.get(key, 0) or 0) for key, number in length.items()}
+    reference = next(iter(own))
+    for key, number in own.items():
+        if number != own[reference]:
             raise ConfigError(
-                f"recurrent_net=False cuts all keys at the same frames, but there are {length[reference]} frames of "
-                f"{reference!r} and {number} of {key!r}, the context window included",
+                f"recurrent_net=False cuts all keys at the same frames, but there are {own[reference]} frames of "
+                f"{reference!r} and {number} of {key!r}",
                 where=f"dataset {dataset.name!r}, sequence {dataset.get_tag(seq_idx)!r}",
-                fix="leave one of them out of used_data_keys, give both the same context_window, or use "
-                "recurrent_net=True",
+                fix="leave one of them out of used_data_keys, or use recurrent_net=True",
             )
-    return int(length[reference])
 
 
 def _excess(numbers: NumbersDict, limit: NumbersDict | None) -> str | None:

@@ -97,8 +97,8 @@ class DeclaredLayout:
         return [None] * (ndim - 2) + [self.get_data_dim(key)] if ndim > 1 else [dim]
 
     def can_serialize_data(self, key: str) -> bool:
-        """Whether `serialize_data` works for this key."""
-        return key in self.labels
+        """Whether this key has labels that tell classes apart: more than one."""
+        return len(self.labels.get(key, ())) > 1
 
     def serialize_data(self, key: str, data: NDArray[Any]) -> str:
         """Return the text of class indices, `int[T]` or an int, by `labels[key]`.

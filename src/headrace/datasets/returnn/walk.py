@@ -121,8 +121,9 @@ class ChunkWalk(Iterator[Chunk]):
 
     Attributes:
         rng: Made afresh from the seed of the epoch, so that every walk through an epoch has the same chunks. Drawn
-            from once a sequence for `chunking_variance` and, by batching, once a chunk for `seq_drop`. The two share
-            it as in RETURNN, so varied chunks in batches are not those of a bare walk.
+            from once a sequence for `chunking_variance`, which applies if `used_data_keys` are given, and, by batching,
+            once a chunk for `seq_drop`. The two share it as in RETURNN, so varied chunks in batches are not those of a
+            bare walk.
     """
 
     def __init__(self, dataset: EpochReader, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> None:
@@ -171,7 +172,7 @@ def _chunks(
             yield seq_idx, NumbersDict.constant_like(0, lengths), lengths
         else:
             varied = chunking
-            if dataset.chunking_variance:
+            if dataset.chunking_variance and used_data_keys is not None:  # RETURNN's rule
                 varied = vary_chunking(chunking, dataset.chunking_variance, rng.random())
             for start, end in plan_chunks(lengths, varied, dataset.min_chunk_size, used_data_keys):
                 yield seq_idx, start, end

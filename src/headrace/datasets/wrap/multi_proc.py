@@ -10,14 +10,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import Engine, EngineOptions, EngineReport, Executor, Job, Run, Skipping, WorkerInfo
+from headrace.engine import Engine, EngineOptions, EngineReport, Executor, Job, Skipping, WorkerInfo
 from headrace.engine.group_size import GroupSize
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError
@@ -33,10 +32,10 @@ from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from ..workers import Workers
 from .blockwise import BlockwiseDataset, SeqBlock
-from .failed_seqs import pass_failed
 from .ordered_runs import OrderedRuns
 from .pooled import PooledReader
-from .runs import DedicatedWork, OrderedWork, RunLimits, RunResult
+from .runs import DedicatedWork, OrderedWork, RunLimits
+from .shard_runs import ShardRuns
 
 SHARDING_METHODS = ("seq_order", "dedicated")
 _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take
@@ -48,8 +47,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     Method "seq_order": order, tags and data are those of the inner dataset, for every number of workers. Method
     "dedicated", for datasets that do not know their order or their number of sequences: worker w of W reads shard w of
-    W of the inner dataset, and the epoch takes runs of sequences from the workers in turn, passing over those that have
-    ended. Every sequence comes exactly once; their order depends on W and on `buffer_size`, and is the same each time.
+    W of the inner dataset, and the epoch takes one sequence from each worker in turn, passing over those that have
+    ended. Every sequence comes exactly once; their order depends on W, and is the same each time.
 
     Workers start when first needed, stay over epochs, and are started again if they die; pickling and copying start
     none.
@@ -133,7 +132,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._worker_init = worker_init
         self._inner: Dataset | None = None
         self._engine: Engine | None = None
-        self._run: Run | OrderedRuns | None = None
+        self._run: ShardRuns | OrderedRuns | None = None
         self._is_lent = False  # whether the run is that of a reader
         self._size: GroupSize | None = None  # what is known of the sequences
         self._limits: RunLimits | None = None
@@ -168,20 +167,15 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return corpus if self._is_ordered else dataclasses.replace(corpus.without_index(), knows_order=lambda: False)
 
     def order_text(self, epoch: int) -> str:
-        """Return what decides the inner order; with "dedicated" also who takes turns, and how long they are."""
+        """Return what decides the inner order; with "dedicated" also how many take turns."""
         text = super().order_text(epoch)
-        if self._is_ordered:
-            return text
-        limit = self.max_bytes_per_worker
-        return f"{text}; {self.num_workers} workers, buffer_size {self.buffer_size}, max_bytes {limit}"
+        return text if self._is_ordered else f"{text}; {self.num_workers} workers in turn"
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
-        """Return the options of speed; with "dedicated" the stream depends on workers and buffers."""
+        """Return the options of speed; with "dedicated" the stream depends on the number of workers."""
         idle = super().idle_options(options)
-        if options.get("sharding_method", "seq_order") == "seq_order":
-            return idle
-        return idle - {"num_workers", "buffer_size", "max_bytes", "max_bytes_per_worker"}
+        return idle if options.get("sharding_method", "seq_order") == "seq_order" else idle - {"num_workers"}
 
     @property
     def supports_jumps(self) -> bool:
@@ -236,7 +230,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     @property
     def _run_limits(self) -> RunLimits:
         if self._limits is None:
-            self._limits = RunLimits.of(self.inner, self.buffer_size, self.max_bytes_per_worker)
+            limits_of = RunLimits.of if self._is_ordered else RunLimits.of_shards
+            self._limits = limits_of(self.inner, self.buffer_size, self.max_bytes_per_worker)
         return self._limits
 
     def _open_engine(self) -> Engine:
@@ -247,8 +242,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 setup: Any = OrderedWork(made, self._skips())
                 ahead = min(self.buffer_size, _MAX_TICKETS)  # how many sequences they have is counted
             else:
-                options = self.buffer_size, max_bytes, self._skips()
-                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, *options)
+                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, limits, self._skips())
                 ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
             engine_options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
             executor: str | Executor = self._executor
@@ -360,11 +354,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._stop_run()
         engine = self._open_engine()
         self._upcoming = 0
-        run = engine.run_stream(epoch)
-        counts = [delivered.value for delivered in itertools.islice(run, max(self.num_workers, 1))]
-        self._run = run
-        if None not in counts and not self._skips():
-            self._num_seqs = sum(counts)
+        self._run = runs = ShardRuns(engine.run_stream(epoch), max(self.num_workers, 1))
+        if not self._skips():
+            self._num_seqs = runs.num_seqs
 
     def _stop_run(self) -> None:
         run, self._run = self._run, None
@@ -392,11 +384,10 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 return None
             self._error_behind = read.error
             return self._block_of(read.parts)
-        delivered = next(run, None)
-        if delivered is None:
+        read_round = next(run, None)
+        if read_round is None:
             return None
-        result: RunResult = delivered.value
-        parts, self._error_behind, _ = pass_failed(run, delivered, result[0], result[1])
+        parts, self._error_behind = read_round
         return self._block_of(parts)
 
     def _lose_count(self) -> None:

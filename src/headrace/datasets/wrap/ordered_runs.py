@@ -122,6 +122,7 @@ class OrderedRuns(Iterator[ReadBlock]):
         parts, error, num_read = pass_failed(self._run, delivered, result[0], result[1])
         if error is None:
             self._ahead.note(num_seqs, result[2], result[3])
+            self._run.prefetch()
         else:
             self.close()
             num_seqs = num_read

@@ -6,7 +6,7 @@ The first runs of an epoch are small: its first sequence should not wait for man
 stream. A ticket is a whole run, though the engine carries small tickets in bursts: with sequences of 1 KiB as tickets
 of their own, each costs the reader's process 25 us instead of 1.4, because they are read, described and noted one by
 one. How many go together is said by the engine's `GroupSize`, see `ahead.py`, within the limits here; where workers
-have shards of their own, the cuts are a part of the order, and follow the limits alone.
+have shards of their own, which take turns, all of them cut at the same positions.
 
 A worker of a `MultiProcDataset` builds the inner dataset once. In the method "seq_order" each ticket is a run of
 positions with their corpus indices: pure work, that any worker may do and do again. In "dedicated" a worker reads its
@@ -45,6 +45,7 @@ _MAX_SEQS = 1024  # more gain nothing, as the cost of a message is shared by eno
 _MIN_RUNS = 2  # before a worker: it reads one while the other is on its way
 _SHARE_OF_RUN = 8  # runs that fit into a limit in bytes
 _NUM_SAMPLED = 10_000  # lengths looked at
+_MAX_UNMEASURED = 8  # sequences in a run where all workers cut at the same positions, and no size is known
 
 
 def seqs_in_run(buffer_size: int) -> int:
@@ -129,6 +130,18 @@ class RunLimits:
         if seq_bytes is not None and seq_bytes.largest() * num_seqs <= run_bytes:
             seq_bytes = None
         return cls(num_seqs, run_bytes, group, seq_bytes)
+
+    @classmethod
+    def of_shards(cls, dataset: Dataset, buffer_size: int, max_bytes: int | None) -> RunLimits:
+        """Return limits that have the workers cut their shards at the same positions, see `of`."""
+        limits = cls.of(dataset, buffer_size, max_bytes)
+        seq_bytes = SeqBytes.of(dataset)
+        if seq_bytes is not None:
+            most = max(limits.max_bytes // max(seq_bytes.largest(), 1), 1)
+        else:
+            most = _MAX_UNMEASURED if max_bytes is None else 1
+        num_seqs = -(-min(limits.num_seqs, most) // limits.group) * limits.group
+        return cls(num_seqs, limits.max_bytes, limits.group)
 
     def fitting(self, corpus_indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return as many of the first sequences as fit into a run."""
@@ -370,16 +383,14 @@ class DedicatedWork:
         inner: Makes the inner dataset.
         num_shards: Shards of the outer dataset.
         shard_index: Which of them it is.
-        buffer_size: Sequences that a worker may be ahead.
-        max_bytes: Bytes that it may be ahead, if limited.
+        limits: Where to cut, see `RunLimits.of_shards`.
         skips: See `ReadSeqs`.
     """
 
     inner: MadeElsewhere
     num_shards: int
     shard_index: int
-    buffer_size: int
-    max_bytes: int | None
+    limits: RunLimits
     skips: bool
 
     def __call__(self, info: WorkerInfo) -> Callable[[int], Iterator[int | RunResult | None]]:
@@ -387,7 +398,7 @@ class DedicatedWork:
         num_shards = self.num_shards * info.num_workers
         shard = num_shards, self.shard_index * info.num_workers + info.worker_idx
         dataset = self.inner(shard, in_thread=info.runs_in == "thread")
-        limits = RunLimits.of(dataset, self.buffer_size, self.max_bytes)
+        limits = self.limits
 
         def read_epoch(epoch: int) -> Iterator[int | RunResult | None]:
             reader = dataset.make_reader()
@@ -417,15 +428,14 @@ def _runs_of_order(reader: PartsReader, whole: ReadRequest, limits: RunLimits, *
 
 
 def _runs_to_the_end(dataset: Dataset, epoch: int, limits: RunLimits, *, skips: bool) -> _Results:
-    seq_idx, more = 0, True
+    seq_idx, more, num_seqs = 0, True, limits.group
     while more:
         seqs, first = ReadSeqs(skips), seq_idx
-        num_bytes, stop = 0, seq_idx + limits.num_seqs
-        while more and seq_idx < stop and num_bytes < limits.max_bytes:
+        stop = seq_idx + min(num_seqs, limits.num_seqs)
+        num_seqs *= 2  # as in `RunLimits.cut`
+        while more and seq_idx < stop:
             name = f"(sequence {seq_idx} of shard {dataset.shard_index} of {dataset.num_shards})"
             more = seqs.read(dataset, seq_idx, epoch=epoch, name=name)
             seq_idx += more
-            if more and seqs.features:
-                num_bytes += sum(array.nbytes for array in seqs.features[-1].values())
         if seq_idx > first or seqs.failed:  # with nothing but failed ones too: they are told of with it
             yield seqs.parts(), seqs.failed

@@ -105,15 +105,15 @@ class SeqParts:
                 return SourceError(f"{error.what} ({name})", where=self.where(part), fix=error.fix)
         return None
 
-    def lengths_of_file(self, path: str | os.PathLike[str]) -> NDArray[np.int64]:
-        """Return the sum of the lengths in a file of the tags of each line, `int64[N]`.
+    def lengths_of_file(self, path: str | os.PathLike[str]) -> NDArray[Any]:
+        """Return the sum of the lengths in a file of the tags of each line, `int[N]` or `float[N]`.
 
         Raises:
             SourceError: It has no length for a tag.
         """
         lengths = read_seq_lens(path)
         try:
-            of_parts = np.array([lengths[tag] for tag in self.part_tags], np.int64)
+            of_parts = np.array([lengths[tag] for tag in self.part_tags])
         except KeyError as error:
             tag = error.args[0]
             raise SourceError(
@@ -123,9 +123,9 @@ class SeqParts:
             ) from None
         return self.sums(of_parts)
 
-    def sums(self, of_parts: NDArray[Any]) -> NDArray[np.int64]:
-        """Return for each line the sum over its tags, `int64[N]`."""
-        totals = np.zeros(len(of_parts) + 1, np.int64)
+    def sums(self, of_parts: NDArray[Any]) -> NDArray[Any]:
+        """Return for each line the sum over its tags, `int64[N]` or `float[N]`."""
+        totals = np.zeros(len(of_parts) + 1, np.result_type(of_parts, np.int64))
         np.cumsum(of_parts, out=totals[1:])
         return totals[self.starts[1:]] - totals[self.starts[:-1]]
 

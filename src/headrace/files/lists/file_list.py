@@ -4,10 +4,9 @@ A list file holds lines, JSON, or a Python literal: data only, nothing in it is 
 (see `tree.py`): a file name or URL, or several that belong together. An entry that is a single name may be a pattern,
 and then stands for all files that it matches, sorted.
 
-Relative names of a Python list are left as they are. Those in a list file are relative to the folder of that file, its
-root, so that a list can be read from any working directory and be moved together with its files. A relative name must
-not leave that folder by `..`; files elsewhere are named by absolute paths. Links are followed. A list that was read
-from a URL may name other full URLs, but no files of this machine.
+Relative names of a list and of a list file are left as they are: they are relative to the working directory, as in
+RETURNN. Those in a list that was read from a URL are relative to the folder of that URL, its root, and must not leave
+it by `..`. Such a list may name other full URLs, but no files of this machine.
 """
 
 from __future__ import annotations
@@ -133,7 +132,7 @@ def read_file_list(files: Files, in_folder: InFolder | None = None) -> list[File
     Raises:
         ConfigError: The argument has another form, or the list has a wrong entry or none.
         SourceError: The list file is missing, truncated, of another format than its suffix, has a wrong entry or none,
-            or a relative name in it leaves its folder; or a pattern matches nothing.
+            or a relative name in one that was read from a URL leaves its folder; or a pattern matches nothing.
     """
     if in_folder is not None and isinstance(files, str | os.PathLike) and _is_folder(os.fspath(files)):
         files = [os.path.join(os.fspath(files), "")]
@@ -151,17 +150,17 @@ class _Origin:
     Attributes:
         name: For errors.
         numbering: Format of an entry's location in errors, for example `"{}, line {}"`.
-        root: Base of relative names: a folder or the URL of one, with a slash; None leaves them as they are.
-        is_remote: Whether it was read from a URL.
+        is_file: Whether it is a list file.
+        root: Of one that was read from a URL: the URL of its folder, with a slash, the base of relative names.
     """
 
     name: str
     numbering: str
+    is_file: bool = False
     root: str | None = None
-    is_remote: bool = False
 
     def error(self, what: str, number: int | None, fix: str | None) -> HeadraceError:
-        kind = ConfigError if self.root is None else SourceError
+        kind = SourceError if self.is_file else ConfigError
         return kind(what, where=self.where(number), fix=fix)
 
     def where(self, number: int | None) -> str:
@@ -171,20 +170,20 @@ class _Origin:
         """Return a checked name, normalized if it is relative to the root."""
         if self.root is None:
             return name
-        if self.is_remote and _is_of_this_machine(name):
+        if _is_of_this_machine(name):
             what = f"a list that was read from a URL names a file of this machine: {shown_url(name)!r}"
             raise self.error(what, number, "write full URLs, or copy the list to this machine")
-        if is_url(name) or os.path.isabs(name):
+        if is_url(name):
             return name
         inside = posixpath.normpath(name)
         if inside == ".." or inside.startswith("../"):
             what = f"the relative name {name!r} leads out of the folder of its list, {shown_url(self.root)}"
-            raise self.error(what, number, "name files elsewhere by absolute paths")
+            raise self.error(what, number, "name files elsewhere by full URLs")
         return inside
 
     def resolved(self, name: str) -> str:
         """Return the full path or URL of a checked name."""
-        return name if self.root is None or is_url(name) or os.path.isabs(name) else self.root + name
+        return name if self.root is None or is_url(name) else self.root + name
 
 
 def _is_of_this_machine(name: str) -> bool:
@@ -233,10 +232,10 @@ def _entries_of_path(path: str) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
     if is_remote:
         with open_url(path) as file:
             text = unpack_text(file.read(), shown, is_packed=is_packed)
-        origin = _Origin(shown, numbering, f"{name.rpartition('/')[0]}/", is_remote=True)
+        origin = _Origin(shown, numbering, is_file=True, root=f"{name.rpartition('/')[0]}/")
     else:
         text = read_text(path, _FROM_PICKLE)
-        origin = _Origin(shown, numbering, os.path.join(os.path.dirname(os.path.abspath(path)), ""))
+        origin = _Origin(shown, numbering, is_file=True)
     entries = parse_file_list(text, kind, shown)
     if kind == ".txt" and entries and not text.endswith("\n"):
         _check_last_line(origin, *entries[-1])

@@ -6,7 +6,6 @@ import ast
 import codecs
 import gzip
 import json
-import math
 import os
 import zlib
 from pathlib import Path
@@ -37,31 +36,31 @@ def read_tag_list(path: str | os.PathLike[str]) -> list[str]:
     return [tag for tag in (line.removesuffix("\r") for line in lines) if tag]
 
 
-def read_seq_lens(path: str | os.PathLike[str]) -> dict[str, int]:
+def read_seq_lens(path: str | os.PathLike[str]) -> dict[str, int | float]:
     """Read a dict tag -> length, written as JSON or as a Python literal (UTF-8, `.gz` is unpacked).
 
     Raises:
-        SourceError: The file is missing, truncated or not such a dict, or a length is not a whole number >= 0.
+        SourceError: The file is missing, truncated or not such a dict, or a length is not a number >= 0.
     """
     lengths = _parse_dict(read_text(path, _LENS_FROM_PICKLE), path)
     for tag, length in lengths.items():
         if not isinstance(tag, str):
             raise SourceError(f"a tag is {_brief(tag)}, not a string", where=str(path))
         if type(length) is not int:
-            lengths[tag] = _whole_number(length, tag, path)
+            lengths[tag] = _number(length, tag, path)
         elif not 0 <= length <= _MAX_LENGTH:
             raise _bad_length(length, tag, path)
     return lengths
 
 
-def _whole_number(length: object, tag: str, path: str | os.PathLike[str]) -> int:
-    if isinstance(length, float) and math.isfinite(length) and length.is_integer() and 0 <= length <= 2**53:
-        return int(length)
+def _number(length: object, tag: str, path: str | os.PathLike[str]) -> int | float:
+    if isinstance(length, float) and 0 <= length <= 2**53:  # neither inf nor nan
+        return int(length) if length.is_integer() else length
     raise _bad_length(length, tag, path)
 
 
 def _bad_length(length: object, tag: str, path: str | os.PathLike[str]) -> SourceError:
-    fix = "give each tag a whole number of frames, 0 or more"
+    fix = "give each tag a number, 0 or more"
     return SourceError(f"the length of tag {tag!r} is {_brief(length)}", where=str(path), fix=fix)
 
 
