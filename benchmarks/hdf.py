@@ -45,6 +45,21 @@ def write_corpus(path: Path, num_seqs: int, num_frames: int, num_features: int) 
             writer.append(f"corpus/recording-{idx // 10}/segment-{idx}", {"data": data, "classes": classes})
 
 
+def write_as_returnn(path: Path, num_seqs: int, num_frames: int, num_features: int) -> None:
+    """Write the same by RETURNN's writer, which cuts the data into HDF5 chunks."""
+    from returnn.datasets.hdf import SimpleHDFWriter
+
+    own = path.with_suffix(".own")
+    write_corpus(own, num_seqs, num_frames, num_features)
+    source = HDFSource(own, index=None)
+    writer = SimpleHDFWriter(str(path), dim=num_features, ndim=2, extra_type={"classes": (1000, 1, "int32")})
+    for idx in range(num_seqs):
+        data, classes = source.read(idx, "data"), source.read(idx, "classes")
+        writer.insert_batch(data[None], [len(data)], [source.tag(idx)], extra={"classes": classes[None]})
+    writer.close()
+    own.unlink()
+
+
 def order_of(num_seqs: int, order: str) -> list[int]:
     """Return the same order for all contenders."""
     return np.random.default_rng(SEED).permutation(num_seqs).tolist() if order == "random" else list(range(num_seqs))
@@ -238,9 +253,12 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         jobs = []
-        for name, num_seqs, num_frames, num_features in (("small", 20_000, 30, 40), ("large", 1_000, 1000, 80)):
+        corpora = [("small", 20_000, 30, 40, write_corpus), ("large", 1_000, 1000, 80, write_corpus)]
+        if has_peer:
+            corpora.append(("by RETURNN's writer", 4_000, 150, 40, write_as_returnn))
+        for name, num_seqs, num_frames, num_features, write in corpora:
             path, num_seqs = Path(folder) / f"{name}.hdf", num_seqs // scale
-            write_corpus(path, num_seqs, num_frames, num_features)
+            write(path, num_seqs, num_frames, num_features)
             for order in ("random", "file"):
                 args = {"path": str(path), "order_name": order, "num_seqs": num_seqs}
                 jobs.append((f"{name}, {order} order", READERS, num_seqs, args))

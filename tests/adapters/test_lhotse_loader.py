@@ -136,6 +136,20 @@ def test_a_pass_after_a_break_has_nothing_of_the_one_before(workers):
         assert list(loader) == list(range(30))
 
 
+def test_a_pass_that_iter_begins_again_is_logged_once(caplog):
+    caplog.set_level("INFO", "headrace.adapters")
+    with LhotseDataLoader(Identity(), range(6), num_workers=0) as loader:
+        list(iter(loader))
+        list(iter(loader))
+        assert caplog.text == ""
+        for _ in range(2):
+            iterator = iter(loader)
+            next(iterator)
+            assert next(iter(iterator)) == 0
+    assert caplog.text.count("starts a new pass") == 1
+    assert "only 1 batches" in caplog.text
+
+
 @pytest.mark.parametrize("workers", WORKERS)
 def test_an_empty_sampler_gives_an_empty_pass(workers):
     with LhotseDataLoader(Identity(), [], num_workers=workers) as loader:

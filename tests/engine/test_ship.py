@@ -22,6 +22,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.dataloader2.replica import pickle_bounded
+from headrace.dataloader2.transport.worker_error import CarriedError
+from headrace.engine.codec.objects import _pickled
+from headrace.engine.user.failure import Failure
 from headrace.engine.user.object_parts import find_path, parts_of
 from headrace.engine.user.ship import LARGE_BYTES, ship, ship_payload, unship
 from headrace.errors import ConfigError
@@ -116,11 +120,39 @@ def test_what_cannot_be_carried_is_named_by_its_path(case: str, tmp_path: Path) 
     assert pickle.loads(pickle.dumps(caught.value)).where == caught.value.where
 
 
-def test_functions_that_travel_by_value_keep_their_files_and_lines() -> None:
+def through_a_file(value: object) -> Any:
+    return pickle.loads(pickle_bounded(value, max_bytes=1 << 20))
+
+
+def through_a_failure(value: object) -> Any:
+    return Failure.from_bytes(Failure.of(Carries(value)).to_bytes()).exception.args[0]
+
+
+def through_an_error_of_a_pipe(value: object) -> Any:
+    return CarriedError.of(Carries(value), "worker process 0").raisable().__cause__.args[0]
+
+
+class Carries(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        lambda value: unship(ship(value)),
+        lambda value: unship(ship_payload(value)),
+        lambda value: pickle.loads(_pickled(value)[0]),
+        through_a_file,
+        through_a_failure,
+        through_an_error_of_a_pipe,
+    ],
+    ids=["job", "payload", "result", "snapshot", "failure", "error of a pipe"],
+)
+def test_functions_that_travel_by_value_keep_their_files_and_lines(sent: Callable[[object], Any]) -> None:
     text = "def outer():\n    def inner():\n        return 1 / 0\n    return inner()\n"
     namespace: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(text, "somewhere/script.py", "exec"), namespace)
-    outer = unship(ship(namespace["outer"]))
+    outer = sent(namespace["outer"])
     with pytest.raises(ZeroDivisionError) as caught:
         outer()
     places = [(Path(str(entry.path)).name, entry.lineno + 1) for entry in caught.traceback[1:]]

@@ -22,6 +22,10 @@ def test_a_loader_by_count_has_what_that_of_torch_has():
         assert loader.num_workers == 2
 
 
+def test_the_second_positional_argument_is_the_batch_size_as_in_torch():
+    assert [batch.tolist() for batch in hr.DataLoader([1, 2, 3, 4, 5], 4)] == [[1, 2, 3, 4], [5]]
+
+
 def test_batches_by_length_have_no_size():
     seqs = [{"data": np.zeros(frames, np.float32)} for frames in (3, 5)]
     with hr.DataLoader(seqs, batching=hr.FrameBudget(8), transform=double) as loader:

@@ -3,6 +3,8 @@
 import itertools
 import os
 import random
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -25,6 +27,24 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own
 def sampler_of_texts():
     texts = lhotse.CutSet([TextExample(f"text {number}", tokens=range(3)) for number in range(12)])
     return samplers.DynamicCutSampler(texts, constraint=samplers.base.TokenConstraint(max_tokens=6))
+
+
+def test_a_loader_that_is_open_at_the_end_of_a_program_is_silent():
+    program = """
+import headrace as hr
+from lhotse import CutSet
+from lhotse.dataset import SimpleCutSampler
+from lhotse.testing.dummies import DummyManifest
+class Ids:
+    def __getitem__(self, cuts):
+        return list(cuts.ids)
+cuts = DummyManifest(CutSet, begin_id=0, end_id=100)
+loader = hr.LhotseDataLoader(Ids(), SimpleCutSampler(cuts, max_duration=10.0), num_workers=0)
+for batch in loader:
+    break
+"""
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
 
 
 class WhoAmI:

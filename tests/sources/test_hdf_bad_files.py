@@ -291,7 +291,7 @@ def test_a_chunk_that_cannot_be_unpacked_gives_an_error(tmp_path):
         file.seek(chunk.byte_offset)
         file.write(b"\xff" * chunk.size)
     source = HDFSource(path, index=None)
-    with pytest.raises(SourceError, match=r"cannot read frames 0\.\.400 of inputs"):
+    with pytest.raises(SourceError, match="of 'data'"):
         source.read(0, "data")
 
 

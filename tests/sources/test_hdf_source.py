@@ -209,7 +209,7 @@ def test_several_files_follow_one_another(tmp_path, write_layout):
 
 def test_more_files_than_may_be_open_are_read_in_any_order(tmp_path, monkeypatch, write_layout):
     monkeypatch.setattr(plain_files, "MAX_OPEN_FILES", 2)
-    monkeypatch.setattr(source_module, "MAX_OPEN_HDF5_FILES", 2)
+    monkeypatch.setattr(source_module, "MAX_OPEN_FILES", 2)
     parts = [{"inputs": FEATURES + 100 * idx} for idx in range(5)]
     for storage in ({}, {"chunks": True}):
         paths = [write_layout(tmp_path / f"{idx}.hdf", part, **storage) for idx, part in enumerate(parts)]
@@ -219,10 +219,26 @@ def test_more_files_than_may_be_open_are_read_in_any_order(tmp_path, monkeypatch
             file_idx, idx = divmod(corpus_idx, 4)
             assert_same(source.read(corpus_idx, "data"), cut_into_seqs(FEATURES + np.float32(100 * file_idx))[idx])
             if before:
-                assert len(os.listdir("/proc/self/fd")) <= before + 2
+                assert len(os.listdir("/proc/self/fd")) <= before + (4 if storage else 2)  # HDF5 has one of its own
         source.close()
         if before:
             assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_many_files_in_any_order_are_opened_once_and_so_is_each_dataset(tmp_path, monkeypatch, write_layout):
+    opened, looked_up = [], []
+    open_hdf5, name_of = source_module.open_hdf5, source_module.hdf5_name
+    monkeypatch.setattr(
+        source_module, "open_hdf5", lambda path, **options: opened.append(path) or open_hdf5(path, **options)
+    )
+    monkeypatch.setattr(source_module, "hdf5_name", lambda *names: looked_up.append(names) or name_of(*names))
+    paths = [write_layout(tmp_path / f"{idx}.hdf", chunks=True, compression="gzip") for idx in range(40)]
+    source = HDFSource(paths, index=None)
+    for corpus_idx in np.random.default_rng(1).permutation(160).tolist():
+        source.read_seq(corpus_idx)
+    assert sorted(opened) == sorted(source.files)
+    assert len(looked_up) == 2 * len(paths)
+    source.close()
 
 
 def test_an_empty_list_of_files_and_a_file_without_sequences_are_empty_corpora(tmp_path, write_layout):

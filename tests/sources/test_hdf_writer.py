@@ -273,6 +273,11 @@ def test_a_disk_that_is_full_while_closing_leaves_nothing(tmp_path, compression)
     assert HDFSource(tmp_path / "corpus.hdf", index=None).tag(0) == "a"
 
 
+def test_labels_that_are_one_text_are_refused_as_such(tmp_path):
+    with pytest.raises(ConfigError, match="one text, 'abc'"):
+        HDFWriter(tmp_path / "corpus.hdf", labels={"classes": "abc"})
+
+
 def test_a_label_with_a_nul_is_refused_and_nothing_is_left(tmp_path):
     with pytest.raises(ConfigError, match="NUL"):
         HDFWriter(tmp_path / "x.hdf", labels={"classes": ["a", "b\0c"]})

@@ -1,6 +1,8 @@
 """Files that change while they are read: reads share a look at their file, and nothing wrong outlives a batch."""
 
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -45,6 +47,15 @@ def count_looks(monkeypatch):
     looks, look = [], os.fstat
     monkeypatch.setattr(open_files.os, "fstat", lambda descriptor: (looks.append(descriptor), look(descriptor))[1])
     return looks
+
+
+def test_a_reader_keeps_an_eighth_of_the_descriptors_open():
+    program = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (1024, 1024));"
+        "from headrace.sources.shared.open_files import MAX_OPEN_FILES; print(MAX_OPEN_FILES)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "128"
 
 
 def test_single_reads_share_a_look_at_their_file(source, monkeypatch):

@@ -19,10 +19,9 @@ from contextlib import closing
 from traceback import clear_frames
 from typing import Annotated, Any
 
-import cloudpickle
 import msgspec
 
-from headrace.engine import Engine
+from headrace.engine import Engine, by_value
 from headrace.engine.group_size import MAX_ITEMS, GroupSize
 from headrace.engine.memory.arena import MemoryHeldError, ValueTooLargeError
 from headrace.errors import HeadraceError, ResumeError, WorkerDiedError
@@ -175,7 +174,7 @@ class WorkerConsumer(IterPipe[Any]):
                         f"the state of worker {worker_id} is damaged: it is at item {worker.item}, and its snapshot "
                         f"at item {worker.snapshot_item}, which comes later"
                     )
-                data = cloudpickle.dumps(tuple(worker.snapshot))
+                data = by_value.dumps(tuple(worker.snapshot))
                 self._snapshots[worker_id] = [Snapshot(worker.snapshot_item, data)]
 
     def _settle(self) -> None:

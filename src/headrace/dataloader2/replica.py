@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-import cloudpickle
 import msgspec
 
 from headrace.batching import ReuseCheck
-from headrace.engine import NumberedTags, note_item, note_items
+from headrace.engine import NumberedTags, by_value, note_item, note_items
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine.memory.arena import ValueTooLargeError
 from headrace.engine.process.channel import Channel
@@ -353,7 +352,7 @@ def pickle_bounded(value: Any, max_bytes: int) -> bytes:
     if estimate_bytes(value, depth=8) > max_bytes:
         raise TooManyBytesError
     file = _BoundedFile(max_bytes)
-    cloudpickle.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=file.check).dump(value)
+    by_value.Pickler(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=file.check).dump(value)
     return file.getvalue()
 
 

@@ -124,6 +124,7 @@ class DataLoader(Given, Shown):
     def __init__(
         self,
         dataset: Any,
+        batch_size: int | NotGiven | None = NOT_GIVEN,
         *,
         batching: Batching | None = None,
         num_workers: int | None = None,
@@ -148,7 +149,6 @@ class DataLoader(Given, Shown):
         pad_values: Mapping[str, Any] | None = None,
         pad_multiple: int = 1,
         seed_globals: bool | None = None,
-        batch_size: int | NotGiven | None = NOT_GIVEN,
         shuffle: bool | None = None,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,

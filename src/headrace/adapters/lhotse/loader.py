@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from types import TracebackType
@@ -129,6 +130,7 @@ class LhotseDataLoader(Shown):
         self._epoch = 0
         self._course = Course()
         self._is_broken_off = False  # the last pass
+        self._has_told_restart = False
         self._last: tuple[int, int, bool] | None = None  # epoch and number of the last pass, and whether it ended
         self._loaded: Saved | None = None
 
@@ -156,6 +158,15 @@ class LhotseDataLoader(Shown):
             ResumeError: The sampler does not lead to the loaded state.
         """
         if not self._has_just_begun():
+            live = self._pass
+            if live is not None and not live.is_over and not self._has_told_restart:
+                self._has_told_restart = True
+                live.settle()
+                _logger.info(
+                    "iter(loader) starts a new pass over the sampler, although only %d batches of this one were "
+                    "delivered; call next(loader) to continue with the others",
+                    self._course.mark.num,
+                )
             self._begin()
         return self
 
@@ -432,7 +443,8 @@ class LhotseDataLoader(Shown):
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_engine", None) is not None:
+        # At the end of the interpreter modules may be gone, and the workers have ended before.
+        if getattr(self, "_engine", None) is not None and sys is not None and not sys.is_finalizing():
             self.close()
 
 

@@ -9,8 +9,7 @@ import pickle
 import traceback
 from typing import Any, NamedTuple
 
-import cloudpickle
-
+from headrace.engine import by_value
 from headrace.pipes.core.naming import describe, find_raiser
 
 
@@ -42,7 +41,7 @@ class CarriedError(NamedTuple):
         pipe = find_raiser(trace)
         if pipe is not None and "This exception is thrown by __iter__ of" not in text:
             text += f"\nThis exception is thrown by __iter__ of {describe(pipe)}"
-        return cls(name, text, cloudpickle.dumps((_carried(type(error)), _carried(error))))
+        return cls(name, text, by_value.dumps((_carried(type(error)), _carried(error))))
 
     def raisable(self) -> BaseException:
         """Return the exception that the loop gets."""
@@ -76,7 +75,7 @@ class _Readable(str):
 
 def _carried(thing: Any) -> bytes | None:
     try:
-        return bytes(cloudpickle.dumps(thing))
+        return bytes(by_value.dumps(thing))
     except Exception:  # noqa: BLE001 - user code: an exception that holds what cannot be carried
         return None
 

@@ -19,12 +19,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
-import cloudpickle
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import TransformError
 
+from .. import by_value
 from .format import Token, dtype_of, dtype_token, tensor_as_array, tensor_of, tensor_type
 
 NAMED_TUPLE, WITH_DICT, WITH_SLOTS, LIST_CLASS = "namedtuple", "dict", "slots", "list"
@@ -187,9 +187,9 @@ class _Pickler(pickle.Pickler):
         super().__init__(*args, **options)
 
 
-class _CloudPickler(cloudpickle.Pickler):  # type: ignore[misc]  # cloudpickle has no type hints
+class _CloudPickler(by_value.Pickler):
     def __init__(self, *args: Any, **options: Any) -> None:
-        self.dispatch_table = {**cloudpickle.Pickler.dispatch_table, **_reducers()}  # is read by the next line
+        self.dispatch_table = {**by_value.Pickler.dispatch_table, **_reducers()}  # is read by the next line
         super().__init__(*args, **options)
 
 

@@ -10,10 +10,9 @@ import pickle
 import traceback
 from typing import Any
 
-import cloudpickle
-
 from headrace.errors import TransformError, takes_note
 
+from .. import by_value
 from .worker_info import CurrentItem, current_scope
 
 
@@ -105,7 +104,7 @@ class Failure:
         carried = self._carried
         if carried is None:
             try:
-                carried = cloudpickle.dumps(self._exception)
+                carried = by_value.dumps(self._exception)
             except Exception:  # noqa: BLE001 - user code: __reduce__ may raise anything; the text goes on
                 carried = None
         return pickle.dumps((fields, carried), protocol=5)

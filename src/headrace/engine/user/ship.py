@@ -26,14 +26,15 @@ import sys
 import time
 import types
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import cloudpickle
 
 from headrace.errors import ConfigError
 
+from ..by_value import Pickler
 from .object_parts import find_path
 
 # Above this a parcel is worth a warning: all but its large arrays is unpickled by each worker.
@@ -202,23 +203,8 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
     return obj
 
 
-_reducers = cloudpickle.Pickler.dispatch_table
-
-
-def _code_with_file(file: str, make: Callable[..., types.CodeType], *args: Any) -> types.CodeType:
-    return make(*args).replace(co_filename=file)
-
-
-def _reduce_code(code: types.CodeType) -> tuple[Any, ...]:
-    """Reduce code as cloudpickle does, with the name of its file: from 3.1.3 on it leaves that out of tracebacks."""
-    make, args = _reducers[types.CodeType](code)
-    return _code_with_file, (code.co_filename, make, *args)
-
-
-class _Pickler(cloudpickle.Pickler):  # type: ignore[misc] # cloudpickle has no type hints
-    """cloudpickle, which also notes what travels by value, refuses open files, and keeps the files of functions."""
-
-    dispatch_table: ClassVar[Any] = _reducers.new_child({types.CodeType: _reduce_code})
+class _Pickler(Pickler):
+    """cloudpickle, which also notes what travels by value, and refuses open files."""
 
     def __init__(self, file: io.BytesIO | _Sink, buffers: list[pickle.PickleBuffer] | None) -> None:
         keep = None if buffers is None else partial(_is_small, buffers)

@@ -27,7 +27,7 @@ from headrace.specs import DataSpec
 
 from ..base import check_corpus_idx, check_data_key
 from ..shared.data_types import layout_text
-from ..shared.open_files import check_open_file, check_stamp, older_half
+from ..shared.open_files import MAX_OPEN_FILES, check_open_file, older_half
 from ..shared.parts import count_workers, map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.plain_files import PlainFiles
@@ -35,9 +35,11 @@ from ..shared.source import IndexedSource, PlainKey, column_view, make_index
 from .layout import INPUT_KEY, NOT_CONTIGUOUS, FileLayout, StoredColumn, hdf5_name, open_hdf5, read_layout
 from .recent import RECENT
 
-MAX_OPEN_HDF5_FILES = 16  # each may hold one chunk cache for each data key
-_MIN_CHUNK_CACHE_BYTES = 1 << 20  # HDF5's own default
+# Chunk caches, for each data key: of the open files together at least (1 MiB each for up to 16, which is HDF5's own
+# default, and less each for more), of one file at most, and of the open files together at most.
+_MIN_CACHES_BYTES = 16 << 20
 _MAX_CHUNK_CACHE_BYTES = 64 << 20
+_MAX_CACHES_BYTES = 1 << 30
 
 _TIMES = None  # as a data key: the dataset `times`
 
@@ -56,7 +58,7 @@ class FileHandles(PlainFiles):
     def __init__(self, stamps: Sequence[FileStamp], chunk_bytes: Sequence[int]) -> None:
         super().__init__(stamps)
         self._chunk_bytes = chunk_bytes
-        self._hdf5_files: dict[int, h5py.File] = {}
+        self._hdf5_files: dict[int, tuple[h5py.File, dict[str | None, h5py.Dataset]]] = {}
         self._hdf5_pid = os.getpid()
 
     def read_hdf5(
@@ -69,43 +71,48 @@ class FileHandles(PlainFiles):
         """
         if self._hdf5_pid != os.getpid():
             self._hdf5_files, self._hdf5_pid = {}, os.getpid()
-        file = self._hdf5_files.get(file_idx)
-        if file is None:
-            file = self._open_hdf5(file_idx)
-        name = "times" if data_key is _TIMES else hdf5_name(file, data_key)
+        looked_at = self._files.get(file_idx) or self._open(file_idx)
+        file, datasets = self._hdf5_files.get(file_idx) or self._open_hdf5(file_idx)
         try:
-            rows: NDArray[Any] = file[name][start:stop]
+            dataset = datasets.get(data_key)
+            if dataset is None:  # to look it up by name takes ten times as long as a read
+                name = "times" if data_key is _TIMES else hdf5_name(file, data_key)
+                dataset = datasets[data_key] = file[name]
+            rows: NDArray[Any] = dataset[start:stop]
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             raise SourceError(
-                f"cannot read frames {start}..{stop} of {name}: {error}",
+                f"cannot read frames {start}..{stop} of {data_key or 'times'!r}: {error}",
                 where=self._stamps[file_idx].path,
                 fix="write or copy the file again",
             ) from error
-        check_open_file(self._stamps[file_idx], file.id.get_vfd_handle())
-        return rows.astype(dtype, copy=False)
+        self._open_files.note_read(looked_at)
+        return rows if rows.dtype == dtype else rows.astype(dtype)
 
-    def _open_hdf5(self, file_idx: int) -> h5py.File:
-        check_stamp(self._stamps[file_idx])
-        if len(self._hdf5_files) >= MAX_OPEN_HDF5_FILES:
-            self._hdf5_files.pop(next(iter(self._hdf5_files))).close()
+    def _open_hdf5(self, file_idx: int) -> tuple[h5py.File, dict[str | None, h5py.Dataset]]:
+        stamp = self._stamps[file_idx]
+        num_open = min(len(self._stamps), MAX_OPEN_FILES)
         # Four chunks: neighbours in a file share one; with less than one it would be unpacked for each sequence.
-        cache_bytes = min(max(4 * self._chunk_bytes[file_idx], _MIN_CHUNK_CACHE_BYTES), _MAX_CHUNK_CACHE_BYTES)
+        cache_bytes = max(4 * self._chunk_bytes[file_idx], _MIN_CACHES_BYTES // max(num_open, 16))
+        cache_bytes = min(cache_bytes, _MAX_CHUNK_CACHE_BYTES)
+        if len(self._hdf5_files) >= min(MAX_OPEN_FILES, _MAX_CACHES_BYTES // cache_bytes):
+            self._hdf5_files.pop(next(iter(self._hdf5_files)))[0].close()
         while True:
             try:
-                file = open_hdf5(self._stamps[file_idx].path, chunk_cache_bytes=cache_bytes)
+                file = open_hdf5(stamp.path, chunk_cache_bytes=cache_bytes)
             except SourceError as error:
                 if getattr(error.__cause__, "errno", None) not in TOO_MANY_OPEN or not self.close_older_half():
                     raise
             else:
-                self._hdf5_files[file_idx] = file
-                return file
+                check_open_file(stamp, file.id.get_vfd_handle())
+                opened = self._hdf5_files[file_idx] = file, {}
+                return opened
 
     def close_older_half(self) -> bool:
         """Close half of the handles of each kind, so that others find room, too; return whether there were any."""
         closed_plain = super().close_older_half()
         hdf5 = older_half(self._hdf5_files) if self._hdf5_pid == os.getpid() else []
         for file_idx in hdf5:
-            self._hdf5_files.pop(file_idx).close()
+            self._hdf5_files.pop(file_idx)[0].close()
         return closed_plain or bool(hdf5)
 
     def close(self) -> None:
@@ -113,7 +120,7 @@ class FileHandles(PlainFiles):
         super().close()
         inherited = self._hdf5_pid != os.getpid()
         files, self._hdf5_files = self._hdf5_files, {}
-        for file in () if inherited else files.values():
+        for file, _ in () if inherited else files.values():
             file.close()
 
 

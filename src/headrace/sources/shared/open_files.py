@@ -14,6 +14,7 @@ millisecond later, or by `confirm_reads`.
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import weakref
 from time import monotonic
@@ -22,7 +23,10 @@ from typing import Any
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
-MAX_OPEN_FILES = 64
+# Of one reader: an eighth of the descriptors that the process may have (some readers need two for a file).
+MAX_OPEN_FILES = 1024
+if 0 < (_limit := resource.getrlimit(resource.RLIMIT_NOFILE)[0]) < 8 * MAX_OPEN_FILES:  # -1: there is no limit
+    MAX_OPEN_FILES = max(_limit // 8, 64)
 LOOK_SECONDS = 1e-3  # some hundred reads share a look, which costs 0.6 us where the clock costs 0.04
 REREAD = "open the corpus again; make the index again if it was given"
 

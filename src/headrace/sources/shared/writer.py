@@ -353,8 +353,11 @@ class FileWriter(Writer):
             raise ConfigError(error.what, where=self.path, fix=error.fix) from error
 
     def _checked_labels(self, data_key: str, labels: Sequence[str]) -> list[str]:
+        if isinstance(labels, str):
+            what = f"the labels of {data_key!r} are one text, {labels!r}, instead of a list of texts"
+            raise ConfigError(what, where=self.path, fix="pass a list with one str for each class")
         entries = list(labels)
-        if isinstance(labels, str) or not all(map(_is_text, entries)):
+        if not all(map(_is_text, entries)):
             raise ConfigError(
                 f"the labels of {data_key!r} are not a list of texts: {entries[:5]}", where=self.path, fix="give str"
             )
