@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .buckets import Buckets
     from .chunking import Chunking, ChunkingFunction, parse_chunking, plan_chunks, vary_chunking
     from .consecutive import FixedCount, FrameBudget
+    from .dealing import Dealt, LastStep
     from .layout import (
         Column,
         LayoutOptions,
@@ -51,10 +52,12 @@ __all__ = [
     "Chunks",
     "Column",
     "CopyingItemStack",
+    "Dealt",
     "FixedCount",
     "FrameBudget",
     "Groups",
     "ItemStack",
+    "LastStep",
     "LayoutOptions",
     "LimitLengths",
     "NumbersDict",
@@ -94,6 +97,7 @@ __getattr__, __dir__ = export_lazily(
         "base": ("Batching",),
         "buckets": ("Buckets",),
         "chunking": ("Chunking", "ChunkingFunction", "parse_chunking", "plan_chunks", "vary_chunking"),
+        "dealing": ("Dealt", "LastStep"),
         "wrappers": ("Chunks", "LimitLengths"),
         "layout": (
             "Column",
