@@ -372,7 +372,7 @@ def read_by_accelerate(folder: Path, kill_at: int | None) -> None:
 
 
 def open_held_out(num_seqs: int) -> DataLoader:
-    """Return a loader of numbers in batches of 4, for ranks that are not in step; the first frame of each has a label."""
+    """Return a loader of numbers in batches of 4, for ranks out of step; the first frame of each has a label."""
     seqs = []
     for number in range(num_seqs):
         frames = number % 3 + 1

@@ -209,6 +209,8 @@ class HeadraceTrainerMixin:
     `trainer.train(resume_from_checkpoint=True)` goes on with the next batch. The Trainer's epoch has as many steps as
     the first epoch of the loader; see `StepLoader` for what that means where the epochs differ.
 
+    An evaluation deals sequences to the processes, see `DataLoader.deal`: each counts once in loss and metrics.
+
     Examples:
         >>> from transformers import Seq2SeqTrainer
         >>> class MyTrainer(HeadraceTrainerMixin, Seq2SeqTrainer):
