@@ -8,7 +8,8 @@ from batchings import batchings, frame_budgets, frames_of, keys, lengths, orders
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.batching import BatchOrder, Dealt, FixedCount, Pack, Pieces, WindowKey
+from headrace.batching import BatchOrder, FixedCount, Pack, Pieces, WindowKey
+from headrace.batching.dealing import Dealt
 from headrace.errors import ConfigError
 
 KEY = WindowKey(seed=1, epoch=1, window=0)

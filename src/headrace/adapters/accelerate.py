@@ -69,6 +69,13 @@ class AccelerateEvalLoader(EvalLoader):
     Args:
         loader: See `TrainerLoader`.
         device: See `TrainerLoader`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}, {"data": [2.0]}], batch_size=2) as loader:
+        ...     batches = AccelerateEvalLoader(loader)
+        ...     print(len(batches), [batch.num_seqs for batch in batches])
+        1 [2]
     """
 
     def __init__(self, loader: DataLoader | TorchLoader, device: Any = "cpu") -> None:
@@ -94,6 +101,13 @@ def prepare_eval_loader(accelerator: Accelerator, loader: DataLoader | TorchLoad
     Raises:
         ConfigError: The loader takes it that there are more processes, or fewer; or its sequences cannot be dealt to
             several, see `DataLoader.deal`.
+
+    Examples:
+        >>> def evaluate(accelerator, model, held_out):  # held_out: a headrace.DataLoader
+        ...     scores = []
+        ...     for batch in prepare_eval_loader(accelerator, held_out):
+        ...         scores += accelerator.gather_for_metrics(model(batch["data"])).tolist()
+        ...     return scores  # one for each sequence
     """
     prepared = AccelerateEvalLoader(loader, device_for_copies(accelerator.device))
     check_divided(prepared, accelerator.num_processes, "accelerate")

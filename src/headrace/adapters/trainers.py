@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from headrace.batching import LastStep
+from headrace.batching.dealing import LastStep
 from headrace.errors import ConfigError, HeadraceError, check_count
 from headrace.loading import DataLoader, LoaderPosition
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from .buckets import Buckets
     from .chunking import Chunking, ChunkingFunction, parse_chunking, plan_chunks, vary_chunking
     from .consecutive import FixedCount, FrameBudget
-    from .dealing import Dealt, LastStep
     from .layout import (
         Column,
         LayoutOptions,
@@ -52,12 +51,10 @@ __all__ = [
     "Chunks",
     "Column",
     "CopyingItemStack",
-    "Dealt",
     "FixedCount",
     "FrameBudget",
     "Groups",
     "ItemStack",
-    "LastStep",
     "LayoutOptions",
     "LimitLengths",
     "NumbersDict",
@@ -97,7 +94,6 @@ __getattr__, __dir__ = export_lazily(
         "base": ("Batching",),
         "buckets": ("Buckets",),
         "chunking": ("Chunking", "ChunkingFunction", "parse_chunking", "plan_chunks", "vary_chunking"),
-        "dealing": ("Dealt", "LastStep"),
         "wrappers": ("Chunks", "LimitLengths"),
         "layout": (
             "Column",

@@ -14,8 +14,9 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import Any, Self
 
-from headrace.batching import PLAN_VERSION, Batching, Dealt, LastStep, PlanCounts, Steps
+from headrace.batching import PLAN_VERSION, Batching, PlanCounts, Steps
 from headrace.batching.data_key import choose_data_key
+from headrace.batching.dealing import Dealt, LastStep
 from headrace.engine import Engine, EngineOptions, Job, Skipping, WorkerInfo
 from headrace.engine.user.ship import ship_job, unship
 from headrace.errors import ConfigError, InternalError

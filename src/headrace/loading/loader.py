@@ -11,7 +11,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn, Self, get_args
 
-from headrace.batching import Batching, BatchOrder, LastStep, PlanCounts
+from headrace.batching import Batching, BatchOrder, PlanCounts
+from headrace.batching.dealing import LastStep
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, ResumeError, check_count
