@@ -192,6 +192,18 @@ def test_an_evaluation_sees_the_same_batches_each_time():
         assert [print_of(batch) for batch in loader] == expected
 
 
+def test_an_evaluation_shares_sequences_equally_and_once():
+    for world_size in (1, 2, 3):
+        steps, tags = set(), []
+        for rank in range(world_size):
+            with open_loader(FixedCount(4), rank=rank, world_size=world_size) as inner:
+                batches = list(EvalLoader(inner))
+            steps.add(len(batches))
+            tags += [tag for batch in batches for tag in batch.tags]
+        assert len(steps) == 1
+        assert sorted(tags) == sorted(f"seq-{number}" for number in range(37))
+
+
 def test_a_view_that_is_there_already_is_read():
     expected = whole_stream(BATCHINGS[1], 1)
     for make in (TorchLoader, lambda inner: to_device(inner, "cpu")):

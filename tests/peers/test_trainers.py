@@ -72,6 +72,23 @@ def test_a_training_goes_on_with_fewer_processes(tmp_path):
     assert Counter(idx for ids in trained for idx in ids) == dict.fromkeys(range(jobs.NUM_SEQS), 3)
 
 
+EVALUATIONS = {
+    "transformers": jobs.evaluate_by_transformers,
+    "lightning": jobs.evaluate_by_lightning,
+    "accelerate": jobs.evaluate_by_accelerate,
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("trainer", EVALUATIONS)
+def test_an_evaluation_counts_each_sequence_once_on_two_ranks(tmp_path, trainer):
+    pytest.importorskip(trainer)
+    jobs.run_ranks(EVALUATIONS[trainer], tmp_path, 2, num_seqs=19)
+    if trainer == "lightning":
+        seen = [json.loads((tmp_path / f"seen-{rank}.json").read_text()) for rank in range(2)]
+        assert sorted(seen[0] + seen[1]) == list(range(19))
+
+
 @pytest.mark.long
 def test_accelerate_divides_a_loader_like_torchs_and_its_position_is_saved(tmp_path):
     pytest.importorskip("accelerate")

@@ -368,6 +368,103 @@ def read_by_accelerate(folder: Path, kill_at: int | None) -> None:
     accelerator.end_training()
 
 
+# --- evaluations: each number once in loss and metrics ---
+
+
+def open_held_out(num_seqs: int) -> DataLoader:
+    """Return a loader of numbers in batches of 4, for ranks out of step; the first frame of each has a label."""
+    seqs = []
+    for number in range(num_seqs):
+        frames = number % 3 + 1
+        seqs.append({"number": np.full(frames, number, np.float32), "labels": np.where(np.arange(frames), -100, 1)})
+    pad_values = {"number": -1, "labels": -100}
+    return DataLoader(StaticDataset(seqs), batching=FixedCount(4), pad_values=pad_values, remainder="keep")
+
+
+def evaluate_by_transformers(folder: Path, kill_at: int | None, num_seqs: int) -> None:
+    """Evaluate by two of transformers' Trainers."""
+    import torch
+    from transformers import Seq2SeqTrainer, Seq2SeqTrainingArguments
+
+    from headrace.adapters.transformers import HeadraceTrainer, HeadraceTrainerMixin
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(()))
+
+        def forward(self, number, labels, num_items_in_batch=None):
+            losses, is_first = number * self.weight, labels != -100
+            return {"loss": losses[is_first].sum() / (num_items_in_batch or is_first.sum()), "logits": losses}
+
+    class OfSeq2Seq(HeadraceTrainerMixin, Seq2SeqTrainer):
+        pass
+
+    def measure(prediction):
+        assert len(prediction.label_ids) == len(prediction.predictions)
+        return {"numbers": sorted(prediction.predictions[:, 0].tolist())}
+
+    del kill_at
+    args = Seq2SeqTrainingArguments(str(folder / "out"), use_cpu=True, report_to="none", disable_tqdm=True)
+    with open_held_out(num_seqs) as held_out:
+        for kind in (HeadraceTrainer, OfSeq2Seq):
+            found = kind(Model(), args, eval_dataset=held_out, compute_metrics=measure).evaluate()
+            assert found["eval_numbers"] == list(range(num_seqs)), found
+            assert abs(found["eval_loss"] - (num_seqs - 1) / 2) < 1e-5, found
+    assert (args.per_device_eval_batch_size, args.average_tokens_across_devices) == (8, True)
+
+
+def evaluate_by_lightning(folder: Path, kill_at: int | None, num_seqs: int) -> None:
+    """Evaluate by Lightning's Trainer."""
+    import torch
+    from lightning.pytorch import LightningModule, Trainer
+    from torchmetrics import MeanMetric
+
+    from headrace.adapters.lightning import HeadraceDataModule
+
+    class Model(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.norm = torch.nn.BatchNorm1d(1)  # DDP shares its buffers in each step
+            self.mean, self.seen = MeanMetric(), []
+
+        def validation_step(self, batch, batch_idx):
+            numbers = batch["number"][:, 0]
+            self.norm(numbers[:, None])
+            self.seen += numbers.tolist()
+            self.mean.update(numbers.mean(), weight=len(numbers))
+            self.log("val_loss", self.mean)
+
+    world_size = int(os.environ.get("WORLD_SIZE", 1))
+    options = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    strategy = "ddp" if world_size > 1 else "auto"
+    trainer = Trainer(accelerator="cpu", devices=world_size, strategy=strategy, **options)
+    model, data = Model(), HeadraceDataModule(val=lambda: open_held_out(num_seqs))
+    (found,) = trainer.validate(model, data, verbose=False)
+    assert abs(found["val_loss"] - (num_seqs - 1) / 2) < 1e-5, found
+    (folder / f"seen-{os.environ['TEST_RANK']}.json").write_text(json.dumps(model.seen))
+
+
+def evaluate_by_accelerate(folder: Path, kill_at: int | None, num_seqs: int) -> None:
+    """Evaluate in a loop with accelerate."""
+    from accelerate import Accelerator
+
+    from headrace.adapters.accelerate import prepare_eval_loader
+
+    accelerator = Accelerator(cpu=True)
+    with open_held_out(num_seqs) as given:
+        loader = prepare_eval_loader(accelerator, given)
+        for _ in range(2):
+            numbers, tags = [], []
+            for batch in loader:
+                numbers += accelerator.gather_for_metrics(batch["number"][:, 0]).tolist()
+                tags += accelerator.gather_for_metrics(batch.tags, use_gather_object=True)
+                is_repeat = batch.is_repeat
+            assert sorted(numbers) == list(range(num_seqs))
+            assert len(set(tags)) == len(tags) == num_seqs
+        assert is_repeat == (accelerator.process_index >= num_seqs % accelerator.num_processes > 0)
+
+
 def save_by_torchtitan(folder: Path, kill_at: int | None, num_steps: int) -> None:
     """Take some steps from a loader of torchtitan, from its checkpoint if there is one, and save another."""
     import torch

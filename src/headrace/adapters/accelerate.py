@@ -1,4 +1,4 @@
-"""A loader in a training loop with accelerate: `prepare_loader` in place of `accelerator.prepare`.
+"""A loader in a loop with accelerate: `prepare_loader` (or `prepare_eval_loader`) in place of `accelerator.prepare`.
 
 The loader decides which batches a process gets, so accelerate divides nothing. It gets what it needs to know: the
 position, for `save_state` and `load_state`, and which batch is the last one of its epoch, so that accumulated gradients
@@ -27,9 +27,9 @@ from headrace.loading import DataLoader
 from headrace.torch import DataLoader as DropInLoader
 
 from .torch import TorchLoader
-from .trainers import EpochLoader, check_divided, device_for_copies
+from .trainers import EpochLoader, EvalLoader, check_divided, device_for_copies
 
-__all__ = ["AccelerateLoader", "prepare_loader", "track_ends"]
+__all__ = ["AccelerateEvalLoader", "AccelerateLoader", "prepare_eval_loader", "prepare_loader", "track_ends"]
 
 # Of torch's loader, besides the dataset and what decides the batches.
 _ARGUMENTS = (
@@ -61,6 +61,57 @@ class AccelerateLoader(EpochLoader):
     def __iter__(self) -> Iterator[Any]:
         """Return the batches of the next epoch, or of the rest of the one that was loaded."""
         return track_ends(self.run_epoch())
+
+
+class AccelerateEvalLoader(EvalLoader):
+    """The held-out data in a loop with accelerate, the first epoch each time; see `prepare_eval_loader`.
+
+    Args:
+        loader: See `TrainerLoader`.
+        device: See `TrainerLoader`.
+
+    Examples:
+        >>> import headrace as hr
+        >>> with hr.DataLoader([{"data": [0.5, 1.0]}, {"data": [2.0]}], batch_size=2) as loader:
+        ...     batches = AccelerateEvalLoader(loader)
+        ...     print(len(batches), [batch.num_seqs for batch in batches])
+        1 [2]
+    """
+
+    def __init__(self, loader: DataLoader | TorchLoader, device: Any = "cpu") -> None:
+        super().__init__(loader, device, last_step="repeat")
+
+    def __iter__(self) -> Iterator[Any]:
+        """Return the batches; accelerate gets to know how many sequences of the last step are no repeats."""
+        world_size = self.loader.ranks.world_size
+        return track_ends(self.run_epoch(), self.loader.count(1).pieces % world_size if world_size > 1 else 0)
+
+
+def prepare_eval_loader(accelerator: Accelerator, loader: DataLoader | TorchLoader) -> AccelerateEvalLoader:
+    """Return a loader for an evaluation with accelerate: `gather_for_metrics` returns each sequence once.
+
+    Each iteration is the first epoch of the loader. In a step all processes have equally many sequences, of their own
+    lengths: `accelerator.pad_across_processes` makes arrays over time equally long. Nothing of it is saved.
+
+    Args:
+        accelerator: The `Accelerator`.
+        loader: The loader; its ranks are those of the processes that accelerate has started. Its `remainder` has no
+            effect.
+
+    Raises:
+        ConfigError: The loader takes it that there are more processes, or fewer; or its sequences cannot be dealt to
+            several, see `DataLoader.deal`.
+
+    Examples:
+        >>> def evaluate(accelerator, model, held_out):  # held_out: a headrace.DataLoader
+        ...     scores = []
+        ...     for batch in prepare_eval_loader(accelerator, held_out):
+        ...         scores += accelerator.gather_for_metrics(model(batch["data"])).tolist()
+        ...     return scores  # one for each sequence
+    """
+    prepared = AccelerateEvalLoader(loader, device_for_copies(accelerator.device))
+    check_divided(prepared, accelerator.num_processes, "accelerate")
+    return prepared
 
 
 def prepare_loader(accelerator: Accelerator, loader: DataLoader | TorchLoader | DropInLoader[Any]) -> Any:
@@ -153,11 +204,13 @@ class _LoaderState(DataLoaderStateMixin):  # type: ignore[misc, unused-ignore]
         self.reset()
 
 
-def track_ends(batches: Iterator[tuple[Any, bool]]) -> Iterator[Any]:
+def track_ends(batches: Iterator[tuple[Any, bool]], remainder: int = -1) -> Iterator[Any]:
     """Yield batches, and tell accelerate which one is the last.
 
     Args:
         batches: See `EpochLoader.run_epoch`.
+        remainder: To how many sequences, of all processes, `gather_for_metrics` trims the last batch; 0: to all that
+            there are, -1: it is not known.
 
     Examples:
         >>> [batch for batch in track_ends(iter([("first", False), ("last", True)]))]
@@ -165,6 +218,7 @@ def track_ends(batches: Iterator[tuple[Any, bool]]) -> Iterator[Any]:
     """
     state = _LoaderState()
     state.begin()
+    state.remainder = remainder
     try:
         for batch, is_last in batches:
             state.end_of_dataloader = is_last

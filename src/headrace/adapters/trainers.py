@@ -4,7 +4,7 @@ A trainer's epoch 0 is epoch 1 of a `DataLoader`. Where the script has the loop,
 (`EpochLoader`). A trainer with a loop of its own counts steps, and assumes that all epochs have as many as the first;
 with a budget of frames they do not. So its steps run through the epochs one after the other (`StepLoader`): nothing
 is left out where an epoch is longer, and a position is where the loader is, whatever the trainer counts. An evaluation
-sees the same batches each time (`EvalLoader`).
+sees the same batches each time, and each sequence once, on any number of ranks (`EvalLoader`).
 
 Invariant: `state_dict` is the position after the last batch that the trainer got.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from headrace.batching.dealing import LastStep
 from headrace.errors import ConfigError, HeadraceError, check_count
 from headrace.loading import DataLoader, LoaderPosition
 
@@ -219,12 +220,25 @@ class StepLoader(TrainerLoader):
 
 
 class EvalLoader(EpochLoader):
-    """A loader of which each iteration is the first epoch, whatever was evaluated before.
+    """A loader of which each iteration is the first epoch, whatever was evaluated before, for an exact evaluation.
+
+    Sequences are dealt to the ranks, see `DataLoader.deal`: all ranks have equally many steps, and each sequence comes
+    once, whatever `remainder` the loader has. Give it a loader that nothing trains on.
 
     Args:
         loader: See `TrainerLoader`.
         device: See `TrainerLoader`.
+        last_step: See `DataLoader.deal`. `"repeat"` is for a trainer that trims repeats.
+
+    Raises:
+        ConfigError: The sequences cannot be dealt to several ranks.
     """
+
+    def __init__(
+        self, loader: DataLoader | TorchLoader, device: torch.device | str = "cpu", last_step: LastStep = "split"
+    ) -> None:
+        super().__init__(loader, device)
+        self.loader.deal(last_step)
 
     def __len__(self) -> int:
         """Return the steps of an iteration."""

@@ -18,6 +18,7 @@ try:
     from torch.utils.data import DataLoader as TorchDataLoader
     from transformers import Trainer, TrainerCallback
     from transformers.trainer_callback import ExportableState
+    from transformers.trainer_pt_utils import find_batch_size
 except ImportError as error:
     raise ConfigError(
         "headrace.adapters.transformers needs transformers with its Trainer", fix="pip install 'headrace[transformers]'"
@@ -25,9 +26,9 @@ except ImportError as error:
 
 from headrace.loading import Batch, DataLoader
 
-from .accelerate import track_ends
+from .accelerate import AccelerateEvalLoader
 from .torch import TorchLoader
-from .trainers import EvalLoader, StepLoader, check_divided, device_for_copies
+from .trainers import StepLoader, check_divided, device_for_copies
 
 _LOADERS = (DataLoader, TorchLoader, TorchDataLoader)  # the last of which `TrainLoader` refuses
 
@@ -135,7 +136,7 @@ class _StepNumbers:
         return len(self._loader)
 
 
-class _EvaluationLoader(EvalLoader):
+class _EvaluationLoader(AccelerateEvalLoader):
     """What the Trainer evaluates on: dicts of tensors of the first epoch, each time."""
 
     def __init__(self, loader: DataLoader | TorchLoader, device: Any = "cpu") -> None:
@@ -144,7 +145,7 @@ class _EvaluationLoader(EvalLoader):
 
     def __iter__(self) -> Iterator[Any]:
         """Return the batches."""
-        return map(_as_dict, track_ends(self.run_epoch()))
+        return map(_as_dict, super().__iter__())
 
 
 def _as_dict(batch: Any) -> Any:
@@ -208,6 +209,8 @@ class HeadraceTrainerMixin:
     `trainer.train(resume_from_checkpoint=True)` goes on with the next batch. The Trainer's epoch has as many steps as
     the first epoch of the loader; see `StepLoader` for what that means where the epochs differ.
 
+    An evaluation deals sequences to the processes, see `DataLoader.deal`: each counts once in loss and metrics.
+
     Examples:
         >>> from transformers import Seq2SeqTrainer
         >>> class MyTrainer(HeadraceTrainerMixin, Seq2SeqTrainer):
@@ -216,6 +219,7 @@ class HeadraceTrainerMixin:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self._train_loader: TrainLoader | None = None
+        self._is_exact = False  # while it evaluates on a loader of ours
         super().__init__(*args, **kwargs)
         self.add_callback(HeadraceCallback())  # type: ignore[attr-defined]
 
@@ -244,6 +248,36 @@ class HeadraceTrainerMixin:
         if not isinstance(test_dataset, _LOADERS):
             return super().get_test_dataloader(test_dataset)  # type: ignore[misc]
         return self._evaluation_loader(test_dataset)
+
+    def evaluation_loop(self, dataloader: Any, *args: Any, **kwargs: Any) -> Any:
+        """Evaluate; of a loader of ours, each sequence counts once, with the mean loss of its batch.
+
+        The Trainer repeats the loss of each batch `per_device_eval_batch_size` times, and `prediction_step` returns it
+        once for each sequence of the batch: the former is 1 meanwhile. So is each loss that of one process: what it
+        is divided by is not gathered, as a repeat would be part of that.
+        """
+        if not isinstance(dataloader, _EvaluationLoader):
+            return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
+        options: Any = self.args  # type: ignore[attr-defined]
+        meanwhile = {"per_device_eval_batch_size": 1, "average_tokens_across_devices": False}
+        before = {name: getattr(options, name) for name in meanwhile}
+        if self.gather_function == self.accelerator.gather:  # type: ignore[attr-defined, has-type]
+            self.gather_function = self.accelerator.gather_for_metrics  # type: ignore[attr-defined]
+        self._is_exact = True
+        try:
+            for name, value in meanwhile.items():
+                setattr(options, name, value)
+            return super().evaluation_loop(dataloader, *args, **kwargs)  # type: ignore[misc]
+        finally:
+            for name, value in before.items():
+                setattr(options, name, value)
+            self._is_exact = False
+
+    def prediction_step(self, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any, Any]:
+        """Return loss, logits and labels; in an evaluation on a loader of ours, the loss once for each sequence."""
+        num_seqs = find_batch_size(inputs) if self._is_exact else None
+        loss, logits, labels = super().prediction_step(model, inputs, *args, **kwargs)  # type: ignore[misc]
+        return loss if loss is None or num_seqs is None else loss.expand(num_seqs), logits, labels
 
     def _evaluation_loader(self, loader: DataLoader | TorchLoader) -> _EvaluationLoader:
         found = _EvaluationLoader(loader, self._device_for_copies())

@@ -85,7 +85,11 @@ class Batching(ABC):
             window = f"window {key.window} of epoch {key.epoch}"
             error.where = window if error.where is None else f"{error.where}, {window}"
             raise
-        return assemble_plan(pieces, self.group(pieces.frames, key), BatchOrder() if order is None else order, key)
+        return self.plan_pieces(pieces, BatchOrder() if order is None else order, key)
+
+    def plan_pieces(self, pieces: Pieces, order: BatchOrder, key: WindowKey) -> WindowPlan:
+        """Plan the batches of the pieces of a window, which are cut already."""
+        return assemble_plan(pieces, self.group(pieces.frames, key), order, key)
 
     def window_seqs(self, target: int = WINDOW_SEQS) -> int:
         """Return the number of sequences of a window, close to `target`."""

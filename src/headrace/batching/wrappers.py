@@ -20,7 +20,7 @@ from .pieces import MAX_FRAMES, Pieces
 from .plan import WINDOW_SEQS, Groups, WindowKey
 
 
-class _Around(Batching):
+class Around(Batching):
     """Base of the batchings around another one; it delegates to that.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Around(Batching):
 
 
 @dataclass(frozen=True)
-class LimitLengths(_Around):
+class LimitLengths(Around):
     """Another batching, without the sequences that are too short or too long. They are counted, see `PlanCounts`.
 
     Args:
@@ -106,7 +106,7 @@ class LimitLengths(_Around):
 
 
 @dataclass(frozen=True)
-class Chunks(_Around):
+class Chunks(Around):
     """Another batching, over chunks of the sequences.
 
     Chunk j of a sequence is frames `j * step` to `min(j * step + frames, T)`. After the first, one is made only if more

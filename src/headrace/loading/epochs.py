@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from headrace.batching import PLAN_VERSION, Batching, PlanCounts, Steps
 from headrace.batching.data_key import choose_data_key
+from headrace.batching.dealing import Dealt, LastStep
 from headrace.engine import Engine, EngineOptions, Job, Skipping, WorkerInfo
 from headrace.engine.user.ship import ship_job, unship
 from headrace.errors import ConfigError, InternalError
@@ -28,6 +29,7 @@ from .iterate import BatchIterator, Begun, CloseableRun, Consumer, LoaderPositio
 from .options import LoaderOptions
 from .plan import EpochPlan, NoLengthError, PlanRecipe, Progress
 from .plan_cache import is_worth_keeping, table_name
+from .sampler import SampledBatches
 from .shapes import BatchShapes, no_shapes_error, shapes_of
 from .state import digest_text
 from .steps import Arrivals, Arrived, EpochRun, PlannedArrivals, check_position, steps_of
@@ -227,9 +229,11 @@ class Epochs(ABC):
 
     Attributes:
         engine: Whose runs they are: whose workers make the batches.
+        last_step: How sequences are dealt to the ranks, see `deal`; None: batches are.
     """
 
     engine: Engine
+    last_step: LastStep | None = None
 
     def __init__(self, subject: Subject, recipe: Recipe) -> None:
         self._subject, self._recipe = subject, recipe
@@ -273,6 +277,20 @@ class Epochs(ABC):
             options.agree_every,
             self._subject.num_shards,
         )
+
+    def deal(self, last_step: LastStep, ranks: Ranks) -> None:
+        """Deal sequences to the ranks from now on, see `DataLoader.deal`.
+
+        Raises:
+            ConfigError: There are several ranks, and the sequences are not known before they are read.
+        """
+        if ranks.world_size > 1:
+            raise ConfigError(
+                f"a stream cannot be dealt to {ranks.world_size} ranks: its sequences are not known before it is read",
+                where=self._subject.name,
+                fix="evaluate on a dataset with a length, such as a list of what the stream yields",
+            )
+        self.last_step = last_step
 
     @property
     def can_be_divided(self) -> bool:
@@ -353,15 +371,35 @@ class PlannedEpochs(Epochs):
         super().__init__(subject, recipe)
         self.engine = recipe.open_engine(recipe.work, is_pure=True)
         self.plan: EpochPlan | None = None
+        self._dealt: Dealt | None = None  # the batching of the plan, if it is that of one rank
+
+    def deal(self, last_step: LastStep, ranks: Ranks) -> None:
+        """Deal sequences, see `DataLoader.deal`."""
+        if ranks.world_size > 1 and isinstance(self._recipe.options.batching, SampledBatches):
+            raise ConfigError(
+                f"the batches of a batch_sampler cannot be dealt to {ranks.world_size} ranks: they would be others",
+                where=self._subject.name,
+                fix="pass sampler= and batch_size= (or batching=) to the loader for an evaluation on several ranks",
+            )
+        self.last_step = last_step
 
     def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Plan the window of the position, and begin."""
         if self.plan is not None and self.plan.epoch == position.epoch and not self.plan.knows(position.window):
             self.plan = None
-        plan = self.plan_of(position.epoch, position.window)
-        run, arrivals = self._run_at(position, ranks), PlannedArrivals()
+        arrivals = PlannedArrivals()
+        return self.engine.run(self._tasks(position, ranks, arrivals)), arrivals
+
+    def _tasks(self, position: LoaderPosition, ranks: Ranks, arrivals: PlannedArrivals) -> Iterator[CarriedTask]:
+        """Return the tasks of the rest of an epoch on one of the ranks."""
+        plan, share = self._plan_for(position.epoch, ranks, position.window)
+        run = self._run_at(position, share)
         check_position(run, plan)
-        return self.engine.run(arrivals.tasks(plan, steps_of(run, plan))), arrivals
+        steps = steps_of(run, plan)
+        if self._dealt is not None and 0 < plan.count_all().pieces % ranks.world_size <= ranks.rank:
+            last = plan.num_batches() - 1 if self.last_step == "repeat" else None
+            steps = (step._replace(is_repeat=step.number == last) for step in steps)
+        return arrivals.tasks(plan, steps)
 
     @property
     def can_be_divided(self) -> bool:
@@ -370,25 +408,29 @@ class PlannedEpochs(Epochs):
 
     def portions(self, position: LoaderPosition, ranks: Ranks, equal_steps_of: str | None) -> Portions:
         """Plan the rest of the epoch, all of it."""
-        options = self._recipe.options
-        plan, run, arrivals = (
-            self.plan_of(position.epoch, position.window),
-            self._run_at(position, ranks),
-            PlannedArrivals(),
-        )
-        check_position(run, plan)
-        tasks = list(arrivals.tasks(plan, steps_of(run, plan)))
+        options, arrivals = self._recipe.options, PlannedArrivals()
+        tasks = list(self._tasks(position, ranks, arrivals))
         whole = Portion(
             position, ranks, tasks, list(arrivals.asked), self._recipe.data_key, equal_steps_of, options.engine_options
         )
         return Portions(self._recipe.job(self._recipe.work, is_pure=True), whole)
 
-    def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0)) -> EpochPlan:
-        """Return the plan of an epoch; the last plan is kept."""
-        if self.plan is None or self.plan.epoch != epoch:
-            order = self._order_of(epoch)
-            is_large = is_worth_keeping(len(order.order), self._recipe.plan.window_seqs)
-            self.plan = EpochPlan(order, self._recipe.plan, start, self._name_of(epoch) if is_large else None)
+    def _plan_for(self, epoch: int, ranks: Ranks, start: tuple[int, int] = (0, 0)) -> tuple[EpochPlan, Ranks]:
+        """Return the plan of an epoch, and the ranks that share its batches: one, where sequences are dealt."""
+        if self.last_step is None or ranks.world_size == 1:
+            return self.plan_of(epoch, start), ranks
+        dealt = Dealt(self._recipe.plan.batching, ranks.rank, ranks.world_size, self.last_step)
+        return self.plan_of(epoch, start, dealt), Ranks(0, 1, ranks.source)
+
+    def plan_of(self, epoch: int, start: tuple[int, int] = (0, 0), dealt: Dealt | None = None) -> EpochPlan:
+        """Return the plan of an epoch, for all ranks or for one; the last plan is kept."""
+        if self.plan is None or self.plan.epoch != epoch or self._dealt != dealt:
+            order, recipe = self._order_of(epoch), self._recipe.plan
+            if dealt is not None:  # in one window, as each could have a last step that is not full
+                recipe = replace(recipe, batching=dealt, window_seqs=max(len(order.order), 1))
+            is_large = is_worth_keeping(len(order.order), recipe.window_seqs)
+            self.plan = EpochPlan(order, recipe, start, self._name_of(epoch) if is_large else None)
+            self._dealt = dealt
         return self.plan
 
     def _order_of(self, epoch: int) -> EpochOrder:
@@ -427,17 +469,17 @@ class PlannedEpochs(Epochs):
                 where=f"epoch {epoch}",
                 fix="count(epoch) tells what this rank has",
             )
-        num_batches = self.plan_of(epoch).num_batches()
-        return len(Steps(num_batches, ranks.rank, ranks.world_size, position, self._recipe.options.remainder))
+        plan, share = self._plan_for(epoch, ranks)
+        return len(Steps(plan.num_batches(), share.rank, share.world_size, position, self._recipe.options.remainder))
 
     def count(self, epoch: int, ranks: Ranks) -> PlanCounts:
         """Count sequences, by planning all windows, once for each epoch."""
-        plan, options = self.plan_of(epoch), self._recipe.options
+        (plan, share), options = self._plan_for(epoch, ranks), self._recipe.options
         counts = plan.count_all()
-        if options.remainder != "drop" or options.agree is not None or ranks.world_size == 1:
+        if options.remainder != "drop" or options.agree is not None or share.world_size == 1:
             return counts
         num_batches = plan.num_batches()
-        first = num_batches - Steps(num_batches, ranks.rank, ranks.world_size).num_dropped
+        first = num_batches - Steps(num_batches, share.rank, share.world_size).num_dropped
         return counts + PlanCounts(remainder=plan.num_pieces_from(first))
 
     def shapes(self, epoch: int, max_batches: int) -> BatchShapes:

@@ -111,11 +111,13 @@ class Explainer:
         subject, options, plan = self._subject, self._recipe.options, self._recipe.plan
         agreed = "" if options.agree is None else f", steps agreed on in blocks of {options.agree_every}"
         grows = " or more" if plan.grows else ""
+        is_dealt = self._runs.last_step is not None
+        remainder = "sequences are dealt" if is_dealt else f"remainder {options.remainder!r}"
         executor = options.executor if isinstance(options.executor, str) else options.executor.name
         lines = [
             f"dataset:  {subject.name}, order {self._recipe.order_text(subject, position.epoch)}",
             f"batching: {plan.batching}, {plan.batch_order}, windows of {plan.window_seqs:,} sequences{grows}",
-            f"ranks:    {self._ranks}, remainder {options.remainder!r}{agreed}",
+            f"ranks:    {self._ranks}, {remainder}{agreed}",
             f"workers:  {self._runs.who_works}, executor {executor if options.num_workers else 'inline'}",
             f"position: epoch {position.epoch}, batch {position.position}",
         ]

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, get_args
 
 from headrace.batching import Batching, BatchOrder, PlanCounts
+from headrace.batching.dealing import LastStep
 from headrace.engine import EngineOptions, EngineReport, Executor, WorkerInfo
 from headrace.engine.memory.lease import MemoryWatcher
 from headrace.errors import ConfigError, ResumeError, check_count
@@ -282,6 +283,26 @@ class DataLoader(Given, Shown):
                 fix="give epoch + 1, if yours begin at 0; trainers count so, and have adapters: headrace.adapters",
             )
         self._iterations.set_epoch(check_count("set_epoch: epoch", epoch, minimum=1))
+
+    def deal(self, last_step: LastStep) -> None:
+        """Deal sequences to the ranks from the next iteration on, rather than batches, for an exact evaluation.
+
+        In each step all ranks get equally many sequences, and as many steps, whatever `remainder` says; no sequence is
+        dropped. Only the last step may have too few for all ranks; then it has one for each rank. The evaluation
+        loaders of the trainers' adapters call this. With one rank it changes nothing.
+
+        Args:
+            last_step: What a rank gets in the last step if no sequence is left for it: `"repeat"`, a repeat, which has
+                `is_repeat` set, and which the one who gathers results trims; the last step has `count(epoch).pieces %
+                world_size` sequences. Or `"split"`, one of its own sequences, which an earlier batch does without:
+                nothing is repeated, and that batch has one sequence less than those of other ranks in its step.
+
+        Raises:
+            ConfigError: There are several ranks, and it is a stream, or a batch sampler defines the batches.
+        """
+        if last_step not in get_args(LastStep):
+            raise ConfigError(f'deal: last_step must be "repeat" or "split", got {last_step!r}')
+        self._runs.deal(last_step, self.ranks)
 
     def __len__(self) -> int:
         """Return the number of steps on this rank of the current epoch, or of the next one if none has begun.
