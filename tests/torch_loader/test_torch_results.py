@@ -18,7 +18,7 @@ from torch.utils import data as torch_data  # noqa: E402
 from examples_of_laws import examples  # noqa: E402
 from headrace.engine import Engine, Job, WorkerInfo  # noqa: E402
 from headrace.torch import DataLoader  # noqa: E402
-from headrace.torch.work import Draws, MapTask, TorchWork, _collate_in_place  # noqa: E402
+from headrace.torch.work import MapTask, TorchWork, _collate_in_place  # noqa: E402
 
 pytestmark = pytest.mark.extra
 
@@ -323,7 +323,7 @@ def test_pin_memory_without_an_accelerator_is_said_as_by_torch():
 def test_a_worker_makes_what_this_process_makes():
     dataset = cases.Items(lambda i: torch.rand(2) + i)
     work = TorchWork(dataset, False, 2, True, False, torch_data.default_collate, None, 7)
-    task = MapTask(Draws(7, 0), 3, [1, 2])
+    task = MapTask(7, 3, [1, 2])
     info = WorkerInfo(0, 1, "inline", 1, "caller")
     with Engine(Job(work), num_workers=1) as engine:
         assert torch.equal(next(engine.run([task])).value, work(info)(task))

@@ -160,7 +160,6 @@ def _prepare_drop_in(accelerator: Accelerator, loader: DropInLoader[Any]) -> Any
         arguments["batch_sampler"] = of_torch.batch_sampler
     prepared.base_dataloader = DropInLoader(of_torch.dataset, **arguments)
     prepared.base_dataloader.engine_options = loader.engine_options
-    loader.close()  # it has had a process import torch
     accelerator.register_for_checkpointing(_StatesOfRanks(accelerator, prepared))
     return prepared
 

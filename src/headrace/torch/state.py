@@ -17,50 +17,56 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+import xxhash
 from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, SequentialSampler
 
 from headrace.datasets.digests import digest_of_state
 from headrace.errors import ResumeError
 from headrace.rng.process import kept_globals
 
-FORMAT = 1
+FORMAT = 2
 _ADDED = {"_iterator_finished"}  # what accelerate notes for itself in the state that it was given
 
 
 class TorchState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A position of a `DataLoader`, plain JSON data.
+    """A position of a `DataLoader`, plain JSON data but for what the dataset says of itself.
 
     Attributes:
         format: Version of this schema.
         generators: States of the generators of the loader and its samplers, before the iteration, base64.
         batches: How many batches were delivered; None: the iteration is over, or did not begin.
         tickets: Iterable-style datasets: where the workers' streams are.
+        is_last: Whether this was the last batch, of a sampler that is told the number of the next epoch.
         num_workers: Number of workers of an iterable-style dataset, each of which reads a copy of its own; else None.
-        seed: torch's base seed of the iterator.
-        epoch: How many passes the same workers have made before.
+        seed: torch's base seed of the iteration.
         shared_seed: That of data pipes of torch, in an iteration; else None.
-        order: Digest of what the sampler gave so far.
+        order: Digest of what the sampler gave so far, or of the items of the streams.
         globals: States of the global generators of torch, Python and NumPy before the iteration, base64, where the
             sampler may draw from them.
         digest: Digest of all of the above.
+        dataset: What the dataset's own `state_dict` returned, if it has one, and there are no `copies`.
+        copies: Where the workers' copies of an iterable-style dataset are, see `CopyState`, if they tell.
     """
 
     format: int
     generators: list[str]
     batches: int | None = None
     tickets: int = 0
+    is_last: bool = False
     num_workers: int | None = None
     seed: int = 0
-    epoch: int = 0
     shared_seed: int | None = None
     order: str = ""
     globals: list[str] | None = None
     digest: str | None = None
+    dataset: Any = None
+    copies: list[Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON data."""
-        state: dict[str, Any] = msgspec.to_builtins(self)
-        return {**state, "digest": digest_of_state(state, without="digest")}
+        """Return it as data."""
+        state = {name: getattr(self, name) for name in self.__struct_fields__}
+        own = {name: state.pop(name) for name in ("dataset", "copies")}
+        return {**state, **own, "digest": digest_of_state(state, without="digest")}
 
     @classmethod
     def of_dict(cls, state: Mapping[str, Any]) -> TorchState:
@@ -134,6 +140,11 @@ def _samplers_of(loader: Any) -> list[Any]:
     return found
 
 
+def counts_epochs(loader: Any) -> bool:
+    """Tell whether a sampler of a loader is told the number of each epoch."""
+    return any(hasattr(sampler, "set_epoch") for sampler in _samplers_of(loader))
+
+
 def _draws_from_own(sampler: Any) -> bool:
     """Tell whether the order of a sampler does not depend on the global generators."""
     if isinstance(sampler, SequentialSampler | DistributedSampler | range | list | tuple):
@@ -167,18 +178,27 @@ def process_generators(states: list[str] | None) -> Iterator[None]:
         yield
 
 
-def encode_index(index: Any) -> bytes:
-    """Return what the digest of an order takes of what a sampler gave."""
+def encode_value(value: Any) -> bytes:
+    """Return what the digest of an order takes of what a sampler gave, or a stream; of other classes only the name."""
     try:
-        return msgspec.msgpack.encode(index, enc_hook=_plain)
+        return msgspec.msgpack.encode(value, enc_hook=_plain)
     except (OverflowError, UnicodeEncodeError):  # a hash of more than 64 bits; a file name that is no text
-        return repr(index).encode(errors="surrogatepass")
+        return repr(value).encode(errors="surrogatepass")
 
 
 def _plain(value: Any) -> Any:
-    if hasattr(value, "tolist"):
+    if isinstance(value, torch.Tensor) and value.ndim and value.layout is torch.strided and not value.is_nested:
+        try:
+            value = value.numpy(force=True)
+        except TypeError:  # NumPy has no such dtype
+            value = value.contiguous().view(torch.uint8).numpy(force=True)
+    if isinstance(value, np.ndarray) and value.ndim and not value.dtype.hasobject:
+        return [value.dtype.str, value.shape, xxhash.xxh3_64_digest(value.tobytes())]
+    if isinstance(value, np.generic | np.ndarray) or (isinstance(value, torch.Tensor) and not value.ndim):
         return value.tolist()
-    return type(value).__name__ if not hasattr(value, "__iter__") else list(value)
+    if isinstance(value, torch.Tensor) or hasattr(value, "__next__") or not hasattr(value, "__iter__"):
+        return type(value).__name__
+    return list(value)
 
 
 def _text_of(array: Any) -> str:

@@ -7,15 +7,19 @@ worker makes it, on what that worker did before, or on whether it is made again.
 
 from __future__ import annotations
 
+import pickle
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import reprlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import xxhash
 from torch.utils.data import Subset, TensorDataset, _utils, default_collate
 from torch.utils.data._utils import worker as torch_worker
 from torch.utils.data._utils.collate import collate, collate_tensor_fn, default_collate_fn_map
@@ -23,53 +27,58 @@ from torch.utils.data.graph_settings import apply_random_seed
 
 from headrace.batching.stacking import stack_tensors
 from headrace.engine import WorkerInfo, empty, note_item, note_number
+from headrace.errors import ResumeError
 from headrace.rng.process import kept_globals, seed_globals
 
+from .state import encode_value
+
 _PURPOSE = "torch batch"
-
-
-class Draws(NamedTuple):
-    """What the generators are seeded by while the batches of one pass are made.
-
-    Attributes:
-        seed: torch's base seed of the iterator.
-        epoch: How many passes the same workers have made before.
-    """
-
-    seed: int
-    epoch: int
-
-    def seed_for(self, number: int, *, lazily: bool) -> None:
-        """Seed the generators of this process for a batch; `lazily` as `seed_globals` has it."""
-        seed_globals(self.seed, _PURPOSE, epoch=self.epoch, number=number, lazily=lazily)
 
 
 class MapTask(NamedTuple):
     """A batch of a map-style dataset.
 
     Attributes:
-        draws: Draws of its pass.
+        seed: torch's base seed of the iteration.
         number: Number of the batch in the pass, from 0.
         index: What the sampler gave: a list of keys, or one key where items are not batched.
     """
 
-    draws: Draws
+    seed: int
     number: int
     index: Any
+
+
+class CopyState(NamedTuple):
+    """Where a worker's copy of an iterable-style dataset is, of one that can say so: torchdata's `Stateful`.
+
+    Attributes:
+        dataset: What the `state_dict` of the dataset returned; None: it has none.
+        iterator: What that of its iterator returned; None: it has none, or a pass begins.
+        is_over: Whether the iterator has ended.
+    """
+
+    dataset: Any = None
+    iterator: Any = None
+    is_over: bool = False
 
 
 class StreamPass(NamedTuple):
     """A pass over an iterable-style dataset.
 
     Attributes:
-        draws: Draws of the pass.
-        start: Tickets before this one were delivered already: their items are passed over.
+        seed: torch's base seed of the iteration.
+        start: Batches with a lower number were delivered already: their items are passed over.
+        first: Number of the first batch of worker 0; more than 0 where `copies` are.
         shared_seed: Seed of the data pipes of torch that shuffle, the same in all workers; None: they are none.
+        copies: Where the copy of each worker begins; None for one that begins as it is.
     """
 
-    draws: Draws
+    seed: int
     start: int
-    shared_seed: int | None = None
+    first: int
+    shared_seed: int | None
+    copies: Sequence[CopyState | None]
 
 
 @dataclass(frozen=True)
@@ -105,7 +114,7 @@ class TorchWork:
         draws = collate_fn is not default_collate or bool(self.collate_fns) or not _draws_nothing(dataset)
         if in_process:
             self._seed_worker(info.worker_idx)
-            self._tell_torch(info, dataset)
+            self._tell_torch(info, self.base_seed)
             if self.worker_init_fn is not None:
                 self.worker_init_fn(info.worker_idx)
             default_collate_fn_map.update(self.collate_fns)
@@ -118,8 +127,9 @@ class TorchWork:
                 return lambda task: collate_fn(items_of(task))
             return partial(_fetch, items_of, collate_fn, keep, in_process)
         size = self.batch_size if self.is_batched else None
+        tell = partial(self._tell_torch, info) if in_process else None
         who = info.worker_idx, info.num_workers
-        return partial(_Stream, dataset, size, self.drop_last, collate_fn, keep, in_process, who)
+        return partial(_Stream, dataset, size, self.drop_last, collate_fn, keep, tell, who)
 
     def _seed_worker(self, worker_idx: int) -> None:
         seed = self.base_seed + worker_idx
@@ -129,9 +139,9 @@ class TorchWork:
         if torch.get_num_threads() != 1:  # a fork of the trainer
             torch.set_num_threads(1)
 
-    def _tell_torch(self, info: WorkerInfo, dataset: Any) -> None:
+    def _tell_torch(self, info: WorkerInfo, base_seed: int) -> None:
         torch_worker._worker_info = torch_worker.WorkerInfo(  # what torch's own worker sets
-            id=info.worker_idx, num_workers=info.num_workers, seed=self.base_seed + info.worker_idx, dataset=dataset
+            id=info.worker_idx, num_workers=info.num_workers, seed=base_seed + info.worker_idx, dataset=self.dataset
         )
 
 
@@ -145,9 +155,9 @@ def _draws_nothing(dataset: Any) -> bool:
 def _items_of(dataset: Any, *, is_batched: bool) -> Callable[[MapTask], Any]:
     """Return the function that reads what a batch is made of."""
     if not is_batched:
-        return lambda task: dataset[task.index]
+        return lambda task: next(_read_each(dataset, (task.index,)))
     if getattr(dataset, "__getitems__", None):
-        return lambda task: dataset.__getitems__(task.index)
+        return lambda task: _read_at_once(dataset, task.index)
     return lambda task: list(_read_each(dataset, task.index))
 
 
@@ -160,6 +170,11 @@ def _read_each(dataset: Any, index: Iterable[Any]) -> Iterator[Any]:
         yield dataset[key]
 
 
+def _read_at_once(dataset: Any, index: Any) -> Any:
+    note_item(f"(items {reprlib.repr(index)})")
+    return dataset.__getitems__(index)
+
+
 def _fetch(
     items_of: Callable[[MapTask], Any],
     collate_fn: Callable[[Any], Any],
@@ -169,12 +184,15 @@ def _fetch(
 ) -> Any:
     """Make a batch of a map-style dataset."""
     with keep():
-        task.draws.seed_for(task.number, lazily=in_process)
+        seed_globals(task.seed, _PURPOSE, number=task.number, lazily=in_process)
         return collate_fn(items_of(task))
 
 
 class _Stream(Iterator[Any]):
     """The batches that one worker makes of its copy of an iterable-style dataset.
+
+    Each comes with a digest of its first and last item, or with the pickled `CopyState` after it. The start, the end
+    and what was passed over come likewise, without a batch.
 
     Args:
         dataset: The copy.
@@ -182,9 +200,12 @@ class _Stream(Iterator[Any]):
         drop_last: Whether a last batch that is not full is left out.
         collate_fn: Makes a batch of a list of items, or of one.
         keep: Returns what keeps the generators of the process, where they are not the worker's.
-        in_process: Whether they are the worker's.
+        tell: Where they are the worker's: has torch's `get_worker_info` answer for a base seed.
         who: Which worker of how many this is.
         run: What is asked for.
+
+    Raises:
+        ResumeError: There is a state to begin at, and the dataset cannot.
     """
 
     def __init__(
@@ -194,40 +215,82 @@ class _Stream(Iterator[Any]):
         drop_last: bool,
         collate_fn: Callable[[Any], Any],
         keep: Callable[[], Any],
-        in_process: bool,
+        tell: Callable[[int], None] | None,
         who: tuple[int, int],
         run: StreamPass,
     ) -> None:
         self._size, self._drop_last, self._collate_fn = batch_size, drop_last, collate_fn
-        self._keep, self._in_process, self._run = keep, in_process, run
-        self._ticket, self._num_workers = who
-        self._is_over = False
+        self._keep, self._in_process, self._run = keep, tell is not None, run
+        worker_idx, self._num_workers = who
+        self._number, self._has_begun = run.first + worker_idx, False
+        if tell is not None:
+            tell(run.seed)
+        copy = run.copies[worker_idx] or CopyState()
         with keep():
-            run.draws.seed_for(self._ticket, lazily=in_process)
+            self._seed()
             if run.shared_seed is not None:
                 dataset = apply_random_seed(dataset, torch.Generator().manual_seed(run.shared_seed))
-            self._items = iter(dataset)
+            restore(dataset, copy.dataset)
+            self._dataset, self._is_over, self._skips = dataset, copy.is_over, any(run.copies)
+            self._items: Iterator[Any] = iter(dataset)
+            restore(self._items, copy.iterator)
+        self._is_stateful = is_stateful(dataset) or is_stateful(self._items)
 
     def __next__(self) -> Any:
+        if not self._has_begun:
+            self._has_begun = True
+            return None, self._copy_state()
         if self._is_over:
             raise StopIteration
-        ticket, self._ticket = self._ticket, self._ticket + self._num_workers
         with self._keep():
-            self._run.draws.seed_for(ticket, lazily=self._in_process)
-            if self._size is None:
-                item = next(self._items)
-                return None if ticket < self._run.start else self._collate_fn(item)
-            items = []
-            for _ in range(self._size):
-                try:
-                    items.append(next(self._items))
-                except StopIteration:
-                    self._is_over = True
-                    break
-            if not items or (self._drop_last and len(items) < self._size):
+            self._seed()
+            note_number("(batch {} of the streams)", self._number)
+            is_wanted = self._number >= self._run.start
+            self._number += self._num_workers
+            if not is_wanted and self._skips:
+                return None, self._copy_state()
+            items = list(islice(self._items, self._size or 1))
+            self._is_over = len(items) < (self._size or 1)
+            if not items or (self._is_over and self._drop_last):
                 self._is_over = True
-                raise StopIteration
-            return None if ticket < self._run.start else self._collate_fn(items)
+                return None, self._copy_state()
+            ends = items[:: max(len(items) - 1, 1)]  # the first and the last: to digest all would double a small batch
+            digest = None if self._is_stateful else xxhash.xxh3_64_digest(encode_value(ends))
+            if not is_wanted:
+                return digest, None
+            batch = self._collate_fn(items if self._size else items[0])
+            return digest, self._copy_state(), batch
+
+    def _seed(self) -> None:
+        seed_globals(self._run.seed, _PURPOSE, number=self._number, lazily=self._in_process)
+
+    def _copy_state(self) -> bytes | None:
+        if not self._is_stateful:
+            return None
+        both: tuple[Any, Any] = (self._dataset, self._items)
+        of_dataset, of_items = (one.state_dict() if is_stateful(one) else None for one in both)
+        return pickle.dumps(CopyState(of_dataset, of_items, self._is_over))
+
+
+def is_stateful(value: Any) -> bool:
+    """Tell whether a dataset, or its iterator, saves and restores its own state: the protocol of torchdata."""
+    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
+
+
+def restore(value: Any, state: Any) -> None:
+    """Put a dataset, or its iterator, into a state that it returned; `None` leaves it as it is.
+
+    Raises:
+        ResumeError: It cannot.
+    """
+    if state is None:
+        return
+    if not is_stateful(value):
+        raise ResumeError(
+            f"the state has one of the dataset, and {type(value).__name__} has no load_state_dict",
+            fix="give the loader the same dataset",
+        )
+    value.load_state_dict(state)
 
 
 def _collate_in_place(batch: list[Any]) -> Any:

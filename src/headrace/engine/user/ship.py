@@ -359,7 +359,7 @@ def _refusal(obj: object, what: str, error: Exception) -> ConfigError:
         f"a {kind} cannot be sent to a worker process ({reason})",
         where=" -> ".join([what, *path]),
         fix="make it inside the worker (in the setup function or on first use), leave it out in __getstate__, "
-        "or use executor='thread' or 'inline'",
+        "or use executor='thread' or 'inline' (headrace.torch.DataLoader: multiprocessing_context='fork')",
     )
 
 
