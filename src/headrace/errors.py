@@ -167,7 +167,7 @@ class NotCarriedOverError(HeadraceError, ImportError):
         >>> from headrace.errors import NotCarriedOverError
         >>> from headrace.pipes import iter as pipes
         >>> try:
-        ...     pipes.TFRecordLoader
+        ...     pipes.TFRecordLoader([])
         ... except NotCarriedOverError as error:
         ...     print(error.what)
         torchdata's TFRecordLoader is not part of headrace.pipes.iter

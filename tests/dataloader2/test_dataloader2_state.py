@@ -17,6 +17,7 @@ from headrace.dataloader2 import (
     MultiProcessingReadingService,
     SequentialReadingService,
 )
+from headrace.dataloader2.interface import Processes
 from headrace.dataloader2.state import FORMAT
 from headrace.errors import ConfigError, ResumeError
 from headrace.pipes import IterPipe
@@ -171,6 +172,98 @@ def test_a_state_may_be_used_with_other_workers_where_the_stream_does_not_depend
     with DataLoader2.from_state(state, pipe, service(num_workers)) as again:
         assert list(again) == rest
         assert list(again) == after
+
+
+def _batches_of_shares() -> Any:
+    return IterableWrapper(range(60)).shuffle(buffer_size=20).sharding_filter().batch(4)
+
+
+def _shares_of_batches() -> Any:
+    return IterableWrapper(range(60)).batch(4).shuffle(buffer_size=3).sharding_filter().map(list)
+
+
+def _service_of(num_workers: int) -> Any:
+    return MultiProcessingReadingService(num_workers) if num_workers > 0 else None
+
+
+@pytest.mark.parametrize(
+    ("make", "saved", "now", "is_exact"),
+    [
+        (_shares_of_batches, 0, 2, True),
+        (_shares_of_batches, 2, 3, True),
+        (_shares_of_batches, 3, 0, True),
+        (_batches_of_shares, 0, 1, True),
+        (_batches_of_shares, 1, 0, True),
+        (_batches_of_shares, 0, 2, False),
+        (_batches_of_shares, 2, 3, False),
+        (_batches_of_shares, 3, 1, False),
+        (_batches_of_shares, 2, 0, False),
+    ],
+)
+def test_a_state_goes_on_exactly_with_other_workers_or_is_refused(
+    make: Any, saved: int, now: int, is_exact: bool
+) -> None:
+    with DataLoader2(make(), reading_service=_service_of(saved)) as loader:
+        loader.seed(3)
+        iterator = iter(loader)
+        for _ in range(5):
+            next(iterator)
+        state = _through_json(loader.state_dict())
+        rest = list(iterator)
+        between = _through_json(loader.state_dict())
+    if is_exact:
+        with DataLoader2.from_state(state, make(), _service_of(now)) as again:
+            assert list(again) == rest
+        return
+    with pytest.raises(ResumeError, match=f"with {saved} workers, there are {now}, .* Batcher.*"):
+        iter(DataLoader2.from_state(state, make(), _service_of(now)))
+    if now == 0:  # a new epoch, or this one from its start, may have any number
+        for begun in (state, between):
+            again = DataLoader2.from_state(begun, make())
+            again._restore_checkpoint_beginning_of_epoch()
+            assert sorted(item for batch in again for item in batch) == list(range(60))
+
+
+def test_a_state_of_workers_with_functions_of_their_own_is_for_as_many_workers() -> None:
+    loader = DataLoader2(_shares_of_batches())
+    next(iter(loader))
+    service = MultiProcessingReadingService(2, worker_init_fn=lambda pipe, info: pipe)
+    with pytest.raises(ResumeError, match="worker_init_fn"):
+        iter(DataLoader2.from_state(loader.state_dict(), _shares_of_batches(), service))
+
+
+def test_a_state_of_another_number_of_ranks_is_refused() -> None:
+    class Ranks(InProcessReadingService):
+        num_ranks = 2
+
+        def _processes(self) -> Processes:
+            return Processes(num_ranks=self.num_ranks)
+
+    class MoreRanks(Ranks):
+        num_ranks = 4
+
+    loader = DataLoader2(_pipe(), reading_service=SequentialReadingService(Ranks()))
+    iterator = iter(loader)
+    next(iterator)
+    with pytest.warns(UserWarning, match="no state"):
+        state = loader.state_dict()
+    with pytest.raises(ResumeError, match="one of 2 ranks, and there are 4"):
+        iter(DataLoader2.from_state(state, _pipe(), SequentialReadingService(MoreRanks())))
+
+
+def test_batches_in_a_buffer_are_part_of_a_state() -> None:
+    made: list[int] = []
+    pipe = IterableWrapper(range(400)).map(lambda item: made.append(item) or item).batch(4).shuffle(buffer_size=3)
+    with DataLoader2(pipe) as loader:
+        iterator = iter(loader)
+        for _ in range(90):
+            next(iterator)
+        state = _through_json(loader.state_dict())
+        rest = list(iterator)
+    made.clear()
+    with DataLoader2.from_state(state, pipe) as again:
+        assert list(again) == rest
+    assert len(made) < 60, "the epoch was read again from its start"
 
 
 def test_the_seed_that_waits_for_the_next_epoch_is_part_of_the_state() -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from headrace.dataloader2.plain_data import NotPlainError, OptionalList, from_json, to_json
 from headrace.errors import ResumeError
+from headrace.pipes.iter import DataChunk
 
 _LEAVES = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()
 _KEYS = st.integers() | st.text() | st.tuples(st.integers(), st.text())
@@ -26,6 +27,7 @@ _PLAIN = st.recursive(
         | st.frozensets(st.integers())
         | st.sets(st.text())
         | st.builds(deque, st.lists(inner))
+        | st.builds(DataChunk, st.lists(inner))
     ),
     max_leaves=20,
 )
@@ -41,7 +43,7 @@ def test_plain_data_come_back_with_their_types(value: Any) -> None:
 def _types_of(value: Any) -> Any:
     if isinstance(value, dict):
         return [dict, *((_types_of(key), _types_of(element)) for key, element in value.items())]
-    if isinstance(value, (list, tuple, deque)):
+    if isinstance(value, (list, tuple, deque)):  # a DataChunk is a list, too
         return [type(value), *map(_types_of, value)]
     return type(value)
 

@@ -33,6 +33,26 @@ def test_filter_sharding_keeps_the_sequential_order(num_workers: int, prefetch: 
     assert items_of(pipe, num_workers, **counts) == [number * 2 for number in range(53)]
 
 
+@pytest.mark.parametrize(
+    ("of_worker", "of_main", "least"), [(0, 0, 1), (1, 0, 1), (0, 6, 4), (1, 5, 4)], ids=lambda number: str(number)
+)
+@pytest.mark.parametrize("num_workers", [1, 2])
+def test_workers_make_the_next_items_while_the_loop_works_on_one(
+    of_worker: int, of_main: int, least: int, num_workers: int, tmp_path: Any, wait_until: Any
+) -> None:
+    def make(number: int) -> int:
+        (tmp_path / str(number)).touch()
+        return number
+
+    pipe = IterableWrapper(range(100)).sharding_filter().map(make)
+    service = workers(num_workers, worker_prefetch_cnt=of_worker, main_prefetch_cnt=of_main)
+    with DataLoader2(pipe, reading_service=service) as loader:
+        iterator = iter(loader)
+        for _ in range(10):
+            next(iterator)
+        wait_until(lambda: len(list(tmp_path.iterdir())) >= 10 + least, "the workers wait for the loop")
+
+
 @pytest.mark.parametrize("num_items", [0, 1, 2])
 def test_there_may_be_more_workers_than_items(num_items: int) -> None:
     assert items_of(IterableWrapper(range(num_items)).sharding_filter(), 4) == list(range(num_items))

@@ -131,6 +131,17 @@ def test_members_of_archives_come_in_order_and_can_be_read_later(folder, kind):
     assert contents(list(pipe)) == expected
 
 
+@pytest.mark.parametrize("name", ["t.tar.gz", "t.tar.bz2", "t.tar", "z.zip"])
+def test_the_archives_that_decompress_opens_are_loaded_and_stay_open_while_a_member_is_used(folder, name):
+    if name.endswith(("gz", "bz2")):
+        write_tar(name, MEMBERS, f"w:{name.split('.')[-1]}")
+    files = opened(name).decompress()
+    parts = list(files.load_from_zip() if name == "z.zip" else files.load_from_tar())
+    assert [(path, stream.read()) for path, stream in parts] == [
+        (f"{name}/{member}", data) for member, data in MEMBERS.items()
+    ]
+
+
 def test_a_tar_that_cannot_seek_is_streamed(folder):
     write_tar("big.tgz", {"1": b"one", "2": b"two" * 100_000}, "w:gz")
     one, two = socket.socketpair()

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from headrace.errors import TransformError
 from headrace.pipes.graph import is_pipe, list_pipes
@@ -38,6 +38,20 @@ class WorkerInfo:
 
     num_workers: int
     worker_id: int
+
+
+class Processes(NamedTuple):
+    """The processes that share the items of an epoch, which services tell by a method `_processes`.
+
+    Attributes:
+        num_ranks: How many ranks there are.
+        num_workers: How many workers each has; 0: the graph runs in the process that requests the items.
+        run_user_code: Whether functions of the user may change the graph in each worker.
+    """
+
+    num_ranks: int = 1
+    num_workers: int = 0
+    run_user_code: bool = False
 
 
 class ReadingServiceInterface(ABC):

@@ -17,15 +17,17 @@ from headrace.errors import ConfigError, ResumeError
 from headrace.pipes import IterPipe
 from headrace.pipes.core.base import read, stop
 from headrace.pipes.core.naming import name_raiser
-from headrace.pipes.graph import is_map_pipe, is_pipe
+from headrace.pipes.graph import is_map_pipe, is_pipe, split_graph
 from headrace.pipes.graph.seeds import SeedGenerator, check_seed, draw_seed, find_unrepeatable
 from headrace.pipes.graph.state import graph_state, restore_graph
+from headrace.pipes.graph.worker_order import explain_worker_order
+from headrace.pipes.torch.native import to_native
 from headrace.show.card import Card, Shown
 
 from .adapter import Adapter, list_adapters
 from .copying import copy_graph
 from .error import PauseIteration
-from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface
+from .interface import CheckpointableReadingServiceInterface, Processes, ReadingServiceInterface
 from .iterator import DataLoader2Iterator
 from .services.in_process import InProcessGraph
 from .state import LoaderState, list_recipe
@@ -114,6 +116,7 @@ class DataLoader2(Shown, Generic[T_co]):
 
         Raises:
             RuntimeError: The loader was shut down, or has no pipe.
+            ResumeError: The loaded state was taken with other numbers of ranks or workers, on which the order depends.
         """
         if self._terminated:
             raise RuntimeError("Cannot iterate over the DataLoader as it has already been shut down")
@@ -145,6 +148,8 @@ class DataLoader2(Shown, Generic[T_co]):
         elif self._seed is None:
             self._seed = draw_seed()
         self._position = 0
+        if resuming is not None and resuming.position > 0:
+            self._check_processes(resuming)
         if self._end is None:
             self._end = self._initialized = self._initialize()
         epoch = 0 if self._epoch_seeding == "same" else self._epoch
@@ -304,6 +309,7 @@ class DataLoader2(Shown, Generic[T_co]):
         graph = None
         if self._iterator is not None and self._position > 0 and isinstance(self._end, IterPipe):
             graph = graph_state(self._end)
+        processes = self._processes() if self._position > 0 else Processes()
         return LoaderState(
             seed=self._seed,
             next_seed=self._next_seed,
@@ -314,6 +320,8 @@ class DataLoader2(Shown, Generic[T_co]):
             reading_service_state=service,
             epoch_seeding=self._epoch_seeding,
             pipes=self._recipe,
+            num_ranks=processes.num_ranks,
+            num_workers=processes.num_workers,
         ).to_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -348,6 +356,37 @@ class DataLoader2(Shown, Generic[T_co]):
                 fix=f"give {keeper} a source of its own, and shuffle after it, not before",
             )
 
+    def _processes(self) -> Processes:
+        tell = getattr(self._service, "_processes", Processes)
+        processes: Processes = tell()
+        return processes
+
+    def _check_processes(self, state: LoaderState) -> None:
+        """Check that the items before the position of a state are the same for the processes that there are now."""
+        now = self._processes()
+        where = f"item {state.position} of epoch {state.epoch}"
+        fix = "to have other numbers, resume from a state that was taken between two epochs"
+        if now.num_ranks != state.num_ranks:
+            raise ResumeError(
+                f"the state is the position of one of {state.num_ranks} ranks, and there are {now.num_ranks}",
+                where=where,
+                fix=f"resume with {state.num_ranks} ranks; {fix}",
+            )
+        if now.num_workers == state.num_workers:
+            return
+        if now.run_user_code:
+            reason: str | None = "a worker_init_fn or worker_reset_fn may change the graph in each worker"
+        else:
+            parts = split_graph(to_native(copy_graph(self.datapipe)))
+            reason = explain_worker_order(parts, (state.num_workers, now.num_workers), now.num_ranks)
+        if reason is not None:
+            raise ResumeError(
+                f"the state was saved with {state.num_workers} workers, there are {now.num_workers}, and the order of "
+                f"the items depends on that number: {reason}",
+                where=where,
+                fix=f"resume with {state.num_workers} workers; {fix}",
+            )
+
     @classmethod
     def from_state(
         cls,
@@ -362,7 +401,8 @@ class DataLoader2(Shown, Generic[T_co]):
         Args:
             state: The result of `state_dict`.
             datapipe: The same graph, built again, because a state holds no pipes.
-            reading_service: A service with the same options.
+            reading_service: A service with the same options. Another number of workers is refused in the middle of an
+                epoch when the iteration begins, if the order of the items depends on it.
             datapipe_adapter_fn: The same adapters.
 
         Raises:

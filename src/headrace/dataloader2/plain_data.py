@@ -1,7 +1,7 @@
 """Plain Python data as JSON and back, so that a state can be written into any checkpoint and executes nothing.
 
-Numbers, texts, bytes, None, lists, tuples, dicts with any plain keys, sets, NumPy arrays and numbers, torch tensors
-of the CPU. JSON's own types stay as they are; the rest is a dict with one key that begins with "$".
+Numbers, texts, bytes, None, lists, batches, tuples, dicts with any plain keys, sets, NumPy arrays and numbers, torch
+tensors of the CPU. JSON's own types stay as they are; the rest is a dict with one key that begins with "$".
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from headrace.errors import ResumeError
+from headrace.pipes.ops.batch import DataChunk
 
 
 class NotPlainError(TypeError):
@@ -79,7 +80,7 @@ class _Writer:
             if all(type(key) is str and not key.startswith("$") for key in value):
                 return {key: self.write(element) for key, element in value.items()}
             return {"$dict": [[self.write(key), self.write(element)] for key, element in value.items()]}
-        if kind in (set, frozenset, deque):
+        if kind in (set, frozenset, deque, DataChunk):
             return {f"${kind.__name__}": [self.write(element) for element in value]}
         if kind is OptionalList:
             return self._optional(list(value))
@@ -176,6 +177,7 @@ _READERS: dict[str, Any] = {
     "$dict": lambda pairs: {_from_json(key): _from_json(element) for key, element in pairs},
     "$set": lambda elements: set(_from_json(elements)),
     "$frozenset": lambda elements: frozenset(_from_json(elements)),
+    "$DataChunk": lambda elements: DataChunk(_from_json(elements)),
     "$deque": lambda elements: deque(_from_json(elements)),
     "$array": _array_of,
     "$number": lambda fields: _array_of(fields)[()],

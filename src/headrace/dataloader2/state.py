@@ -20,7 +20,7 @@ from headrace.pipes.graph.seeds import check_seed
 
 from .plain_data import NotPlainError, from_json, to_json
 
-FORMAT = "headrace.DataLoader2/2"
+FORMAT = "headrace.DataLoader2/3"
 # Bytes of buffered items in one state: above this an epoch is read again rather than stored.
 MAX_GRAPH_BYTES = 256 << 20
 _NOT_OF_RECIPE = ("Prefetcher", "PinMemory")  # they may be added or removed: the items stay the same
@@ -49,6 +49,8 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
     reading_service_state: _Bytes | None
     epoch_seeding: Literal["derived", "same"]
     pipes: list[str]
+    num_ranks: _Count
+    num_workers: _Count
     digest: str
 
 
@@ -66,6 +68,8 @@ class LoaderState:
         reading_service_state: The state of the reading service, if it has one of its own.
         epoch_seeding: How seeds of epochs follow from the seed.
         pipes: The pipes of the graph, from `list_recipe`.
+        num_ranks: How many ranks share the items of the epoch.
+        num_workers: How many workers each of them has; 0: none.
     """
 
     seed: int | None
@@ -77,6 +81,8 @@ class LoaderState:
     reading_service_state: bytes | None
     epoch_seeding: str
     pipes: list[str]
+    num_ranks: int
+    num_workers: int
 
     def to_dict(self) -> dict[str, Any]:
         """Return the state as a dict that `json` can write."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .core.base import IterPipe as IterPipe
-from .core.registry import refuse_unported
+from .core.registry import stand_in
 from .core.streams import StreamWrapper as StreamWrapper
 from .ops.batch import Batcher as Batcher
 from .ops.batch import DataChunk as DataChunk
@@ -91,9 +91,10 @@ IterDataPipe = IterPipe
 
 
 def __getattr__(name: str) -> Any:
-    """Raise an error that says what to use instead of a torchdata class that was not ported."""
-    refuse_unported(__name__, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Return a class for one of torchdata that was not ported: its construction raises an error with advice."""
+    if (cls := stand_in(__name__, name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return cls
 
 
 __all__ = [

@@ -10,7 +10,7 @@ from headrace.pipes.graph.seeds import SeedGenerator, set_graph_random_seed
 from headrace.pipes.ops.buffers.fullsync import FullSync, GlooGroup, initialized_distributed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 
-from ..interface import ReadingServiceInterface, ResetFn, shut_down
+from ..interface import Processes, ReadingServiceInterface, ResetFn, shut_down
 
 DEFAULT_TIMEOUT_SECONDS = 1800
 
@@ -34,7 +34,8 @@ class DistributedReadingService(ReadingServiceInterface):
         self._group: GlooGroup | None = None
         self._end: Any = None
         self._timeout = check_count("timeout", timeout, minimum=1)
-        self._rank, self._world_size = 0, 1
+        self._rank = 0
+        self._world_size: int | None = None  # it stays known when the group is gone
 
     def initialize(self, datapipe: Any) -> Any:
         """Set a graph to this rank's share.
@@ -43,9 +44,10 @@ class DistributedReadingService(ReadingServiceInterface):
             RuntimeError: torch.distributed is not available, or not initialised.
         """
         distributed = initialized_distributed()
-        self._world_size, self._rank = distributed.get_world_size(), distributed.get_rank()
+        num_ranks = self._world_size = distributed.get_world_size()
+        self._rank = distributed.get_rank()
         self._group = GlooGroup(self._timeout)
-        apply_sharding(datapipe, self._world_size, self._rank, SHARDING_PRIORITIES.DISTRIBUTED)
+        apply_sharding(datapipe, num_ranks, self._rank, SHARDING_PRIORITIES.DISTRIBUTED)
         if class_name(datapipe) != "FullSync":
             datapipe = FullSync(datapipe, self._timeout)
         self._end = datapipe
@@ -65,6 +67,10 @@ class DistributedReadingService(ReadingServiceInterface):
         seed_generator.spawn(self._rank, inplace=True)
         set_graph_random_seed(self._end, seed_generator)
         return iter_reset_fn
+
+    def _processes(self) -> Processes:
+        known = self._world_size
+        return Processes(num_ranks=initialized_distributed().get_world_size() if known is None else known)
 
     def finalize(self) -> None:
         """Destroy the process group; a second call does nothing."""

@@ -28,7 +28,7 @@ from ..consumer import WorkerConsumer
 from ..copying import copy_graph
 from ..dispatch.client import DispatchClient
 from ..dispatch.process import Dispatch
-from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, prefetched, shut_down
+from ..interface import PausableEnd, Processes, ReadingServiceInterface, ResetFn, WorkerInfo, prefetched, shut_down
 from ..replica import ReplicaSetup
 from ..transport.epoch_start import EpochStart
 from .in_process import InProcessGraph
@@ -86,7 +86,8 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         num_workers: How many workers; 0: the graph runs in this process.
         multiprocessing_context: Name of a start method: `"spawn"`, `"forkserver"`, `"fork"`; None: Headrace's own.
         worker_prefetch_cnt: How far a worker may be ahead: this many items if they are slow, this many groups of some
-            milliseconds if they are fast. 0: it makes one item for each request.
+            milliseconds if they are fast. 0: it makes one item for each request. It makes at least one item while
+            the consumer works.
         main_prefetch_cnt: How many more may wait in the main process, at the end of the graph.
         worker_init_fn: Called once in each worker as `fn(datapipe, worker_info)`; returns the pipe.
         worker_reset_fn: Called in each worker at the start of each epoch, after the pipes were seeded, as
@@ -281,6 +282,10 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
         """Wake a thread that waits for the workers, because its iteration is abandoned."""
         if self._engine is not None and self._end is not self._consumer:
             self._engine.interrupt()
+
+    def _processes(self) -> Processes:
+        run_user_code = self.worker_init_fn is not None or self.worker_reset_fn is not None
+        return Processes(num_workers=self.num_workers, run_user_code=run_user_code)
 
     def _length(self, datapipe: Any) -> int | None:
         """Return the total number of items of a graph, before it is initialized; None if it is unknown."""

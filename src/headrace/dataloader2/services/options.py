@@ -11,6 +11,8 @@ from headrace.errors import ConfigError
 
 # Tickets that a worker may have queued, whatever `worker_prefetch_cnt` is: more of them only cost memory.
 _MAX_TICKETS = 64
+# While the consumer works on an item, its worker makes the next one.
+_MIN_TICKETS = 2
 _IS_LOST = Raising("its dispatched items are lost: resume from a state, or begin the epoch again")
 
 
@@ -52,15 +54,16 @@ def plan_look_ahead(
     Args:
         options: The user's, for all else.
         num_workers: At least 1.
-        worker_prefetch_cnt: How many groups a worker may be ahead; 0: it makes an item only when it is requested.
+        worker_prefetch_cnt: How many groups a worker may be ahead, but at least one while the consumer works.
         main_prefetch_cnt: How many more may wait in the main process.
         may_restart: Whether a dead worker can be replaced.
     """
-    tickets = min(max(worker_prefetch_cnt, 1), _MAX_TICKETS)
+    of_worker = min(max(worker_prefetch_cnt, _MIN_TICKETS), _MAX_TICKETS)
     more = min(main_prefetch_cnt, _MAX_TICKETS)
     return EngineOptions(
-        tickets_per_worker=tickets,
-        look_ahead=num_workers * tickets + more,
+        # With its part of what waits in the main process: while the consumer works, nobody gives a worker more.
+        tickets_per_worker=of_worker - (-more // num_workers),
+        look_ahead=num_workers * of_worker + more,
         on_death=options.on_death if may_restart else _IS_LOST,
         on_stall=options.on_stall if may_restart else _IS_LOST,
         warn_seconds=options.warn_seconds,

@@ -11,7 +11,7 @@ import msgspec
 from headrace.errors import ConfigError, ResumeError
 from headrace.pipes.graph.seeds import SeedGenerator
 
-from ..interface import CheckpointableReadingServiceInterface, ReadingServiceInterface, ResetFn
+from ..interface import CheckpointableReadingServiceInterface, Processes, ReadingServiceInterface, ResetFn
 
 
 class SequentialReadingService(CheckpointableReadingServiceInterface):
@@ -101,6 +101,11 @@ class SequentialReadingService(CheckpointableReadingServiceInterface):
                 warnings.warn(f"{type(service).__name__} has no state of its own to restore", stacklevel=2)
                 datapipe = service.initialize(datapipe)
         return datapipe
+
+    def _processes(self) -> Processes:
+        each = [processes() for processes in self._offered("_processes")]
+        num_ranks, num_workers, run_user_code = zip(Processes(), *each, strict=True)
+        return Processes(max(num_ranks), max(num_workers), any(run_user_code))
 
     def _interrupt(self) -> None:
         for interrupt in self._offered("_interrupt"):

@@ -40,6 +40,7 @@ class Pipe:
     _not_shipped: ClassVar[tuple[str, ...]] = ()  # attributes left out of copies, which then have the class's value
     keeps_items: ClassVar[bool] = False  # whether it reads its sources once, and gives the same items in all epochs
     is_fed_elsewhere: ClassVar[bool] = False  # whether its items are made by pipes in another process
+    maps_each: ClassVar[bool] = False  # whether each item is made of one item of its source, whatever its position
 
     def note_seeds(self, seeds: tuple[int, ...]) -> None:
         """Receive the seeds of the random pipes upstream that decide which items this pipe keeps.

@@ -1,10 +1,12 @@
 """The functional names: `pipe.map(f)` is `Mapper(pipe, f)`.
 
-Also the names of torchdata that were not ported: using one raises an error that says what to use instead.
+Also the names of torchdata that were not ported: using one raises an error that says what to use instead. As in
+torchdata, where a package that a pipe needs may be missing, the class can be imported, and its construction raises.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -43,15 +45,17 @@ DEPARTED = {
 _BY_FUNCTION = dict(DEPARTED.values())
 
 
-def refuse_unported(module: str, name: str) -> None:
-    """Raise an error if a name is that of a torchdata class that was not ported.
+@functools.cache
+def stand_in(module: str, name: str) -> type | None:
+    """Return a class for a torchdata class that was not ported, whose construction raises; None for any other name."""
+    if name not in DEPARTED:
+        return None
+    _, advice = DEPARTED[name]
 
-    Raises:
-        NotCarriedOverError: It is.
-    """
-    if name in DEPARTED:
-        _, advice = DEPARTED[name]
+    def refuse(*_arguments: Any, **_options: Any) -> None:
         raise NotCarriedOverError(f"torchdata's {name} is not part of {module}", fix=f"use {advice}")
+
+    return type(name, (), {"__new__": refuse, "__module__": module, "__doc__": f"Not ported: use {advice}."})
 
 
 def advice_on(function: str) -> str | None:

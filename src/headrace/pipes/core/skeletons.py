@@ -70,6 +70,8 @@ class ToldLength(IterPipe[T_co]):
 class OneForOne(SameLength[T_co], Positioned[T_co]):
     """A pipe that gives one item for each item of its source."""
 
+    maps_each = True
+
 
 class RandomPipe(Positioned[T_co]):
     """A pipe whose items depend on random numbers, different ones in each epoch."""

@@ -173,6 +173,8 @@ class LengthSetter(Positioned[Any], skips_ahead=True):
         4
     """
 
+    maps_each = True
+
     def __init__(self, source_datapipe: IterPipe[Any], length: int) -> None:
         self.source_datapipe = source_datapipe
         self.length = check_count("length", length)
@@ -198,6 +200,7 @@ class Enumerator(OneForOne[Any]):
         [(1, 'a'), (2, 'b')]
     """
 
+    maps_each = False
     _position_names = ("num_given",)
     _num_given = 0
 
@@ -228,6 +231,7 @@ class IndexAdder(OneForOne[Any]):
         [{'text': 'a', 'index': 0}, {'text': 'b', 'index': 1}]
     """
 
+    maps_each = False
     _position_names = ("num_given",)
     _num_given = 0
 

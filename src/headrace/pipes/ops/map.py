@@ -83,6 +83,7 @@ class ThreadPoolMapper(SameLength[Any], skips_ahead=True):
         ['A', 'B']
     """
 
+    maps_each = True
     _not_shipped = ("_pending",)
 
     def __init__(

@@ -32,6 +32,8 @@ class Prefetcher(ReadAheadPipe, skips_ahead=True):
         [0, 1, 2]
     """
 
+    maps_each = True
+
     def __init__(self, source_datapipe: IterPipe[Any], buffer_size: int = 10) -> None:
         self.source_datapipe = source_datapipe
         self.buffer_size = check_positive("buffer_size", buffer_size)

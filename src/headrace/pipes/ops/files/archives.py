@@ -187,7 +187,7 @@ class TarArchiveLoader(FilePartsPipe, ToldLength[Any]):
     Links and folders are skipped. If an archive is a stream without `seek`, read each file before you take the next.
 
     Args:
-        datapipe: The source, whose items are (path, open binary file).
+        datapipe: The source, whose items are (path, open binary file), or (path, archive) from `decompress`.
         mode: As for `tarfile.open`.
         length: What `len` returns; -1: unknown.
 
@@ -201,16 +201,17 @@ class TarArchiveLoader(FilePartsPipe, ToldLength[Any]):
         self.length = length
 
     def _parts(self, path: str, stream: Any) -> Iterator[Any]:
-        mode = self.mode
+        archive, opened, mode = unwrap(stream), stream, self.mode  # `opened` stays open as long as any member
         if mode.startswith("r:") and not _can_seek(stream):
             mode = "r|" + mode[2:]
         try:
-            archive = tarfile.open(fileobj=stream, mode=mode)  # type: ignore[call-overload]  # noqa: SIM115
+            if not isinstance(archive, tarfile.TarFile):
+                archive = opened = tarfile.open(fileobj=stream, mode=mode)  # type: ignore[call-overload]  # noqa: SIM115
             lock = threading.Lock()
             while (member := _next_member(archive, lock)) is not None:
                 if member.isreg():
                     file = io.BufferedReader(_Member(archive.extractfile(member), lock))
-                    yield _name(path, member.name), StreamWrapper(file, archive, member.name)
+                    yield _name(path, member.name), StreamWrapper(file, opened, member.name)
                     del file
         except (tarfile.TarError, EOFError, OSError) as error:
             raise SourceError(
@@ -225,7 +226,8 @@ class ZipArchiveLoader(FilePartsPipe, ToldLength[Any]):
     """Yield (archive/name, open file) for each file in zip archives, in the order of the archive.
 
     Args:
-        datapipe: The source, whose items are (path, open binary file that can seek).
+        datapipe: The source, whose items are (path, open binary file that can seek), or (path, archive) from
+            `decompress`.
         length: What `len` returns; -1: unknown.
 
     Raises:
@@ -248,10 +250,12 @@ class ZipArchiveLoader(FilePartsPipe, ToldLength[Any]):
 
     def _parts(self, path: str, stream: Any) -> Iterator[Any]:
         try:
-            archive = zipfile.ZipFile(stream)
+            archive, opened = unwrap(stream), stream
+            if not isinstance(archive, zipfile.ZipFile):
+                archive = opened = zipfile.ZipFile(stream)
             for member in archive.infolist():
                 if not member.is_dir():
-                    yield _name(path, member.filename), StreamWrapper(archive.open(member), archive, member.filename)
+                    yield _name(path, member.filename), StreamWrapper(archive.open(member), opened, member.filename)
         except (zipfile.BadZipFile, EOFError, OSError) as error:
             raise SourceError(
                 f"Unable to extract files from corrupted zipfile stream: {error}",

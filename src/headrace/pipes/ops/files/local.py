@@ -35,6 +35,8 @@ class FileOpener(Positioned[Any]):
         OSError: A file cannot be opened (while iterating).
     """
 
+    maps_each = True
+
     def __init__(self, datapipe: Iterable[str], mode: str = "r", encoding: str | None = None, length: int = -1) -> None:
         if mode not in _OPEN_MODES:
             raise ConfigError(f"Invalid mode {mode}", fix=f"use one of {', '.join(_OPEN_MODES)}")

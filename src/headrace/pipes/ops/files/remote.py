@@ -47,6 +47,8 @@ class HttpReader(OneForOne[Any]):
         >>> pages = IterableWrapper(["https://example.com/index.html"]).read_from_http(timeout=10)  # (URL, open file)
     """
 
+    maps_each = False  # it may skip some
+
     def __init__(
         self,
         source_datapipe: IterPipe[str],
