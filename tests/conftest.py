@@ -92,7 +92,8 @@ def _beyond_pairs(product: list[pytest.Function]) -> list[pytest.Function]:
     return [product[number] for number in left]
 
 
-def pytest_collection_finish() -> None:
-    """Set apart what collecting has made: what a test leaves behind is looked for by collections, two for each test."""
+@pytest.fixture(scope="module", autouse=True)
+def _set_apart() -> None:
+    """Set apart what other modules have made: fixtures collect garbage twice a test, to see what it leaves behind."""
     gc.collect()
     gc.freeze()

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[1]
 WHAT = os.environ.get("HEADRACE_TEST_INSTALLS", "")
 # The requirement of PyTorch, where another than the newest is to be had: `torch==2.13.0`.
 TORCH = os.environ.get("TORCH", "torch")
-NOT_FOR_USERS = {"test", "dev", "stores", "peers", "bench"}
+NOT_FOR_USERS = {"test", "dev", "stores", "peers", "notebooks", "bench"}
 
 needs_index = pytest.mark.skipif(not WHAT, reason="needs a package index: make test-installs")
 pytestmark = pytest.mark.timeout(900)
