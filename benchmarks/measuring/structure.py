@@ -53,6 +53,11 @@ class Module:
         """The parsed text."""
         return ast.parse(self.path.read_text(encoding="utf-8"))
 
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All nodes of the parsed text."""
+        return list(ast.walk(self.tree))
+
     def num_code_lines(self) -> int:
         """Count lines that hold code: no comments, blanks or docstrings."""
         text = self.path.read_text(encoding="utf-8")
@@ -60,7 +65,7 @@ class Module:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             if token.type not in _NO_CODE:
                 lines.update(range(token.start[0], token.end[0] + 1))
-        return len(lines - set(_docstring_lines(self.tree)))
+        return len(lines - set(_docstring_lines(self.nodes)))
 
     def resolve(self, node: ast.ImportFrom) -> str:
         """Return the dotted name of the module that `from ... import` names."""
@@ -72,14 +77,14 @@ class Module:
         return ".".join([*base, *([node.module] if node.module else [])])
 
 
-def _docstring_lines(tree: ast.Module) -> Iterator[int]:
-    for line, text in _docstrings(tree):
+def _docstring_lines(nodes: Iterable[ast.AST]) -> Iterator[int]:
+    for line, text in _docstrings(nodes):
         yield from range(line, line + text.count("\n") + 1)
 
 
-def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def _docstrings(nodes: Iterable[ast.AST]) -> Iterator[tuple[int, str]]:
     """Yield line and text of each docstring, as it stands there."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node, clean=False)
             if text is not None:
@@ -128,7 +133,7 @@ class SourceTree:
             if (parts[0] if len(parts) > 1 else "") != room:
                 continue
             bases = (module.path.parent, self.root / room, self.root)
-            for line, text in _docstrings(module.tree):
+            for line, text in _docstrings(module.nodes):
                 names = [name for name in _FILE_NAME.findall(text) if not any((base / name).exists() for base in bases)]
                 found += [f"{module.path.relative_to(self.root)}:{line} {name}" for name in names]
         return found
@@ -136,7 +141,7 @@ class SourceTree:
     def imports(self, module: Module) -> set[str]:
         """Return the modules of the package that one imports, for type checkers and inside of functions, too."""
         found: set[str] = set()
-        for node in ast.walk(module.tree):
+        for node in module.nodes:
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
             elif isinstance(node, ast.ImportFrom):
@@ -162,7 +167,7 @@ class SourceTree:
         for module in self.modules.values():
             if not any(f"{module.name}.".startswith(f"{room}.") for room in rooms):
                 continue
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "isinstance":
                     asked = {part.id for part in ast.walk(node.args[1]) if isinstance(part, ast.Name)}
                     found += [f"{module.name}:{node.lineno} {name}" for name in sorted(asked & names)]
@@ -172,7 +177,7 @@ class SourceTree:
         bases = {
             node.name: {part.id for part in node.bases if isinstance(part, ast.Name)}
             for module in self.modules.values()
-            for node in ast.walk(module.tree)
+            for node in module.nodes
             if isinstance(node, ast.ClassDef)
         }
         found = {base}
@@ -184,7 +189,7 @@ class SourceTree:
         """Return the imports of another file's `_name`."""
         found = []
         for module in self.modules.values():
-            for node in ast.walk(module.tree):
+            for node in module.nodes:
                 if isinstance(node, ast.ImportFrom) and module.resolve(node).startswith(self.root.name):
                     private = [alias.name for alias in node.names if _is_private(alias.name)]
                     found += [f"{module.name}:{node.lineno} {name}" for name in private]
@@ -192,7 +197,7 @@ class SourceTree:
 
     def private_reads(self) -> list[str]:
         """Return the reads of `object._name` where neither the file nor a class that it extends defines that name."""
-        defined = {name: _defined_names(module.tree) for name, module in self.modules.items()}
+        defined = {name: _defined_names(module.nodes) for name, module in self.modules.items()}
         anywhere = frozenset().union(*defined.values())
         found = []
         for name, module in self.modules.items():
@@ -200,7 +205,7 @@ class SourceTree:
             own = defined[name] | inherited
             found += [
                 f"{name}:{node.lineno} {ast.unparse(node)}"
-                for node in ast.walk(module.tree)
+                for node in module.nodes
                 if isinstance(node, ast.Attribute)
                 and _is_private(node.attr)
                 and node.attr not in _NAMES_OF_OTHERS
@@ -226,9 +231,9 @@ def _name_of(node: ast.expr) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def _defined_names(tree: ast.Module) -> set[str]:
+def _defined_names(nodes: Iterable[ast.AST]) -> set[str]:
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
@@ -247,9 +252,9 @@ def _inherited_names(tree: SourceTree, module: Module, defined: Mapping[str, set
     while waiting:
         current = waiting.pop()
         bases = {
-            _name_of(base) for node in ast.walk(current.tree) if isinstance(node, ast.ClassDef) for base in node.bases
+            _name_of(base) for node in current.nodes if isinstance(node, ast.ClassDef) for base in node.bases
         }
-        for node in ast.walk(current.tree):
+        for node in current.nodes:
             if isinstance(node, ast.ImportFrom) and any(alias.name in bases for alias in node.names):
                 source = tree.modules.get(current.resolve(node))
                 if source is not None and source.name not in seen:

@@ -21,7 +21,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from headrace.engine import Engine, by_value
+from headrace.engine import Engine
+from headrace.engine.codec import by_value
 from headrace.engine.group_size import MAX_ITEMS, GroupSize
 from headrace.engine.memory.arena import MemoryHeldError, ValueTooLargeError
 from headrace.errors import HeadraceError, ResumeError, WorkerDiedError

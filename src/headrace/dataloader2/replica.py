@@ -20,8 +20,9 @@ from typing import Any
 import msgspec
 
 from headrace.batching import ReuseCheck
-from headrace.engine import NumberedTags, by_value, note_item, note_items
+from headrace.engine import NumberedTags, note_item, note_items
 from headrace.engine import WorkerInfo as EngineWorkerInfo
+from headrace.engine.codec import by_value
 from headrace.engine.memory.arena import ValueTooLargeError
 from headrace.engine.process.channel import Channel
 from headrace.errors import TransformError

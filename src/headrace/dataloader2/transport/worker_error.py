@@ -9,7 +9,7 @@ import pickle
 import traceback
 from typing import Any, NamedTuple
 
-from headrace.engine import by_value
+from headrace.engine.codec import by_value
 from headrace.pipes.core.naming import describe, find_raiser
 
 

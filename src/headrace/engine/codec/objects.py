@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import TransformError
 
-from .. import by_value
+from . import by_value
 from .format import Token, dtype_of, dtype_token, tensor_as_array, tensor_of, tensor_type
 
 NAMED_TUPLE, WITH_DICT, WITH_SLOTS, LIST_CLASS = "namedtuple", "dict", "slots", "list"

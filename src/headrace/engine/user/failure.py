@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import TransformError, takes_note
 
-from .. import by_value
+from ..codec import by_value
 from .worker_info import CurrentItem, current_scope
 
 

@@ -34,7 +34,7 @@ import cloudpickle
 
 from headrace.errors import ConfigError
 
-from ..by_value import Pickler
+from ..codec.by_value import Pickler
 from .object_parts import find_path
 
 # Above this a parcel is worth a warning: all but its large arrays is unpickled by each worker.
