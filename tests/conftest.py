@@ -75,21 +75,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if isinstance(item, pytest.Function) and hasattr(item, "callspec"):
             products[item.path, item.cls, item.originalname].append(item)
     for product in products.values():
-        for item in _beyond_pairs(product):
+        kept = _pairs(product)
+        if sample := product[0].get_closest_marker("sample"):
+            kept = kept[:: -(-len(kept) // sample.args[0])]
+        for item in set(product).difference(kept):
             item.add_marker(pytest.mark.long)
 
 
-def _beyond_pairs(product: list[pytest.Function]) -> list[pytest.Function]:
-    """Return the tests without which each pair of values of two parameters is still tried, chosen greedily."""
+def _pairs(product: list[pytest.Function]) -> list[pytest.Function]:
+    """Return tests that try each pair of values of two parameters, chosen greedily; of one parameter, all."""
     pairs = [set(itertools.combinations(sorted(test.callspec.indices.items()), 2)) for test in product]
-    missing, left = set().union(*pairs), list(range(len(product)))
-    if not missing:  # of one parameter, each value is a case of its own
-        return []
+    missing, left, kept = set().union(*pairs), list(range(len(product))), []
+    if not missing:
+        return product
     while missing:
         best = max(left, key=lambda number: len(pairs[number] & missing))
         missing -= pairs[best]
         left.remove(best)
-    return [product[number] for number in left]
+        kept.append(best)
+    return [product[number] for number in sorted(kept)]
 
 
 @pytest.fixture(scope="module", autouse=True)

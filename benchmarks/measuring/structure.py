@@ -251,9 +251,7 @@ def _inherited_names(tree: SourceTree, module: Module, defined: Mapping[str, set
     waiting, seen = [module], {module.name}
     while waiting:
         current = waiting.pop()
-        bases = {
-            _name_of(base) for node in current.nodes if isinstance(node, ast.ClassDef) for base in node.bases
-        }
+        bases = {_name_of(base) for node in current.nodes if isinstance(node, ast.ClassDef) for base in node.bases}
         for node in current.nodes:
             if isinstance(node, ast.ImportFrom) and any(alias.name in bases for alias in node.names):
                 source = tree.modules.get(current.resolve(node))

@@ -92,6 +92,7 @@ def frames_of(num_seqs: int) -> int:
 # --- the numbers ---
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 @pytest.mark.parametrize(
     "options", [{}, {"balance": "largest_first"}, {"num_canonical_shards": 6}, {"seq_ordering": "default"}]

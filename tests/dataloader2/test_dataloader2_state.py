@@ -56,6 +56,7 @@ def _through_json(state: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(state))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("service", SERVICES)
 @pytest.mark.parametrize("num_read", [0, 1, 7, 15])
 def test_what_comes_after_a_state_is_what_would_have_come(service: str, num_read: int) -> None:

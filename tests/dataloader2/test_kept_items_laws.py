@@ -166,6 +166,7 @@ def test_a_resumed_epoch_is_that_of_the_uninterrupted_run_or_refused(
     _check([*before, sharding, *between, kept, *behind], num_workers, stops, reseed_at, num_more=1)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kept", ["map", "cache"])
 @pytest.mark.parametrize("before", ["shuffle", "own", "shuffled_flatmap"])
@@ -175,6 +176,7 @@ def test_a_map_and_a_cache_keep_the_order_of_the_first_epoch_over_a_restart(
     _check([before, "sharding_filter", kept], num_workers, stops=[4, 4], reseed_at=None, num_more=1)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.filterwarnings("ignore:num_workers=0")
 @pytest.mark.parametrize("reseed_at", [None, 1])
 @pytest.mark.parametrize(("num_workers", "keyed"), [(0, True), (2, False), (2, True)])

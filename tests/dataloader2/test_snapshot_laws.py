@@ -190,6 +190,7 @@ def _num_made(folder: Path) -> int:
     return (folder / "made").stat().st_size
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("hold", [_after_a_shuffle, _after_batches_of_shuffles])
 def test_of_large_items_only_those_in_hand_are_made_again_after_a_death_and_a_resume(
     tmp_path: Path, large_items: Any, hold: Any

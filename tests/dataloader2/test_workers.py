@@ -25,6 +25,7 @@ def items_of(datapipe: Any, num_workers: int, **options: Any) -> list[Any]:
         return list(loader)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
 @pytest.mark.parametrize("prefetch", [(10, 10), (0, 0), (1, 3)])
 def test_filter_sharding_keeps_the_sequential_order(num_workers: int, prefetch: tuple[int, int]) -> None:
@@ -33,6 +34,7 @@ def test_filter_sharding_keeps_the_sequential_order(num_workers: int, prefetch: 
     assert items_of(pipe, num_workers, **counts) == [number * 2 for number in range(53)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("of_worker", "of_main", "least"), [(0, 0, 1), (1, 0, 1), (0, 6, 4), (1, 5, 4)], ids=lambda number: str(number)
 )

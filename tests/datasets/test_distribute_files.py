@@ -125,6 +125,7 @@ def open_dataset():
 # --- the stream ---
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("executor", "num_workers"),
     [("process", 0), ("inline", 2), ("thread", 1), ("thread", 3), ("process", 1), ("process", 3)],
@@ -142,6 +143,7 @@ def test_a_sub_epoch_is_the_sub_dataset_of_its_files(
         assert read_by_place(outer, epoch) == expected
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("executor", "buffer_size", "preload"),
     [
@@ -949,6 +951,7 @@ def test_an_error_while_reading_names_the_sequence_and_is_never_taken_for_the_en
             assert "n7" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_a_sequence_that_fails_is_skipped_and_written_down(open_dataset, files, executor, num_workers, tmp_path):

@@ -115,6 +115,7 @@ def add_noise(features, rng):
     return {**features, "data": features["data"] + rng.normal(size=features["data"].shape).astype(np.float32)}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
 @pytest.mark.parametrize(
     ("control", "own", "other"),

@@ -99,6 +99,7 @@ def open_dataset():
         dataset.close()
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.parametrize(
@@ -119,6 +120,7 @@ def test_the_stream_is_that_of_the_inner_dataset(open_dataset, config, num_worke
         assert outer.num_seqs == inner.num_seqs
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("buffer_size", [1, 2, 7, 1000])
 def test_the_buffer_changes_nothing(open_dataset, executor, buffer_size):
@@ -126,6 +128,7 @@ def test_the_buffer_changes_nothing(open_dataset, executor, buffer_size):
     assert stream(open_dataset(config, 2, buffer_size, executor=executor), 3) == stream(init_dataset(config), 3)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3, 5])
 def test_dedicated_delivers_everything_once_though_shards_are_uneven_and_of_unknown_length(
@@ -147,6 +150,7 @@ def test_dedicated_knows_the_number_of_sequences_if_its_workers_do(open_dataset,
     assert sorted(seq.corpus_idx for seq in dataset.epoch(1)) == list(range(23))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("buffer_size", [1, 4, 100])
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_dedicated_workers_take_turns_after_each_sequence(open_dataset, executor, buffer_size):
@@ -225,6 +229,7 @@ def test_what_is_jumped_over_is_not_loaded(open_dataset):
     assert loaded == [20]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("method", ["seq_order", "dedicated"])
 @pytest.mark.parametrize("skips", [False, True])
@@ -266,6 +271,7 @@ def test_the_layout_and_the_corpus_are_those_of_the_inner_dataset(open_dataset, 
     assert outer.supports_seq_order_sorting()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("method", ["seq_order", "dedicated"])
 def test_shards_of_the_outer_dataset_divide_the_corpus(open_dataset, executor, method):
@@ -308,6 +314,7 @@ def test_an_error_in_a_worker_keeps_its_type_and_names_the_sequence(open_dataset
     assert "seq-7" in "".join(caught.value.__notes__)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 def test_a_sequence_that_fails_is_skipped_and_written_down(open_dataset, executor, num_workers, tmp_path):
@@ -404,6 +411,7 @@ class Listed(Unknown):
         return DatasetSeq(seq_idx, np.full((2, 1), number, np.float32), seq_tag=f"n{number}")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize(("num_workers", "buffer_size"), [(0, 3), (1, 1), (3, 8)])
 def test_an_order_told_as_a_list_will_do_and_a_failure_is_named_alike(
@@ -471,6 +479,7 @@ COMPOSED = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("compose", COMPOSED.values(), ids=COMPOSED)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_sequence_left_out_inside_of_another_dataset_is_an_error_and_no_other_one(compose, num_workers):
@@ -715,6 +724,7 @@ def tags_of_epoch(dataset):
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("method", ["seq_order", "dedicated"])
 def test_the_inner_dataset_may_be_an_instance_which_is_copied(executor, method):

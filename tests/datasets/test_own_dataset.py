@@ -95,6 +95,7 @@ def test_the_order_is_asked_for_only_in_an_epoch():
         assert [tag for batch in loader for tag in batch.tags] == expected
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "executor": "thread"}])
 @pytest.mark.parametrize("batching", [FrameBudget(150), FixedCount(4)])
 @pytest.mark.parametrize(

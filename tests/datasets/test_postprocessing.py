@@ -333,6 +333,7 @@ def test_the_stream_of_one_number_of_workers_is_the_same_each_time_whatever_the_
     assert rows(opened(RANDOM, map_seq_stream=noisy_stream, num_workers=2, buf_size=20).epoch(1)) == expected
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("config", [STATIC, {"class": Stream}, {"class": Counted}])
 @pytest.mark.parametrize("function", [every_other, twice, without_last])
 def test_who_says_that_the_number_is_kept_and_does_not_keep_it_is_told(opened, config, function):

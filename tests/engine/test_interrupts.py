@@ -82,6 +82,7 @@ def double(_info):
     return lambda number: 2 * number
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("module", "place"),
     [

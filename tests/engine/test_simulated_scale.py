@@ -228,6 +228,7 @@ def calls_per_ticket(num_workers: int, options: EngineOptions, payloads: Callabl
     return calls.num / num_tickets
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "options",
     [

@@ -101,6 +101,7 @@ def check_demo(corpus: Path, out: Path, num_seqs: int, num_files: int) -> list[s
     return [first, by_files]
 
 
+@pytest.mark.long
 def test_the_demo_may_run_twice_and_writes_into_its_folder_only(small: Path, shown: tuple[Path, list[str]]) -> None:
     out, digests = shown
     with elsewhere(out.parent):
@@ -111,6 +112,7 @@ def test_the_demo_may_run_twice_and_writes_into_its_folder_only(small: Path, sho
     assert sorted(path.name for path in (out / "training").iterdir()) == names
 
 
+@pytest.mark.long
 def test_the_config_that_the_demo_writes_is_one_for_run_and_plan(shown: tuple[Path, list[str]]) -> None:
     out, (_, digest) = shown
     assert digest in headrace("run", out / "sub_epochs.py", "--quiet")
@@ -130,6 +132,7 @@ def test_the_demo_with_one_epoch_claims_nothing_about_a_whole_pass(small: Path, 
     assert "exactly once" not in checks
 
 
+@pytest.mark.long
 def test_the_demo_works_where_there_are_no_worker_processes_and_says_so(
     small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -131,6 +131,7 @@ def test_one_recording_of_each_word_is_kept_out_of_the_training(hdf: Path, tmp_p
 # --- killed and resumed ---
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_training_is_the_same_with_any_number_of_workers_and_in_any_job(
     hdf: Path, tmp_path: Path, whole: RunLog, num_workers: int, monkeypatch: pytest.MonkeyPatch
@@ -312,6 +313,7 @@ def start_example(hdf: Path, checkpoint: Path, num_epochs: int, num_workers: int
     return subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True, env=environment)
 
 
+@pytest.mark.long
 def test_the_example_is_the_training_of_the_demo_and_goes_on_after_a_kill(hdf: Path, tmp_path: Path) -> None:
     checkpoint = tmp_path / "example.npz"
     with start_example(hdf, checkpoint, num_epochs=10_000, num_workers=2) as example:

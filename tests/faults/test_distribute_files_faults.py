@@ -82,6 +82,7 @@ def stream(dataset: Any, epoch: int) -> list[tuple[str, bytes]]:
     return [(seq.tag, seq["data"].tobytes()) for seq in dataset.epoch(epoch)]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("point", "file", "num_workers"),
     [

@@ -41,6 +41,7 @@ def answer_by_the_line(info):
     return work
 
 
+@pytest.mark.sample(1)
 @pytest.mark.filterwarnings("ignore:start_method='fork' forks a process in which")  # of threads of other tests
 @pytest.mark.parametrize("start_method", START_METHODS)
 def test_each_worker_has_its_own_line(start_method):

@@ -30,6 +30,7 @@ print([batch for batch, _ in loader], [batch for batch, _ in loader])
     assert (done.stdout, done.stderr, done.returncode) == ("[[1, 2], [3]] [[1, 2], [3]]\n", "", 0)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "next(loader)", "loader = None"])
 def test_a_program_that_ends_in_mid_pass_ends_at_once(run_program, end):
     """The workers are in batches that take for ever, the sampler is endless."""

@@ -50,6 +50,7 @@ def _dies(counter: Path) -> Callable[..., Any]:
     return transform
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.parametrize("is_counted", [True, False])
 def test_a_worker_that_is_killed_over_a_sequence_is_told_with_what_to_do(

@@ -67,6 +67,7 @@ def check(run_program: RunProgram, prepare: str, method: str | None = None) -> N
     assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.sample(2)
 @needs_sandbox
 @pytest.mark.parametrize("method", [None, "spawn", "fork"])
 @pytest.mark.parametrize("code", ["ENOSYS", "EPERM"])

@@ -83,6 +83,7 @@ def _read(dataset: PostprocessingDataset) -> list[str]:
         return [seq.tag for seq in dataset.epoch(1)]
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("way", "fails_at", "num_workers"),
     [(way, fails_at, 0) for way in WAYS for fails_at in (0, 3, NUM_SEQS)]

@@ -89,6 +89,7 @@ with Engine(Job(setup), num_workers=1) as engine:
     assert (ended.stdout, ended.stderr) == ("(8, ['--flag'], 'yes', 'plugins')\n", "")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("method", [None, "exec", "spawn", "forkserver", "fork"])
 def test_every_start_method_gives_the_same(method: str | None, run_program: Runner) -> None:
     text = _PLAIN.replace("num_workers=2)", f"num_workers=2, executor=ProcessExecutor(start_method={method!r}))", 1)
@@ -117,6 +118,7 @@ with Engine(Job(setup), num_workers=1, executor=executor) as engine:
     assert num_seen == 2 if num_threads == 1 else num_seen >= 2
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "ending",
     ["", "sys.exit(3)", "raise ValueError('of the training loop')", "del engine, run", "os._exit(0)", "engine.close()"],

@@ -70,6 +70,7 @@ def test_an_exception_comes_behind_the_items_before_it_with_its_type_worker_pipe
         iter(loader)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("error", "kind", "text"),
     [
@@ -101,6 +102,7 @@ def test_a_key_error_keeps_its_line_breaks() -> None:
     assert str(info.value).startswith("Caught KeyError in worker process 0.\nOriginal")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("option", ["worker_init_fn", "worker_reset_fn"])
 @pytest.mark.parametrize("what", ["raises", "exits", "returns nothing"])
 def test_user_functions_that_fail_are_told_at_once(option: str, what: str) -> None:
@@ -228,6 +230,7 @@ def test_the_death_of_a_worker_names_the_item_of_its_group() -> None:
         list(loader)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("on_death", [Raising(), Restarting(1)])
 @pytest.mark.parametrize(("num_workers", "culprit"), [(1, 0), (1, 30), (2, 41), (3, 40)])
 def test_all_items_before_one_that_kills_its_workers_are_delivered(

@@ -153,6 +153,7 @@ _WAITS = "ctypes.PyDLL(None).sleep(600)"
 _COMPUTES = "max(itertools.repeat(0))"  # no signal interrupts it
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("method", "stuck"), [(None, _WAITS), (None, _COMPUTES), ("spawn", _COMPUTES), ("fork", _COMPUTES)]
 )

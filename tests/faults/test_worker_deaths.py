@@ -104,6 +104,7 @@ def _numbers(engine: Engine, num_tickets: int) -> Iterator[int]:
         yield int(np.ravel(value)[0])
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("way", WAYS)
 def test_the_stream_is_the_same_when_a_worker_dies_once(way: str, point: str, tmp_path: Path) -> None:

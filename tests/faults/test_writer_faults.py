@@ -171,6 +171,7 @@ def run(program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WRITERS)
 def test_after_a_kill_at_any_step_the_old_target_or_the_new_one_is_there_and_the_next_run_cleans_up(
     name: str, tmp_path: Path
@@ -226,6 +227,7 @@ print("whole")
 )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WRITERS)
 def test_of_two_writers_at_one_name_one_wins_and_the_other_is_told(name: str, tmp_path: Path) -> None:
     done = run(AT_ONCE, name, str(tmp_path), "10")
@@ -266,6 +268,7 @@ print("whole")
 )
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WRITERS)
 def test_on_a_full_disk_there_is_a_clear_error_and_the_old_target_or_nothing(name: str, tmp_path: Path) -> None:
     done = run(FULL, name, str(tmp_path))

@@ -89,6 +89,7 @@ def batches(dataset: Any, recipe: dict[str, Any], epoch: int = 1, **options: Any
         return [print_of(batch) for batch in loader]
 
 
+@pytest.mark.sample(9)
 def test_of_every_format_chunks_are_what_is_cut_out_of_whole_sequences(tmp_path: Path, case: FormatCase) -> None:
     case.write(tmp_path)
     source = case.open(tmp_path)
@@ -357,6 +358,7 @@ def recordings(folder: Path, ending: str, subtype: str, num: int = 3) -> Path:
     return folder / "m.jsonl"
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("features", ["raw", {"num_mels": 10}])
 @pytest.mark.parametrize(("ending", "subtype"), CODINGS)
 def test_samples_that_are_sought_are_those_of_the_whole_recording(

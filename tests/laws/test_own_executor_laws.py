@@ -121,6 +121,7 @@ SUBJECTS = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("subject", SUBJECTS)
 @pytest.mark.parametrize("executor", OWN)
 def test_the_stream_is_that_of_no_workers_whatever_the_executor_is_called(

@@ -40,6 +40,7 @@ class Items:
         return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("kind", ITEMS)
 def test_a_loader_reads_item_0_once_before_the_first_batch(tmp_path, kind, num_workers):

@@ -95,6 +95,7 @@ def batches_of(data, first, epoch, options):
         return [numbers_of(batch) for batch in loader]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("face", FACES)
 def test_batches_do_not_depend_on_who_makes_them_or_on_what_was_drawn_before(face):
     alone = run(face, 0)

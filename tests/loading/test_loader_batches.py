@@ -160,6 +160,7 @@ def make_meta(hdf_files, seqs):
     return MetaDataset(datasets=parts, data_map=data_map, seq_order_control_dataset="speech")
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("workers", [(0, "inline"), (2, "thread"), (1, "process")])
 @pytest.mark.parametrize("kind", ["hdf", "config", "meta", "map", "tones", "multi_proc", "source", "dummy"])
 def test_every_kind_of_dataset_gives_what_its_epoch_gives(kind, workers, hdf_files, seqs):
@@ -569,6 +570,7 @@ def written_out(value):
     return [written_out(part) for part in value] if isinstance(value, tuple | list) else value
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "num_workers"), [("dict", 0), ("dict", 2), ("tuple", 0), ("array", 0), ("array", 2), ("text", 0)]
 )

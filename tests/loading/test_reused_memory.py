@@ -74,6 +74,7 @@ def delivered(dataset: Any, **options: Any) -> list[int]:
 KINDS = ["array", "view", "tuple", "list", "dict", "the same dict"]
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("size", [4, 10_000])
 @pytest.mark.parametrize(("batch_size", "num_workers"), [(1, 0), (7, 0), (7, 2), (64, 0), (1, 2)])
@@ -82,6 +83,7 @@ def test_items_in_one_memory_come_as_they_were_given(kind: str, size: int, batch
     assert delivered(dataset, batch_size=batch_size, num_workers=num_workers) == list(range(NUM_ITEMS))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_stream_in_one_memory_comes_as_it_was_given(kind: str, num_workers: int) -> None:

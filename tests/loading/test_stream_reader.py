@@ -121,6 +121,7 @@ def without_bomb(seq):
     return {"data": seq["data"] + 1}
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("place", "size"), [(0, 3), (33, 5000), (59, 3)])
 @pytest.mark.parametrize("is_packed", [True, False])
 def test_who_dies_while_sequences_are_packed_or_unpacked_loses_none(tmp_path, place, is_packed, size):

@@ -83,6 +83,7 @@ def tear():
     raise Truncated("no more of it")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("workers", [0, 1, 3])
 @pytest.mark.parametrize("policy", [Raising(), Skipping(budget=5)])
 def test_a_stream_that_breaks_gives_all_batches_before_and_then_its_error_whatever_may_be_skipped(workers, policy):
@@ -286,6 +287,7 @@ def double(seq, rng):
     return {"data": 2 * seq["data"] + rng.random()}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", ["files", "dedicated"])
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_what_workers_of_the_dataset_have_read_is_made_into_batches_by_those_of_the_loader(files, kind, executor):

@@ -94,6 +94,7 @@ def num_seqs(data, batching):
         return [batch.num_seqs for batch in loader]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", sorted(DATA))
 def test_rows_give_the_same_batches_from_every_format_and_as_a_stream(kind, tmp_path):
     expected = num_seqs([{"tokens": np.array(row["tokens"])} for row in ROWS], FrameBudget(20))

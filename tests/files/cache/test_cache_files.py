@@ -77,6 +77,7 @@ def test_a_source_that_changed_gets_a_new_copy_and_who_has_the_old_one_keeps_it(
     assert first.get_file(source) not in (old, new)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("damage", ["shorter", "changed", "removed", "link", "folder"])
 def test_a_copy_that_was_changed_behind_our_back_is_made_anew(make_cache, source, tmp_path, damage):
     path = Path(make_cache().get_file(source))
