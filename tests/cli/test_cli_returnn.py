@@ -178,6 +178,7 @@ def test_a_config_that_imports_returnn_without_having_it_is_told_what_to_write(
     assert "from headrace import CachedFile" in result.stderr
 
 
+@pytest.mark.extra
 @pytest.mark.skipif(importlib.util.find_spec("returnn") is None, reason="needs returnn")
 @pytest.mark.filterwarnings("ignore")
 def test_marks_of_cached_files_that_were_imported_from_returnn_are_ours(

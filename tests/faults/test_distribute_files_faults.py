@@ -156,6 +156,7 @@ def server(files: list[str]) -> Iterator[FileServer]:
         yield server
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("held", ["0.hdf", "2.hdf", "5.hdf"])  # of sub-epochs 1, 2 and 3
 def test_a_worker_that_is_killed_while_it_fetches_is_replaced(
     files: list[str], server: FileServer, tmp_path: Path, held: str, wait_until: Callable[..., None]
@@ -197,6 +198,7 @@ def cached(files: list[str]) -> dict[str, Any]:
     return {"class": "HDFDataset", "files": [CachedFile(file) for file in files], "seq_ordering": "random"}
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("executor", ["inline", "thread", "process"])
 @pytest.mark.parametrize("held", ["0.hdf", "2.hdf"])
 def test_closing_while_files_are_fetched_ends_that(
@@ -220,6 +222,7 @@ def test_closing_while_files_are_fetched_ends_that(
     dataset.close()
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_going_to_another_sub_epoch_does_not_wait_for_the_files_of_the_one_before(
     files: list[str], server: FileServer, tmp_path: Path, executor: str

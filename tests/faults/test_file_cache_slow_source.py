@@ -126,6 +126,7 @@ def slow() -> Iterator[_SlowServer]:
 _RANGES = {"range_bytes": 10_000, "num_streams": 1, "first_wait_seconds": 0.01}
 
 
+@pytest.mark.extra
 def test_closing_ends_it_within_a_second_also_in_the_middle_of_a_copy_which_is_gone_on_with(make_cache, slow, tmp_path):
     cache = make_cache(fetch=_RANGES)
     cache.prefetch([slow.url])
@@ -141,6 +142,7 @@ def test_closing_ends_it_within_a_second_also_in_the_middle_of_a_copy_which_is_g
     assert os.listdir(tmp_path / "cache" / "parts") == []
 
 
+@pytest.mark.extra
 def test_what_is_needed_now_takes_the_room_of_a_copy_that_is_being_made_ahead(make_cache, slow, small, tmp_path):
     cache = make_cache(fetch=_RANGES, max_bytes=40_050)
     cache.prefetch([slow.url])
@@ -151,6 +153,7 @@ def test_what_is_needed_now_takes_the_room_of_a_copy_that_is_being_made_ahead(ma
         make_cache(max_bytes=40_050).get_file(slow.url)
 
 
+@pytest.mark.extra
 def test_who_needs_the_file_that_is_being_copied_ahead_waits_for_it_as_long_as_it_comes(make_cache, slow):
     cache = make_cache(fetch=_RANGES)
     cache.prefetch([slow.url])
@@ -164,6 +167,7 @@ def test_who_needs_the_file_that_is_being_copied_ahead_waits_for_it_as_long_as_i
     assert Path(got[0]).stat().st_size == _SIZE
 
 
+@pytest.mark.extra
 def test_a_cache_that_is_dropped_ends_its_prefetch(slow, tmp_path):
     cache = FileCache(cache_directory=tmp_path / "cache", fetch=_RANGES)
     cache.prefetch([slow.url])
@@ -173,6 +177,7 @@ def test_a_cache_that_is_dropped_ends_its_prefetch(slow, tmp_path):
     assert os.listdir(tmp_path / "cache" / "plans") == []
 
 
+@pytest.mark.extra
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_forked_child_and_a_pickled_copy_have_no_prefetch(make_cache, slow):
     cache = make_cache(fetch=_RANGES)
@@ -222,6 +227,7 @@ def start(tmp_path: Path, slow: _SlowServer) -> Iterator[Callable[[], subprocess
         process.communicate()
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_the_copy_of_a_process_that_is_killed_in_the_middle_is_gone_on_with_by_who_waits(start, slow, how):
     maker = start()
@@ -237,6 +243,7 @@ def test_the_copy_of_a_process_that_is_killed_in_the_middle_is_gone_on_with_by_w
     assert slow.num_served == _SIZE, "what had come was not fetched again"
 
 
+@pytest.mark.extra
 def test_processes_that_wait_have_the_file_when_it_is_there_and_it_is_fetched_once(start, slow):
     processes = [start()]
     assert slow.reached.wait(_DEADLINE_SECONDS)

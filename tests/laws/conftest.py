@@ -15,7 +15,12 @@ def engine_executors(request: pytest.FixtureRequest) -> str | Executor:
     return RemoteExecutor(LocalLauncher(), dead_seconds=20.0) if request.param == "remote" else request.param
 
 
-@pytest.fixture(params=sorted(FORMATS))
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=[pytest.mark.extra] if "pyarrow" in FORMATS[name].needs else [])
+        for name in sorted(FORMATS)
+    ]
+)
 def case(request: pytest.FixtureRequest) -> FormatCase:
     """Return each format that can be read here."""
     found = FORMATS[request.param]

@@ -74,6 +74,7 @@ def fonts() -> None:
         hr.plot(loader).savefig(io.BytesIO(), format="svg")
 
 
+@pytest.mark.extra
 @pytest.mark.usefixtures("fonts")
 def test_plots_are_drawn_for_each_batching(tmp_path) -> None:
     for name, batching in BATCHINGS.items():

@@ -17,7 +17,7 @@ FORMATS = {"hdf": (HDFSource, HDFWriter), "tar": (TarSource, TarWriter), "arrow"
 NUM_SEQS = 3  # of each file
 
 
-@pytest.fixture(params=FORMATS)
+@pytest.fixture(params=["hdf", "tar", pytest.param("arrow", marks=pytest.mark.extra)])
 def source(request, tmp_path, monkeypatch):
     """Two files, each of which was looked at once; from now on single reads look no more."""
     if request.param == "arrow":

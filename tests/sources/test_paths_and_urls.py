@@ -140,6 +140,7 @@ def test_a_web_server_is_read_as_the_files_are_and_a_changed_file_anew(corpus: P
             open_source(server.url("none.tar"))
 
 
+@pytest.mark.extra
 def test_a_store_is_read_by_patterns_and_folders(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_s3():
         pytest.skip("needs moto and s3fs")

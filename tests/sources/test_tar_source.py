@@ -381,6 +381,7 @@ def picture(number, form):
     return stream.getvalue()
 
 
+@pytest.mark.extra
 def test_of_several_extensions_of_images_each_sequence_has_one_and_capitals_do_not_matter(tmp_path):
     forms = {"png": "PNG", "bmp": "BMP", "PNG": "PNG"}
     members = []

@@ -169,6 +169,7 @@ GIVEN: dict[str, Callable[[Path], Any]] = {
 }
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("given", GIVEN)
 def test_each_form_of_a_vocabulary_has_targets_one_step_ahead_also_in_workers(folder: Path, given: str) -> None:
     vocab = GIVEN[given](folder)
@@ -194,6 +195,7 @@ def test_each_form_of_a_vocabulary_has_targets_one_step_ahead_also_in_workers(fo
     assert len(batches[0]) > 2
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("given", [given for given in GIVEN if given != "chars"])
 def test_each_form_is_accepted_wherever_a_vocabulary_is(folder: Path, tmp_path: Path, given: str) -> None:
     vocab = GIVEN[given](folder)
@@ -213,6 +215,7 @@ def test_each_form_is_accepted_wherever_a_vocabulary_is(folder: Path, tmp_path: 
             assert [batch["data"][0].tolist() for batch in loader] == wanted
 
 
+@pytest.mark.extra
 def test_a_tokenizer_that_was_loaded_says_its_special_tokens_and_stays_as_it_was_taken(folder: Path) -> None:
     given = _of_transformers(folder)
     vocabulary = init_vocabulary(given)

@@ -240,6 +240,7 @@ def pieces_file(request):
     return request.getfixturevalue(request.param)
 
 
+@pytest.mark.extra
 def test_pieces_are_those_of_the_library(pieces_file):
     import sentencepiece
 
@@ -253,6 +254,7 @@ def test_pieces_are_those_of_the_library(pieces_file):
     assert vocabulary.eos_label_id == wanted.eos_id()
 
 
+@pytest.mark.extra
 def test_a_draw_of_pieces_depends_on_the_generator_alone(unigram_file):
     vocabulary = init_vocabulary({"class": "SentencePieces", "model_file": unigram_file, "add_eos": True})
     text = "the lower zebra ran the lower zebra"
@@ -271,6 +273,7 @@ def test_a_draw_of_pieces_depends_on_the_generator_alone(unigram_file):
     assert all(classes[-1] == vocabulary.eos_label_id for classes in first)
 
 
+@pytest.mark.extra
 def test_a_large_alpha_draws_what_the_library_finds_best(unigram_file):
     vocabulary = init_vocabulary({"class": "SentencePieces", "model_file": unigram_file})
     rng = np.random.default_rng(1)
@@ -278,6 +281,7 @@ def test_a_large_alpha_draws_what_the_library_finds_best(unigram_file):
         assert vocabulary.sample(text, rng, alpha=1e4).tolist() == vocabulary.encode(text).tolist()
 
 
+@pytest.mark.extra
 def test_draws_are_as_frequent_as_the_scores_say(unigram_file):
     vocabulary = init_vocabulary({"class": "SentencePieces", "model_file": unigram_file})
     alpha, num_draws = 0.3, 4000
@@ -292,12 +296,14 @@ def test_draws_are_as_frequent_as_the_scores_say(unigram_file):
         assert abs(draws[tuple(classes)] - num_draws * wanted) < 5 * deviation + 1
 
 
+@pytest.mark.extra
 def test_pieces_are_not_drawn_from_another_kind_of_model(bpe_file):
     vocabulary = init_vocabulary({"class": "SentencePieces", "model_file": bpe_file})
     with pytest.raises(ConfigError, match="from a unigram model only"):
         vocabulary.sample("low", np.random.default_rng(1))
 
 
+@pytest.mark.extra
 def test_pieces_that_are_drawn_anew_each_time_are_refused_with_the_reason(pieces_file):
     with pytest.raises(ConfigError, match="another length each time") as caught:
         init_vocabulary({"class": "SentencePieces", "model_file": pieces_file, "enable_sampling": True})
@@ -334,6 +340,7 @@ def tokenizer_folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.extra
 def test_a_tokenizer_neither_cuts_nor_pads_and_puts_its_template_around(tokenizer_folder):
     text = "the lower zebra ran wide"
     vocabulary = init_vocabulary({"class": "HuggingFaceTokenizer", "huggingface_repo_dir": tokenizer_folder})
@@ -357,6 +364,7 @@ def test_a_tokenizer_neither_cuts_nor_pads_and_puts_its_template_around(tokenize
     assert _copy(bare).encode(text).tolist() == classes[1:-1]
 
 
+@pytest.mark.extra
 def test_tokens_can_be_added(tokenizer_folder):
     options = {"class": "HuggingFaceTokenizer", "huggingface_repo_dir": tokenizer_folder}
     plain, more = init_vocabulary(options), init_vocabulary({**options, "add_special_tokens": ["<foo>"]})

@@ -418,6 +418,7 @@ def s3(store: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     store.faults.clear()
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("size", [0, 1, RANGE, len(DATA)])
 def test_objects_of_s3_are_fetched(s3, part, size):
     url = s3.put("bucket", f"folder/{size}", DATA[:size])
@@ -427,6 +428,7 @@ def test_objects_of_s3_are_fetched(s3, part, size):
     assert part.read_bytes() == DATA[:size]
 
 
+@pytest.mark.extra
 def test_an_object_of_several_parts_has_no_checksum(s3, part):
     whole = [bytes(5 * 2**20), DATA]
     url = s3.put_in_parts("bucket", "parts", whole)
@@ -438,6 +440,7 @@ def test_an_object_of_several_parts_has_no_checksum(s3, part):
     assert part.read_bytes() == b"".join(whole)
 
 
+@pytest.mark.extra
 def test_an_object_that_is_replaced_is_seen_at_once(s3, part):
     url = s3.put("bucket", "replaced", DATA)
     before = stat_source(url)
@@ -450,6 +453,7 @@ def test_an_object_that_is_replaced_is_seen_at_once(s3, part):
     assert part.read_bytes() == DATA[:100]
 
 
+@pytest.mark.extra
 def test_an_object_that_is_replaced_in_the_middle_is_refused(s3, part):
     url = s3.put("bucket", "middle", DATA)
     s3.faults.add("call", path="middle", skip=4, call=lambda: s3.put("bucket", "middle", OTHER))
@@ -460,6 +464,7 @@ def test_an_object_that_is_replaced_in_the_middle_is_refused(s3, part):
     assert part.read_bytes() == OTHER
 
 
+@pytest.mark.extra
 def test_missing_objects_buckets_and_folders_are_refused(s3):
     s3.put("bucket", "folder/a", b"x")
     for url in ("s3://bucket/no", "s3://no-such-bucket/a"):
@@ -469,6 +474,7 @@ def test_missing_objects_buckets_and_folders_are_refused(s3):
         stat_source("s3://bucket/folder")
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize("kind", ["cut", "truncate", "status"])
 def test_an_s3_that_fails_for_a_moment_is_asked_again(s3, part, kind):
     url = s3.put("bucket", "moment", DATA)
@@ -477,6 +483,7 @@ def test_an_s3_that_fails_for_a_moment_is_asked_again(s3, part, kind):
     assert part.read_bytes() == DATA
 
 
+@pytest.mark.extra
 def test_an_s3_that_refuses_is_not_asked_again(s3, part):
     url = s3.put("bucket", "refused", DATA)
     stat = stat_source(url)
@@ -486,6 +493,7 @@ def test_an_s3_that_refuses_is_not_asked_again(s3, part):
     assert sum("refused" in path for method, path, _ in s3.requests if method == "GET") == 1
 
 
+@pytest.mark.extra
 def test_an_s3_that_is_silent_is_named_after_the_time_limit(s3, part):
     url = s3.put("bucket", "silent", DATA)
     stat = stat_source(url)

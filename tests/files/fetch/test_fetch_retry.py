@@ -85,6 +85,7 @@ def test_network_errors_can_pass_and_programming_errors_do_not(error):
     assert is_transient(error) == (not isinstance(error, EOFError))
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize(
     ("module", "name", "arguments"),
     [
@@ -110,6 +111,7 @@ def test_what_the_libraries_say_of_a_bad_network_can_pass(module, name, argument
     assert is_transient(getattr(pytest.importorskip(module), name)(**arguments))
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize(
     ("module", "name", "arguments"),
     [

@@ -357,6 +357,7 @@ def server() -> Iterator[FileServer]:
         yield server
 
 
+@pytest.mark.extra
 def test_files_of_a_web_server_are_measured_many_at_a_time(cache: Path, server: FileServer) -> None:
     trees = [server.url(f"{size}.hdf") for size in range(10)]
     together = threading.Barrier(10, timeout=120)  # each answer waits until all are asked for
@@ -371,6 +372,7 @@ def test_files_of_a_web_server_are_measured_many_at_a_time(cache: Path, server: 
     assert FileTable.of(trees).num_seqs[4] == -1
 
 
+@pytest.mark.extra
 def test_missing_and_refused_files_of_a_web_server_are_told(cache: Path, server: FileServer) -> None:
     with pytest.raises(SourceError, match="1 of 2 files: the file does not exist") as caught:
         FileTable.of([server.url("1.hdf"), server.url("no.hdf?signature=secret")])
@@ -382,6 +384,7 @@ def test_missing_and_refused_files_of_a_web_server_are_told(cache: Path, server:
     assert server.num_requests("HEAD") < 200  # it stops when it is clear that all will be refused
 
 
+@pytest.mark.extra
 def test_measuring_leaves_nothing_behind(cache: Path, files: list[str], server: FileServer) -> None:
     FileTable.of([server.url("1.hdf")])  # its client keeps what it has until the process ends
     with nothing_left():

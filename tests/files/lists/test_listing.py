@@ -290,6 +290,7 @@ def server() -> Iterator[FileServer]:
         yield server
 
 
+@pytest.mark.extra
 def test_a_list_from_a_web_server_names_files_beside_it_and_elsewhere(server: FileServer) -> None:
     url = f"{server.address}/sub"
     server.files["sub/l.txt"] = b"x.hdf\ns3://bucket/d.hdf\n./deep/z.hdf\n"
@@ -301,6 +302,7 @@ def test_a_list_from_a_web_server_names_files_beside_it_and_elsewhere(server: Fi
         read_file_list(f"{url}/no.txt")
 
 
+@pytest.mark.extra
 @pytest.mark.parametrize(
     "name",
     ["/etc/hostname", "file:///etc/hostname", "LOCAL:///etc/hostname", "zip://a::/etc/b", "zip://a::file:///etc/b"],
@@ -311,12 +313,14 @@ def test_a_list_from_a_web_server_may_not_name_files_of_this_machine(server: Fil
         read_file_list(server.url("l.txt"))
 
 
+@pytest.mark.extra
 def test_a_list_from_a_web_server_may_not_leave_its_folder(server: FileServer) -> None:
     server.files["sub/l.txt"] = b"../a.hdf\n"
     with pytest.raises(SourceError, match="leads out of the folder"):
         read_file_list(server.url("sub/l.txt"))
 
 
+@pytest.mark.extra
 def test_what_is_secret_in_a_url_is_in_no_error(server: FileServer) -> None:
     server.files["l.txt"] = b"\0"
     with pytest.raises(SourceError, match="it is truncated") as caught:
@@ -343,6 +347,7 @@ def bucket(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
     return s3_server
 
 
+@pytest.mark.extra
 def test_patterns_and_lists_in_s3(bucket: S3Server) -> None:
     assert read_file_list("s3://corpus/set/*.hdf") == ["s3://corpus/set/a.hdf", "s3://corpus/set/b.hdf"]
     bucket.put("corpus", "set/0.hdf", b"1")  # after a first listing
@@ -353,6 +358,7 @@ def test_patterns_and_lists_in_s3(bucket: S3Server) -> None:
         read_file_list("s3://corpus/set/*.wav")
 
 
+@pytest.mark.extra
 def test_a_store_that_refuses_to_list_says_so(bucket: S3Server) -> None:
     bucket.faults.add("status", status=403, times=-1)
     with pytest.raises(SourceError, match="could not list it"):
