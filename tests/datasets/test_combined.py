@@ -567,7 +567,7 @@ def test_without_an_epoch_it_holds_no_sequences():
     with pytest.raises(IndexError, match="has init_seq_order"):
         dataset.get_seq(0)
     tags(dataset, 1)
-    dataset.finish_epoch()
+    dataset.finish_epoch(free_resources=True)
     assert dataset.num_seqs == 0
 
 

@@ -102,7 +102,7 @@ def test_without_an_epoch_there_are_no_sequences():
     assert not dataset.is_less_than_num_seqs(0)
     dataset.init_seq_order(epoch=1)
     assert dataset.num_seqs == 30
-    dataset.finish_epoch()
+    dataset.finish_epoch(free_resources=True)
     assert dataset.num_seqs == 0
     with pytest.raises(IndexError, match="init_seq_order"):
         dataset.get_data(0, "data")

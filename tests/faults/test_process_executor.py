@@ -22,7 +22,7 @@ from headrace.engine.events import Beat, Done, Event
 from headrace.engine.memory.slot import empty
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.process.proc_tree import descendants_of
-from headrace.errors import CacheError, ConfigError
+from headrace.errors import CacheError, ConfigError, StalledError
 
 _IDENTITY = Job(lambda info: lambda payload: payload)
 
@@ -116,6 +116,24 @@ def test_a_worker_without_free_memory_waits_until_another_thread_drops_a_view() 
         assert [int(delivered.value[0]) for delivered in stream] == list(range(3, 9))
         dropper.join()
         assert not kept
+
+
+@pytest.mark.parametrize("executor", ["process", "thread"])
+def test_a_stalled_worker_is_blamed_with_the_sequence_that_it_is_at(executor: str) -> None:
+    stuck: list[threading.Event] = []  # for the thread; a process is ended
+
+    def work(number: int) -> None:
+        note_item(f"seq-{number}", 3)
+        stuck.append(threading.Event())
+        stuck[-1].wait()
+
+    options = EngineOptions(warn_seconds=0, stall_seconds=1.0, start_seconds=60.0)
+    with Engine(Job(lambda info: work), num_workers=1, executor=executor, options=options) as engine:
+        with pytest.raises(StalledError) as caught:
+            next(engine.run(range(2)))
+        for event in stuck:
+            event.set()
+    assert caught.value.where == "tag 'seq-0', epoch 3, ticket 0"
 
 
 def test_a_consumer_that_keeps_all_the_memory_and_waits_for_more_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headrace import Buckets, ConfigError, DataLoader, FixedCount, FrameBudget, StaticDataset
+from headrace import Buckets, ConfigError, DataLoader, FixedCount, FrameBudget, ResumeError, StaticDataset
 from headrace.batching import Chunks
 
 BATCHINGS = [FixedCount(4), FrameBudget(29), Buckets(FrameBudget(29), num_buckets=3), Chunks(FixedCount(3), 4)]
@@ -102,3 +102,14 @@ def test_a_loader_says_that_it_deals_sequences():
         assert "remainder 'drop'" in loader.explain()
         loader.deal("repeat")
         assert "sequences are dealt" in loader.explain()
+
+
+def test_a_state_is_that_of_a_loader_that_deals_or_of_one_that_does_not():
+    with open_loader(0, 2) as loader, open_loader(0, 2) as dealing, open_loader(0, 2) as other:
+        of_batches = loader.state_dict()
+        loader.deal("split")
+        dealing.deal("split")
+        dealing.load_state_dict(loader.state_dict())
+        for refusing, state in ((dealing, of_batches), (loader, of_batches), (other, loader.state_dict())):
+            with pytest.raises(ResumeError, match="another batching"):
+                refusing.load_state_dict(state)

@@ -365,3 +365,66 @@ def test_what_is_told_of_the_size_and_the_labels_is_theirs(hdf_file, options):
         assert int(ours.get_num_timesteps()) == int(theirs.get_num_timesteps())
         for key in ("data", "classes", "other"):
             assert ours.can_serialize_data(key) is bool(theirs.can_serialize_data(key))
+
+
+def over_files(files):
+    return {"class": "HDFDataset", "files": files, "seq_ordering": "default"}
+
+
+def kinds(hdf_file):
+    inner = over_files([hdf_file])
+    data = [{"data": np.ones((3, 2), "float32"), "classes": np.array([0, 1, 2], "int32")}] * 2
+    data_map = {"data": ("a", "data"), "classes": ("b", "classes")}
+    return {
+        "hdf": inner,
+        "static": {"class": "StaticDataset", "data": data, "output_dim": {"data": (2, 2), "classes": (5, 1)}},
+        "meta": {
+            "class": "MetaDataset",
+            "datasets": {"a": inner, "b": inner},
+            "data_map": data_map,
+            "seq_order_control_dataset": "a",
+        },
+        "multi_proc": {"class": "MultiProcDataset", "dataset": inner, "num_workers": 1, "buffer_size": 2},
+        "distribute": {
+            "class": "DistributeFilesDataset",
+            "files": [hdf_file],
+            "get_sub_epoch_dataset": over_files,
+            "partition_epoch": 1,
+        },
+    }
+
+
+def told(dataset, kind):
+    """Return what a dataset tells of its layout and size, with types where both have the same."""
+    keys = sorted(dataset.get_data_keys())
+    answers = {
+        "keys": keys,
+        "targets": list(dataset.get_target_list()),
+        "outputs": {key: tuple(dataset.num_outputs[key]) for key in keys},
+        "labels": {key: list(labels) for key, labels in dataset.labels.items() if len(labels)},
+        "dtypes": [str(dataset.get_data_dtype(key)) for key in keys],
+        "shapes": [list(dataset.get_data_shape(key)) for key in keys],
+        "num_seqs": dataset.num_seqs,
+    }
+    if kind != "meta":  # whose num_inputs is always 0 in RETURNN
+        answers["num_inputs"] = dataset.num_inputs
+    if kind != "distribute":  # which does not know its sequences
+        answers["tags"] = list(dataset.get_all_tags())
+    if kind in ("hdf", "meta"):
+        answers["frames"] = int(dataset.get_num_timesteps())
+        answers["sizes"] = [dataset.len_info(), dataset.len_info(fast=True)]
+        answers["first"] = dataset.get_tag(0)
+    return answers
+
+
+@pytest.mark.parametrize("kind", ["hdf", "static", "meta", "multi_proc", "distribute"])
+def test_what_is_told_of_layout_and_size_is_theirs_in_an_epoch_and_after_it(hdf_file, kind):
+    config = kinds(hdf_file)[kind]
+    with init_dataset(config) as ours:
+        theirs = peer_init_dataset(config)
+        for dataset in (ours, theirs):
+            read_all(dataset, 1)
+        assert told(ours, kind) == told(theirs, kind)
+        for dataset in (ours, theirs):
+            dataset.finish_epoch()
+        assert told(ours, kind) == told(theirs, kind)

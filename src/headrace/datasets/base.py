@@ -21,7 +21,7 @@ from headrace.errors import ConfigError
 from headrace.sources import Source
 
 from .checks import is_of_headrace, takes_argument
-from .corpus import Corpus, DistributesFiles, IndexedFiles, StoredCounts, sum_left_out
+from .corpus import Corpus, DistributesFiles, IndexedFiles, sum_left_out
 from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
@@ -207,10 +207,6 @@ class Dataset(ForeignAnswers):
     def indexed_files(self) -> list[IndexedFiles]:
         """Return fingerprints of the files that this dataset and its parts were made of, as they were indexed."""
         return [files for part in self.get_parts() for files in part.indexed_files()]
-
-    def stored_counts(self) -> StoredCounts | None:
-        """Return how much its files hold, if that is known without reading sequences."""
-        return None
 
     def indexed_source(self) -> Source | None:
         """Return the source whose index tells the lengths of sequences as they are stored, if there is one."""

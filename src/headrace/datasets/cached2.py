@@ -79,7 +79,9 @@ class CachedDataset2(Dataset):
         """End the epoch, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
         self._reset()
-        self._num_seqs = None
+        self._reached_end = True  # nothing is read until the next epoch
+        if free_resources:
+            self._num_seqs = None
 
     # --- reading ---
 
@@ -212,7 +214,7 @@ class CachedDataset2(Dataset):
 
     @property
     def num_seqs(self) -> int:
-        """Number of sequences of the current epoch; 0 if none is active."""
+        """Number of sequences of the current epoch, or of the last one; 0 if there was none."""
         if self._num_seqs is not None:
             return self._num_seqs
         if self._epoch is not None:

@@ -22,7 +22,7 @@ from headrace.order import ArrayOrder, Order, OrderCorpus, OrderReport, RangeOrd
 from headrace.show.card import Card, Shown
 
 from .checks import check_epoch, check_indices
-from .corpus import as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
+from .corpus import StoredCounts, as_lengths, first_of_tag, lengths_of_tags, mask_of_tags
 from .returnn.declared import DeclaredLayout
 from .returnn.options import DatasetOptions
 from .returnn.walk import EpochHandle, check_not_stale
@@ -88,10 +88,10 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
         return True
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch: reads are invalid until the next `init_seq_order`.
+        """End the epoch: reads are invalid until the next `init_seq_order`; `num_seqs` and the like still answer.
 
         Args:
-            free_resources: Also release files and caches; they come back with the next `init_seq_order`.
+            free_resources: Also release the order, files and caches; they come back with the next `init_seq_order`.
         """
         self._epoch = None
         self.order_version += 1
@@ -418,14 +418,19 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
             raise IndexError(f"sequence {sorted_seq_idx} is outside an epoch of {num_seqs}")
         return min(1.0, (sorted_seq_idx + 1) / num_seqs)
 
+    def stored_counts(self) -> StoredCounts | None:
+        """Return how much its files hold, if that is known without reading sequences."""
+        return None
+
     def len_info(self, *, fast: bool = False) -> str:
         """Return one line about the size of the corpus, in RETURNN's words.
 
         Args:
             fast: Say "unknown" rather than do slow work.
         """
-        size, frames = self._told_size(), "unknown"
-        if not fast:
+        size, stored = self._told_size(), self.stored_counts()
+        frames = "unknown" if stored is None else str(stored.num_frames)
+        if stored is None and not fast:
             with contextlib.suppress(NotImplementedError):
                 frames = str(self.get_num_timesteps())
         return f"{type(self).__name__}, sequences: {'unknown' if size is None else size}, frames: {frames}"

@@ -51,6 +51,7 @@ class OrderedDataset(Dataset):
             is_whole: Whether it is the order that this dataset gives an epoch.
         """
         self._cursor = OrderCursor(order, first)
+        self._order_epoch = self._epoch  # which `finish_epoch` forgets
         self._count = partial(occurrences, order) if count is None else count
         self._counted: NDArray[np.int64] | None = None
         self._order_is_whole = is_whole
@@ -79,7 +80,7 @@ class OrderedDataset(Dataset):
         order = self._cursor.order
         draws = order.may_repeat and self.get_corpus().draws_by_occurrence
         counted = self.count_occurrences() if draws else None
-        return ReadRequest(self._epoch, order, counted, self._cursor.first, is_whole=self._order_is_whole)
+        return ReadRequest(self._order_epoch, order, counted, self._cursor.first, is_whole=self._order_is_whole)
 
     # --- order ---
 
@@ -139,8 +140,9 @@ class OrderedDataset(Dataset):
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
-        self._take_order(RangeOrder(range(0)))
+        self._started_reader = None
         if free_resources:
+            self._take_order(RangeOrder(range(0)))
             self._file_lengths = None
 
     def get_current_seq_order(self) -> Order:
@@ -250,7 +252,14 @@ class OrderedDataset(Dataset):
         return lengths[corpus_idx].item()  # type: ignore[no-any-return]
 
     def get_num_timesteps(self) -> int | NumbersDict:
-        """Return data key -> number of frames of the current epoch; from the index, where that tells them."""
+        """Return data key -> number of frames of the current epoch; from the index, where that tells them.
+
+        As in RETURNN, an `HDFDataset`, or one over it that it controls, returns an int instead: the number of frames of
+        the first data key in all files, whatever the epoch.
+        """
+        stored = self.stored_counts()
+        if stored is not None:
+            return stored.num_frames
         known = sum_lengths(self.get_corpus(), self.get_data_keys(), self._cursor.order)
         return super().get_num_timesteps() if known is None else known
 

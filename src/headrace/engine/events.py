@@ -205,7 +205,13 @@ class ResultRequested:
 
 @dataclass(frozen=True, slots=True)
 class Silent:
-    """All reported events have been handled: asks which worker has been silent for too long."""
+    """All reported events have been handled: asks which worker has been silent for too long.
+
+    Attributes:
+        item: The last sequence that the worker which is waited for worked on, where known.
+    """
+
+    item: CurrentItem | None = None
 
 
 @dataclass(frozen=True, slots=True)

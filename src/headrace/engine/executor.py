@@ -35,7 +35,7 @@ from .memory.lease import MemoryWatcher
 from .memory.memfd import create_memfd
 from .options import Restarting
 from .user.job import Job, Mode
-from .user.worker_info import RunsIn
+from .user.worker_info import CurrentItem, RunsIn
 
 __all__ = ["Executor", "make_executor", "may_be_elsewhere", "where_runs"]
 
@@ -192,6 +192,11 @@ class Executor(ABC):
     @abstractmethod
     def stack_of(self, worker_idx: int) -> str | None:
         """Return the Python stack of a worker as text, if it can be had within a second."""
+
+    def item_of(self, worker_idx: int) -> CurrentItem | None:
+        """Return the last sequence that a worker noted, where that is known; does not block."""
+        del worker_idx
+        return None
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:  # noqa: B027 - most executors share no memory
         """Tell a watcher of the memory that results of other processes come in, also after `close` and `start`."""

@@ -50,7 +50,6 @@ from .workers import Workers
 
 _logger = logging.getLogger("headrace.engine")
 _WANTED = ResultRequested()
-_SILENT = Silent()
 # A signal that arrives just before a wait begins is not seen before that wait is over (Python runs handlers between
 # bytecodes, and a lock or an epoll that is entered after the signal does not return for it). So no wait is longer.
 _MAX_WAIT_SECONDS = 0.25
@@ -298,7 +297,9 @@ class Run(Iterator[Delivered]):
                 timeout = min(timeout, max(deadline - self._seconds_waited, 0.0))
             self._hear(timeout, awaited)
             if deadline is not None and self._seconds_waited >= deadline:
-                self._act(supervisor.handle(_SILENT))
+                awaited = supervisor.awaited_worker()
+                item = None if awaited is None else self._executor.item_of(awaited)
+                self._act(supervisor.handle(Silent(item)))
         answer, self._answer = self._answer, None  # it may hold a value, which is the consumer's
         if answer is not None and workers.current_run_id == run_id:
             return answer

@@ -437,23 +437,23 @@ class Supervisor:
         is_back = not isinstance(event, Beat) and worker.is_lost
         return [*self._force.call_back(event.worker_idx)] if is_back else []
 
-    def _on_silent(self, _event: Silent) -> list[Action]:
+    def _on_silent(self, event: Silent) -> list[Action]:
         worker_idx = self.awaited_worker()
         if worker_idx is None:
             return []
         worker = self._workers[worker_idx]
         quiet_seconds = self.now - worker.quiet_since
+        place = ", ".join(filter(None, (str(event.item or ""), worker.first_ticket)))
         options = self._options
         if 0 < options.seconds_to_stall(is_ready=worker.is_ready) <= quiet_seconds:
-            where = worker.first_ticket if worker.is_ready else f"{worker.first_ticket}, before the worker was ready"
+            where = place if worker.is_ready else f"{place}, before the worker was ready"
             decided = self._accidents.decide_stall(
                 worker_idx, quiet_seconds, where, can_replay=not self._is_lost(worker)
             )
             return self._restart_or_raise(worker_idx, decided)
         if 0 < options.warn_seconds <= quiet_seconds and not worker.warned:
             worker.warned = True
-            ticket = worker.unanswered[0]
-            return [Warn(f"waited {quiet_seconds:.0f} s for worker {worker_idx} (ticket {ticket})", worker_idx)]
+            return [Warn(f"waited {quiet_seconds:.0f} s for worker {worker_idx} ({place})", worker_idx)]
         return []
 
     def awaited_worker(self) -> int | None:

@@ -290,7 +290,7 @@ class Epochs(ABC):
                 where=self._subject.name,
                 fix="evaluate on a dataset with a length, such as a list of what the stream yields",
             )
-        self.last_step = last_step
+        self.last_step, self._digests = last_step, None
 
     @property
     def can_be_divided(self) -> bool:
@@ -335,11 +335,12 @@ class Epochs(ABC):
         recipe, subject = self._recipe, self._subject
         if self._digests is None or self._digests[0] != epoch:
             lengths = self.lengths_digest(epoch)
+            dealt = "" if self.last_step is None else f"; sequences are dealt, {self.last_step}"
             parts = {
                 "data": subject.corpus.digest_text()[:32],
                 **({} if lengths is None else {"lengths": lengths}),
                 "order": digest_text(recipe.order_text(subject, epoch)),
-                "batching": digest_text(recipe.batching_text),
+                "batching": digest_text(recipe.batching_text + dealt),
                 "seed": digest_text(str(recipe.options.seed)),
                 "user": digest_text(recipe.options.recipe_version or ""),
             }
@@ -381,7 +382,7 @@ class PlannedEpochs(Epochs):
                 where=self._subject.name,
                 fix="pass sampler= and batch_size= (or batching=) to the loader for an evaluation on several ranks",
             )
-        self.last_step = last_step
+        self.last_step, self._digests = last_step, None
 
     def begin(self, position: LoaderPosition, ranks: Ranks) -> tuple[CloseableRun, Arrivals]:
         """Plan the window of the position, and begin."""

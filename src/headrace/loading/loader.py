@@ -289,7 +289,8 @@ class DataLoader(Given, Shown):
 
         In each step all ranks get equally many sequences, and as many steps, whatever `remainder` says; no sequence is
         dropped. Only the last step may have too few for all ranks; then it has one for each rank. The evaluation
-        loaders of the trainers' adapters call this. With one rank it changes nothing.
+        loaders of the trainers' adapters call this. With one rank the batches stay the same. A state of a loader that
+        deals is refused by one that does not, and the other way round.
 
         Args:
             last_step: What a rank gets in the last step if no sequence is left for it: `"repeat"`, a repeat, which has

@@ -90,10 +90,6 @@ class HDFDataset(CachedDataset):
         num_frames = 0 if key is None else int(index.lengths(key).sum(dtype=np.int64))
         return StoredCounts(self.files, len(index), num_frames)
 
-    def get_num_timesteps(self) -> int:
-        """Return the number of frames of the first data key in all files, whatever the epoch, as in RETURNN."""
-        return self.stored_counts().num_frames
-
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "files": self.files}
 

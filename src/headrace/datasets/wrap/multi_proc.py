@@ -410,8 +410,8 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """End the epoch; with `free_resources` also the workers, which come back with the next one."""
         super().finish_epoch(free_resources=free_resources)
         self._stop_run()
-        self._order, self._occurrences = RangeOrder(range(0)), None
         if free_resources:
+            self._order, self._occurrences = RangeOrder(range(0)), None
             self.close_workers()
 
     # --- what the inner dataset knows ---

@@ -21,7 +21,7 @@ from typing import Any
 from ..events import Beat, Event, Exited, Ready, SetupFailed
 from ..executor import Executor
 from ..user.job import Job, Mode
-from ..user.worker_info import WorkerInfo, worker_scope
+from ..user.worker_info import CurrentItem, WorkerInfo, worker_scope
 from ..worker import Worker
 
 _logger = logging.getLogger("headrace.engine")
@@ -74,13 +74,18 @@ class _Life:
         if not self.is_over:
             self._shared.reports.put((self, event))
 
+    @property
+    def item(self) -> CurrentItem | None:
+        """The last item that it noted."""
+        return self._worker.scope.item
+
     def _run(self) -> None:
         try:
             with worker_scope(self._worker.scope):
                 self._serve()
         except BaseException as error:  # noqa: BLE001 - the end of this worker: reported, as a process's end would be
             cause = f"ended by {type(error).__name__}: {error}"
-            self._report(Exited(self._worker_idx, cause, self._worker.scope.item))
+            self._report(Exited(self._worker_idx, cause, self.item))
 
     def _serve(self) -> None:
         failure = self._worker.set_up()
@@ -203,6 +208,10 @@ class ThreadExecutor(Executor):
         life.is_over = True
         life.commands.put(None)
         self._ending = [*(one for one in self._ending if one.thread.is_alive()), life]
+
+    def item_of(self, worker_idx: int) -> CurrentItem | None:
+        """Return the last sequence that a worker noted."""
+        return self._lives[worker_idx].item
 
     def stack_of(self, worker_idx: int) -> str | None:
         """Return the stack of the thread."""

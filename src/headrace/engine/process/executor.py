@@ -26,6 +26,7 @@ from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
 from ..user.job import Job, Mode
 from ..user.ship import Parcel, foresee_slow_modules, ship_payload
+from ..user.worker_info import CurrentItem
 from .channel import close_all, needs_descriptors
 from .exit_cause import ExitCauses
 from .exits import end_with_process
@@ -368,6 +369,10 @@ class ProcessExecutor(Executor):
         self._watcher = watcher
         for life in self._lives.values():
             life.reader.watch(watcher, self._max_bytes)
+
+    def item_of(self, worker_idx: int) -> CurrentItem | None:
+        """Return the last sequence that a worker noted."""
+        return self._lives[worker_idx].item
 
     def stack_of(self, worker_idx: int) -> str | None:
         """Ask a worker for its stack."""

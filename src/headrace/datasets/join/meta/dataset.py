@@ -23,7 +23,7 @@ from headrace.order import Order, OrderCorpus, OrderReport, occurrences
 from ...base import Dataset, Owned
 from ...checks import absolute_name, check_indices, check_path, remark_once
 from ...configs import DatasetConfig
-from ...corpus import Corpus, LengthsOf
+from ...corpus import Corpus, LengthsOf, StoredCounts
 from ...digests import digest_array
 from ...parts import MetaPart, PartReader
 from ...reading.reader import GivenOrder, Reader
@@ -201,6 +201,10 @@ class MetaDataset(LaidOutByParts):
         if self._control is None:
             return corpus
         return dataclasses.replace(corpus, num_filtered=corpora[self._control.name].num_filtered)
+
+    def stored_counts(self) -> StoredCounts | None:
+        """Return how much the files of the default sub-dataset hold, if it says what the sequences are."""
+        return self._default.dataset.stored_counts() if self._lists is None else None
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the order, of the control dataset if there is one, and what the others hold."""
