@@ -6,7 +6,8 @@ with a warning.) A file without sequences and without keys agrees with all. Ever
 index, so that a corpus with a fresh index is opened without touching HDF5.
 
 Rows that lie plainly in a file are read as bytes into a new array (see `shared/plain_files.py`): no HDF5 call, no lock
-of HDF5. All others go through HDF5. Read `layout.py` for the layout.
+of HDF5. All others go through HDF5; chunks without filters only at first (see `chunks.py`). Read `layout.py` for the
+layout.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from ..shared.parts import count_workers, map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.plain_files import PlainFiles
 from ..shared.source import IndexedSource, PlainKey, column_view, make_index
+from .chunks import CHUNKS_PER_READ, PlainChunks, find_chunks, num_chunks
 from .layout import INPUT_KEY, NOT_CONTIGUOUS, FileLayout, StoredColumn, hdf5_name, open_hdf5, read_layout
 from .recent import RECENT
 
@@ -60,15 +62,23 @@ class FileHandles(PlainFiles):
         self._chunk_bytes = chunk_bytes
         self._hdf5_files: dict[int, tuple[h5py.File, dict[str | None, h5py.Dataset]]] = {}
         self._hdf5_pid = os.getpid()
+        self._chunks: dict[tuple[int, str | None], PlainChunks] = {}
+        self._reads_left: dict[tuple[int, str | None], float] = {}  # through HDF5, until chunks are looked for
 
     def read_hdf5(
         self, file_idx: int, data_key: str | None, start: int, stop: int, dtype: np.dtype[Any]
     ) -> NDArray[Any]:
         """Read rows start..stop of a data key (None: of `times`) through HDF5, in this machine's number format.
 
+        A chunked dataset without filters that is read often is read as bytes from then on.
+
         Raises:
             SourceError: As for `read_array`, or a chunk cannot be unpacked.
         """
+        chunks = self._chunks.get((file_idx, data_key))
+        where = chunks and chunks.locate(start, stop)
+        if chunks and where:
+            return chunks.rows(self.read_array(file_idx, *where, dtype), start, stop)
         if self._hdf5_pid != os.getpid():
             self._hdf5_files, self._hdf5_pid = {}, os.getpid()
         looked_at = self._files.get(file_idx) or self._open(file_idx)
@@ -79,6 +89,8 @@ class FileHandles(PlainFiles):
                 name = "times" if data_key is _TIMES else hdf5_name(file, data_key)
                 dataset = datasets[data_key] = file[name]
             rows: NDArray[Any] = dataset[start:stop]
+            if chunks is None:
+                self._count_read(file_idx, data_key, dataset)
         except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
             raise SourceError(
                 f"cannot read frames {start}..{stop} of {data_key or 'times'!r}: {error}",
@@ -87,6 +99,19 @@ class FileHandles(PlainFiles):
             ) from error
         self._open_files.note_read(looked_at)
         return rows if rows.dtype == dtype else rows.astype(dtype)
+
+    def _count_read(self, file_idx: int, data_key: str | None, dataset: h5py.Dataset) -> None:
+        """Find out where the chunks are once the dataset was read so often that this pays."""
+        key = file_idx, data_key
+        left = self._reads_left.get(key)
+        if left is None:
+            left = num_chunks(dataset) / CHUNKS_PER_READ or float("inf")
+        self._reads_left[key] = left - 1
+        if left <= 1:
+            self._reads_left[key] = float("inf")
+            chunks = find_chunks(dataset)
+            if chunks is not None:
+                self._chunks[key] = chunks
 
     def _open_hdf5(self, file_idx: int) -> tuple[h5py.File, dict[str | None, h5py.Dataset]]:
         stamp = self._stamps[file_idx]
