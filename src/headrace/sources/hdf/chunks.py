@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from ..shared.source import column_view
 
-# HDF5 takes some 3 us to tell where a chunk is, and some 50 us longer for a read: so this many reads pay for a list.
+# HDF5 takes 3 to 17 us to tell where a chunk is, and some 50 us longer for a read: so this many reads pay for a list.
 CHUNKS_PER_READ = 16
-_MAX_CHUNKS = 1 << 20  # 16 MB of positions, 3 s; a larger dataset is read by HDF5
+_MAX_CHUNKS = 1 << 16  # 1 MB of positions, at most a second; a larger dataset is read by HDF5
 
 
 @dataclass(frozen=True, slots=True)
