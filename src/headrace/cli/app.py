@@ -66,7 +66,9 @@ class _ErrorBoundary(TyperGroup):
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
         except (HeadraceError, OSError) as error:
             _tell(messages, _describe(error), error, debug=debug)
-            raise typer.Exit(EXIT_USAGE if isinstance(error, ConfigError | NotCarriedOverError) else EXIT_FAILED) from None
+            raise typer.Exit(
+                EXIT_USAGE if isinstance(error, ConfigError | NotCarriedOverError) else EXIT_FAILED
+            ) from None
         except Exception as error:
             if _is_usage_error(error):
                 raise
