@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import headrace
-from headrace.departed import DEPARTED
 from headrace.errors import NotCarriedOverError
+from headrace.exports import DEPARTED
 
 ROOT = Path(headrace.__file__).parent
 LAZY_ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if "export_lazily" in path.read_text())

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.departed import DEPARTED
 from headrace.errors import ConfigError, NotCarriedOverError
+from headrace.exports import DEPARTED
 from headrace.files.cache.entry import CachedFile
 from headrace.order import parse_seq_ordering
 from headrace.sources.naming.callables import check_callables
