@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.util
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 import headrace
+from headrace.errors import NotCarriedOverError
+from headrace.exports import DEPARTED
 
 ROOT = Path(headrace.__file__).parent
 LAZY_ROOMS = sorted(path.parent.name for path in ROOT.glob("*/__init__.py") if "export_lazily" in path.read_text())
@@ -71,3 +74,14 @@ def test_a_worker_of_a_loader_imports_nothing_that_only_a_trainer_needs():
     ):
         assert importlib.util.find_spec(f"headrace.{module}") is not None
         assert f"headrace.{module}" not in imported
+
+
+@pytest.mark.parametrize("name", sorted(DEPARTED))
+def test_a_name_that_is_no_longer_offered_says_what_to_use(name):
+    for room in ("headrace", "headrace.datasets"):
+        with pytest.raises(NotCarriedOverError, match="no longer offered"):
+            getattr(importlib.import_module(room), name)
+        with pytest.raises(NotCarriedOverError):
+            exec(f"from {room} import {name}")
+    with pytest.raises(NotCarriedOverError, match=re.escape(DEPARTED[name])):
+        headrace.init_dataset({"class": name})

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from .dataloader2 import InProcessReadingService as InProcessReadingService
     from .dataloader2 import MultiProcessingReadingService as MultiProcessingReadingService
     from .dataloader2 import SequentialReadingService as SequentialReadingService
-    from .datasets import AnythingDataset as AnythingDataset
     from .datasets import AudioDataset as AudioDataset
     from .datasets import CachedDataset as CachedDataset
     from .datasets import CachedDataset2 as CachedDataset2
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
     from .datasets import SourceDataset as SourceDataset
     from .datasets import StaticDataset as StaticDataset
     from .datasets import Task12AXDataset as Task12AXDataset
-    from .datasets import VariableDataset as VariableDataset
     from .datasets import init_dataset as init_dataset
     from .engine import EngineOptions as EngineOptions
     from .engine import get_worker_info as get_worker_info
@@ -133,7 +131,6 @@ _ROOM_OF = {
         "SequentialReadingService",
     ),
     "datasets": (
-        "AnythingDataset",
         "AudioDataset",
         "CachedDataset",
         "CachedDataset2",
@@ -164,7 +161,6 @@ _ROOM_OF = {
         "SourceDataset",
         "StaticDataset",
         "Task12AXDataset",
-        "VariableDataset",
         "init_dataset",
     ),
     "engine": ("EngineOptions", "get_worker_info"),

@@ -179,12 +179,12 @@ class OptionalNotImplementedError(HeadraceError, NotImplementedError):
 
     Examples:
         >>> import headrace as hr
-        >>> dataset = hr.AnythingDataset(data_keys={"data": {"shape": (None, 2)}})  # has every tag
+        >>> dataset = hr.CachedDataset2()  # a stream may have any tags
         >>> try:
         ...     dataset.get_all_tags()
         ... except hr.OptionalNotImplementedError as error:
         ...     print(error.what)
-        AnythingDataset does not offer get_all_tags
+        CachedDataset2 does not offer get_all_tags
     """
 
 

@@ -10,6 +10,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .errors import NotCarriedOverError
+
+# What Headrace no longer has, for all rooms and configs: name -> what to use instead.
+DEPARTED = {
+    "AnythingDataset": "a transform of the dataset beside it that adds the zeros",
+    "SingleStreamPipeDataset": "a CachedDataset2 whose `_collect_single_seq` takes sequences from a queue",
+    "VariableDataset": "init_dataset(get_dataset(epoch)) in the loop over epochs, with a loader for each; or "
+    "CombinedDataset or DistributeFilesDataset, which read other sequences in each epoch",
+}
+
 
 def export_lazily(
     room: str, names_of: Mapping[str, Sequence[str]]
@@ -25,6 +35,8 @@ def export_lazily(
     module_of = {name: module for module, names in names_of.items() for name in names}
 
     def get(name: str) -> Any:
+        if name in DEPARTED:
+            raise NotCarriedOverError(f"{room}.{name} is no longer offered", fix=f"use {DEPARTED[name]}")
         if name not in module_of:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
         module = module_of[name]

@@ -83,7 +83,7 @@ def test_ls_shows_size_age_source_and_who_uses_each_copy(call, files, tmp_path):
 def test_without_a_cache_there_is_nothing_and_none_is_made(call, tmp_path, is_there):
     if is_there:
         (tmp_path / "files").mkdir()
-    for command in ("ls", "clean", "verify"):
+    for command in ("ls", "clean"):
         assert "there is no file cache here yet" in call(command)
         assert call(command, "--json")["exists"] is False
     assert (os.listdir(tmp_path / "files") == []) if is_there else not (tmp_path / "files").exists()
@@ -124,41 +124,6 @@ def test_clean_to_a_size_removes_what_is_needed_last_and_says_if_it_cannot(call,
     assert "free, and 100000.0 TB was asked for: nothing more can be removed" in text
     assert _names(tmp_path) == "c"
     assert "--max-bytes" in call("clean", "--max-bytes", "many", exit_code=2)
-
-
-def test_verify_tells_what_is_damaged_and_removes_it_if_it_is_asked_to(call, files, tmp_path):
-    assert "3 files have the checksum that was recorded" in call("verify")
-    path = next((tmp_path / "files" / "data").glob("*/b"))
-    status = path.stat()
-    os.chmod(path, 0o600)
-    path.write_bytes(b"B" * 1000)
-    os.utime(path, ns=(status.st_mtime_ns, status.st_mtime_ns))  # size and time are as they were
-    _leave_a_part(tmp_path)
-    text = call("verify", exit_code=1)
-    assert f"do not have the checksum that was recorded: {tmp_path / 'b'}" in text
-    assert "1 files are not whole copies" in text
-    assert "2 copies are damaged" in text
-    assert _names(tmp_path) == "bc"
-    report = call("verify", "--remove", "--json")
-    assert (report["num_damaged"], report["num_removed"]) == (2, 2)
-    assert _names(tmp_path) == "c"
-    assert "1 files have the checksum" in call("verify")
-
-
-def test_verify_says_where_there_is_no_checksum(call, tmp_path):
-    (tmp_path / "a").write_bytes(b"a")
-    with FileCache(cache_directory=tmp_path / "files") as cache:
-        cache.get_file(tmp_path / "a")
-    assert "1 files have the size and time that were recorded; no checksum was" in call("verify")
-
-
-def test_verify_asks_the_sources(call, files, tmp_path):
-    os.utime(tmp_path / "a", (5, 5))
-    (tmp_path / "b").unlink()
-    text = call("verify", "--source")
-    assert f"their source has changed since: {tmp_path / 'a'}" in text
-    assert f"their source cannot be checked: the file does not exist: {tmp_path / 'b'}" in text
-    assert _names(tmp_path) == "abc"
 
 
 def test_the_environment_names_the_folder(call, files, tmp_path, monkeypatch):

@@ -90,8 +90,6 @@ NESTED = {
         {"class": "HDFDataset", "files": [HDF]}, {"class": "HDFDataset", "files": [HDF], "seq_ordering": "sorted"}]}""",
     "MultiEpochDataset": """{"class": "MultiEpochDataset", "multi_epoch": 2,
         "dataset": {"class": "HDFDataset", "files": [HDF], "seq_ordering": "random", "partition_epoch": 4}}""",
-    "VariableDataset": """{"class": "VariableDataset", "get_dataset": lambda epoch, **_other: {
-        "class": "HDFDataset", "files": [HDF], "seq_ordering": "sorted" if epoch == 1 else "random"}}""",
     "DummyDataset": """{"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 10}""",
     "Task12AXDataset": """{"class": "Task12AXDataset", "num_seqs": 10}""",
     "StaticDataset": """{"class": "StaticDataset", "data": [

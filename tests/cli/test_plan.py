@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html.parser
 import json
 import os
 import re
@@ -10,7 +9,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -19,10 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from headrace.cli.plan.amounts import UNKNOWN, Amounts, derive_balance
-from headrace.cli.plan.page import draw_chart
-from headrace.cli.plan.picture import write_picture
 from headrace.datasets import init_dataset
-from headrace.errors import ConfigError
 from headrace.files.lists.tree import tree_leaves
 
 Invoke = Callable[..., Any]
@@ -310,9 +305,6 @@ def test_too_few_files_are_said_plainly(invoke: Invoke, config: Path) -> None:
         (["--epochs", "3-2"], "names no epochs"),
         (["--epoch", "0"], "--epoch"),
         (["--epoch", "1", "--epochs", "2"], "both given"),
-        (["--html", "c.py"], "must end in .html"),
-        (["--png", "c.html"], "must end in .png"),
-        (["--html", "nowhere/c.html"], "the folder does not exist"),
     ],
 )
 def test_a_wrong_option_is_refused_before_the_config_is_read(
@@ -400,78 +392,6 @@ def test_the_comparison_says_what_the_single_plans_say(invoke: Invoke, config: P
         expected = [str(num_ranks), str(2 * num_ranks), f"{balance['among_ranks']:.3f}", f"{loss:.1f}"]
         (line,) = [line for line in lines if line.startswith(f"    {num_ranks}  ")]
         assert [word for word in line.split() if word in expected] == expected
-
-
-def test_the_page_is_one_file_without_script_or_network(invoke: Invoke, config: Path, tmp_path: Path) -> None:
-    named = config.with_name("a<b>&c.py")
-    named.write_text(PROGRAM)
-    page = tmp_path / "plan.html"
-    assert invoke("plan", named, "--ranks", "1,3,64", "--count", "--html", page).exit_code == 0
-    text = page.read_text()
-    assert "a&lt;b&gt;&amp;c.py" in text
-    assert "<b>&c" not in text
-    assert "script" not in text
-    assert not re.findall(r'(?:src|href|url|@import)\s*[=("]', text)
-    assert text.count("http") == text.count('xmlns="http://www.w3.org/2000/svg"') == 2
-    tags: list[str] = []
-
-    class Rows(html.parser.HTMLParser):
-        def handle_starttag(self, tag: str, attrs: object) -> None:
-            tags.append(tag)
-
-    Rows().feed(text)
-    assert tags.count("rect") == 2 + 6
-    assert tags.count("tr") == 1 + 3 + (2 + 1 + 2) + (3 + 1 + 6)
-    assert "12 files cannot be distributed over 128 bins" in text
-    assert invoke("plan", named, "--ranks", "1,3,64", "--count", "--html", page).exit_code == 0
-    assert page.read_text() == text  # nothing in it depends on when it is made
-
-
-def test_the_chart_is_well_formed_and_its_bars_lie_in_it() -> None:
-    for num_epochs, num_ranks in [(1, 1), (3, 2), (40, 64), (2, 1500), (300, 1)]:
-        column = np.arange(num_epochs * num_ranks, dtype=np.int64).reshape(num_epochs, num_ranks)
-        root = ElementTree.fromstring(draw_chart(Amounts(range(1, num_epochs + 1), {"bytes": column})))
-        width, height = map(float, root.attrib["viewBox"].split()[2:])
-        bars = root.findall(".//{*}rect")
-        assert len(bars) == column.size
-        for group in root.findall("{*}g"):
-            left, top = map(float, re.findall(r"[\d.]+", group.attrib["transform"]))
-            for bar in group.findall("{*}rect"):
-                x, y, bar_width, bar_height = (float(bar.attrib[name]) for name in ("x", "y", "width", "height"))
-                assert 0 <= left + x <= left + x + bar_width <= width
-                assert 0 <= top + y <= top + y + bar_height <= height
-
-
-@pytest.mark.extra
-def test_the_picture_is_a_png(invoke: Invoke, config: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "plan.png"
-    assert invoke("plan", config, "--ranks", "1,3,64", "--png", picture).exit_code == 0
-    content = picture.read_bytes()
-    assert content.startswith(b"\x89PNG\r\n\x1a\n")
-    width, height = (int.from_bytes(content[start : start + 4]) for start in (16, 20))
-    assert 500 < width < 2000
-    assert 300 < height < 2000
-    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
-
-
-@pytest.mark.extra
-def test_a_picture_of_too_many_bins_is_refused(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    amounts = Amounts(range(1, 10_001), {"bytes": np.ones((10_000, 6), np.int64)})
-    with pytest.raises(ConfigError, match="60000 bins are too many for one picture"):
-        write_picture(tmp_path / "plan.png", "title", [amounts])
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_without_matplotlib_a_picture_is_refused_at_once(
-    invoke: Invoke, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)  # as if it were not installed
-    result = invoke("plan", config, "--png", tmp_path / "plan.png")
-    assert result.exit_code == 2
-    assert "headrace[report]" in result.stderr
-    assert not (config.parent / "pids").exists()
 
 
 # --- balance ---

@@ -1,12 +1,10 @@
 """Sub-classes of CachedDataset2: data that come one after the other."""
 
-import threading
-
 import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, SingleStreamPipeDataset, StaticDataset
+from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, StaticDataset
 from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError
 
 
@@ -225,28 +223,6 @@ def test_a_sub_class_may_extend_load_seqs():
     dataset = Watched(2)
     assert len(list(dataset.epoch(1))) == 2
     assert dataset.calls == [(0, 1), (1, 2)]
-
-
-def test_a_producer_thread_feeds_a_stream():
-    dataset = SingleStreamPipeDataset(dim=2, ndim=2)
-
-    def produce():
-        for i in range(50):
-            dataset.producer_add_data(np.full((i + 1, 2), i, np.float32), seq_tag=f"t{i}")
-        dataset.producer_set_finished()
-
-    thread = threading.Thread(target=produce)
-    thread.start()
-    try:
-        assert [(seq.tag, len(seq["data"])) for seq in dataset.epoch(1)] == [(f"t{i}", i + 1) for i in range(50)]
-    finally:
-        thread.join()
-    assert dataset.get_data_dim("data") == 2
-    for wrong in (np.zeros((1, 3), np.float32), np.zeros((1, 2))):
-        with pytest.raises(ConfigError):
-            SingleStreamPipeDataset(dim=2, ndim=2).producer_add_data(wrong)
-    with pytest.raises(ConfigError, match="finished"):
-        dataset.producer_add_data(np.zeros((1, 2), np.float32))
 
 
 def test_a_window_over_what_are_no_vectors_is_refused():

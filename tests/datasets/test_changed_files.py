@@ -2,7 +2,6 @@
 
 import os
 import pickle
-from functools import partial
 
 import numpy as np
 import pytest
@@ -80,29 +79,6 @@ def test_worker_processes_of_a_loader_refuse_a_file_that_was_replaced(opened, tm
         write(tmp_path / "a.hdf", prefix="b")
         with pytest.raises(SourceError, match="changed since the dataset was made"):
             list(loader)
-
-
-def of_epoch(folder, *, epoch, **_):
-    return {"class": "HDFDataset", "files": [str(folder / f"{epoch}.hdf")]}
-
-
-def test_the_files_of_an_epoch_stay_the_same_over_copies_and_other_epochs(tmp_path):
-    for epoch in (1, 2):
-        write(tmp_path / f"{epoch}.hdf", start=epoch)
-    with hr.VariableDataset(get_dataset=partial(of_epoch, tmp_path)) as dataset:
-        assert next(seq.features["data"][0, 0] for seq in dataset.epoch(2)) == 2
-        carried = pickle.dumps(dataset)
-        assert len(list(dataset.epoch(1))) == 20  # one dataset is open at a time
-        write(tmp_path / "2.hdf", start=100)
-        with pytest.raises(SourceError, match="changed since the dataset was made"):
-            dataset.init_seq_order(2)
-        with pickle.loads(carried) as copied:
-            assert len(list(copied.epoch(1))) == 20
-            with pytest.raises(SourceError, match="changed since the dataset was made"):
-                copied.init_seq_order(2)
-        write(tmp_path / "1.hdf", start=100)
-        with pytest.raises(SourceError, match="changed since the dataset was made"):
-            pickle.loads(carried)
 
 
 def test_a_copy_of_a_file_is_the_same_file_whatever_its_time(opened, tmp_path):

@@ -455,7 +455,7 @@ def thinned(iterator, **_):
     return iterator
 
 
-@pytest.mark.parametrize("around", ["stream function", "turns", "workers", "meta", "variable"])
+@pytest.mark.parametrize("around", ["stream function", "turns", "workers", "meta"])
 def test_a_state_knows_what_is_inside_of_a_part(around, tmp_path):
     lengths = tmp_path / "lengths.txt"
     lengths.write_text(repr({f"a{i}": 9 - i for i in range(5)}))
@@ -473,7 +473,6 @@ def test_a_state_knows_what_is_inside_of_a_part(around, tmp_path):
             "turns": {"class": "ConcatDataset", "datasets": [inside, stream("s", 2)]},
             "workers": {"class": "ConcatDataset", "datasets": [multi_proc(inside), part("s", 2)]},
             "meta": {"class": "ConcatDataset", "datasets": [multi_proc(meta), part("s", 2, ("data",))]},
-            "variable": {"class": "ConcatDataset", "datasets": [variable(inside), stream("s", 2)]},
         }
         if around == "stream function":
             return {"class": "PostprocessingDataset", "dataset": inside, "map_seq_stream": thinned}
@@ -496,10 +495,6 @@ def test_a_state_knows_what_is_inside_of_a_part(around, tmp_path):
 
 def multi_proc(inner):
     return {"class": "MultiProcDataset", "dataset": inner, "num_workers": 1, "buffer_size": 2, "executor": "thread"}
-
-
-def variable(inner):
-    return {"class": "VariableDataset", "get_dataset": lambda **_: inner}
 
 
 def test_it_can_be_a_sub_epoch_of_distributed_files(tmp_path):

@@ -69,7 +69,6 @@ def wrapped(kind, inner):
         },
         "MultiEpochDataset": {"dataset": inner(), "multi_epoch": 2},
         "PostprocessingDataset": {"dataset": inner(), "map_seq": lambda seq, **_: seq},
-        "VariableDataset": {"get_dataset": lambda **_: {"class": Stream}},
     }
     return lambda: init_dataset({"class": kind, **options[kind]})
 
@@ -80,7 +79,6 @@ WRAPPERS = [
     "CombinedDataset",
     "MultiEpochDataset",
     "PostprocessingDataset",
-    "VariableDataset",
 ]
 
 

@@ -163,7 +163,6 @@ WAYS = {
         "map_seq_preserves_lengths": True,
     },
     "by_workers": lambda config: {"class": "MultiProcDataset", "dataset": config, "num_workers": 0, "buffer_size": 3},
-    "variable": lambda config: {"class": "VariableDataset", "get_dataset": lambda **_: config},
 }
 
 

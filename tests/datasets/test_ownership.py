@@ -22,10 +22,8 @@ from headrace.datasets import (
     MixDataset,
     MultiEpochDataset,
     PostprocessingDataset,
-    SingleStreamPipeDataset,
     SourceDataset,
     StaticDataset,
-    VariableDataset,
     init_dataset,
 )
 from headrace.datasets.parts import open_reader
@@ -91,13 +89,6 @@ def doubled(seq, *, rng, **_):
     return {**seq, "data": 2 * seq["data"] + np.float32(rng.rand())}
 
 
-def alternating(*datasets):
-    def get_dataset(epoch, **_):
-        return datasets[epoch % len(datasets)]
-
-    return VariableDataset(get_dataset=get_dataset, always_same_tags=True)
-
-
 def joined_in_pairs(dataset, tmp_path):
     path = tmp_path / "pairs.txt"
     path.write_text("seq-0;seq-3\nseq-2\nseq-5;seq-5\n")
@@ -113,18 +104,11 @@ READ = {
     "epochs": lambda part, _: MultiEpochDataset(dataset=part, multi_epoch=2),
     "nested": lambda part, tmp: ConcatDataset([ConcatDataset([joined_in_pairs(part, tmp)])]),
     "mapped": lambda part, _: PostprocessingDataset(dataset=part, map_seq=doubled),
-    "variable": lambda part, _: alternating(part, part),
-    "epochs, mapped, of a variable": lambda part, _: MultiEpochDataset(
-        dataset=PostprocessingDataset(dataset=alternating(part, part), map_seq=doubled), multi_epoch=3
-    ),
     "mapped epochs": lambda part, _: PostprocessingDataset(
-        dataset=MultiEpochDataset(dataset=alternating(part, part), multi_epoch=2), map_seq=doubled
+        dataset=MultiEpochDataset(dataset=part, multi_epoch=2), map_seq=doubled
     ),
-    "joined, mapped and variable": lambda part, _: ConcatDataset(
-        [alternating(part, part), PostprocessingDataset(dataset=part, map_seq=doubled)], seq_ordering="random"
-    ),
-    "meta of mapped and variable": lambda part, _: MetaDataset(
-        {"a": PostprocessingDataset(dataset=part, map_seq=doubled), "b": alternating(part, part)},
+    "meta of mapped": lambda part, _: MetaDataset(
+        {"a": PostprocessingDataset(dataset=part, map_seq=doubled), "b": part},
         {"data": ("a", "data"), "same": ("b", "data")},
         seq_order_control_dataset="b",
     ),
@@ -248,17 +232,6 @@ def test_one_object_may_be_all_parts_of_a_meta_dataset():
     for seq in whole.epoch(1):
         assert f"seq-{int(seq['data'][0, 0])}" == seq.tag
         np.testing.assert_array_equal(seq["data"], seq["again"])
-
-
-def test_a_dataset_that_a_thread_feeds_may_be_a_part():
-    part = SingleStreamPipeDataset(dim=1, ndim=2)
-    part.producer_add_data(np.full((3, 1), 7, np.float32), "fed")
-    part.producer_set_finished()
-    whole = ConcatDataset([part])
-    whole.initialize()
-    assert [(seq.tag, seq["data"][0, 0]) for seq in whole.epoch(1)] == [("fed", 7)]
-    with pytest.raises(ConfigError, match="fed by a thread"):
-        copy.copy(part)
 
 
 def test_closing_an_object_does_not_close_what_it_was_given_to():

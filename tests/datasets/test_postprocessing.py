@@ -650,19 +650,11 @@ def test_what_is_set_after_an_epoch_counts_from_the_next_one_on(opened):
 SAMPLED = {**STATIC, "seq_ordering": "random_sample"}
 
 
-def sampled_of_epoch(*, epoch, **_):
-    return {**SAMPLED, "random_seed_offset": epoch}
-
-
 SAMPLED_PARTS = {
     "class": "CombinedDataset",
     "datasets": {"a": SAMPLED, "b": {**SAMPLED, "repeat_epoch": 3}},
     "data_map": {(name, "data"): "data" for name in "ab"},
 }
-
-
-def parts_of_epoch(*, epoch, **_):
-    return {**SAMPLED_PARTS, "random_seed_offset": epoch, "partition_epoch": 2}
 
 
 @pytest.mark.parametrize(
@@ -671,8 +663,6 @@ def parts_of_epoch(*, epoch, **_):
         SAMPLED,
         {**SAMPLED, "partition_epoch": 2},
         {**SAMPLED, "repeat_epoch": 2},
-        {"class": "VariableDataset", "get_dataset": sampled_of_epoch},
-        {"class": "VariableDataset", "get_dataset": sampled_of_epoch, "always_same_tags": True},
         {"class": "MultiEpochDataset", "dataset": SAMPLED, "multi_epoch": 2},
         {"class": "MultiProcDataset", "dataset": SAMPLED, "num_workers": 0, "buffer_size": 3},
         {"class": "Task12AXDataset", "num_seqs": 12, "seq_ordering": "random_sample"},
@@ -681,13 +671,10 @@ def parts_of_epoch(*, epoch, **_):
             for ordering in ("default", "interleave", "random_sample")
             for divided in ({"partition_epoch": 2}, {"repeat_epoch": 2})
         ),
-        {"class": "VariableDataset", "get_dataset": parts_of_epoch},
         {"class": "MultiEpochDataset", "dataset": {**SAMPLED_PARTS, "partition_epoch": 2}, "multi_epoch": 3},
     ],
     ids=lambda inner: "-".join(
-        str(inner[key])
-        for key in inner
-        if key not in ("data", "output_dim", "dataset", "get_dataset", "datasets", "data_map")
+        str(inner[key]) for key in inner if key not in ("data", "output_dim", "dataset", "datasets", "data_map")
     ),
 )
 @pytest.mark.parametrize("epoch", [1, 3, 4])

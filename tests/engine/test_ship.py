@@ -26,7 +26,6 @@ from headrace.dataloader2.replica import pickle_bounded
 from headrace.dataloader2.transport.worker_error import CarriedError
 from headrace.engine.codec.objects import _pickled
 from headrace.engine.user.failure import Failure
-from headrace.engine.user.object_parts import find_path, parts_of
 from headrace.engine.user.ship import LARGE_BYTES, ship, ship_payload, unship
 from headrace.errors import ConfigError
 
@@ -68,22 +67,22 @@ def test_closures_and_lambdas_arrive() -> None:
     assert np.array_equal(unship(ship(lambda number: factor * number))(2), [0, 2, 4])
 
 
-PATHS = {
-    "lock": "job",
-    "captured": "job -> captured variable 'lock'",
-    "attribute": "job -> .inner -> .guard",
-    "slot": "job -> .lock",
-    "entries": "job -> ['a'] -> [1] -> [1]",
-    "method": "job -> method '__init__' of -> .guard",
-    "partial": "job -> partial argument 'file'",
-    "default": "job -> default 0",
-    "generator": "job -> [0]",
-    "open for writing": "job -> .log",
-    "open for reading": "job -> .log",
-    "gzip": "job -> .log",
-    "socket": "job -> .link",
-    "thread": "job -> .worker",
-}
+CASES = [
+    "lock",
+    "captured",
+    "attribute",
+    "slot",
+    "entries",
+    "method",
+    "partial",
+    "default",
+    "generator",
+    "open for writing",
+    "open for reading",
+    "gzip",
+    "socket",
+    "thread",
+]
 
 
 def _make(case: str, folder: Path, stack: contextlib.ExitStack) -> Any:
@@ -109,15 +108,12 @@ def _make(case: str, folder: Path, stack: contextlib.ExitStack) -> Any:
     return made[case]()
 
 
-@pytest.mark.parametrize("case", PATHS)
-def test_what_cannot_be_carried_is_named_by_its_path(case: str, tmp_path: Path) -> None:
-    path = PATHS[case]
+@pytest.mark.parametrize("case", CASES)
+def test_what_cannot_be_carried_is_refused(case: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack, pytest.raises(ConfigError) as caught:
         ship(_make(case, tmp_path, stack))
-    assert caught.value.where is not None
-    assert caught.value.where.startswith(path)
     assert "executor='thread'" in str(caught.value)
-    assert pickle.loads(pickle.dumps(caught.value)).where == caught.value.where
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 def through_a_file(value: object) -> Any:
@@ -159,20 +155,11 @@ def test_functions_that_travel_by_value_keep_their_files_and_lines(sent: Callabl
     assert places == [("script.py", 4), ("script.py", 3)]
 
 
-def test_an_attribute_that_is_left_out_is_never_blamed() -> None:
+def test_an_attribute_that_is_left_out_may_hold_anything() -> None:
     lock = threading.Lock()
     assert unship(ship(WithoutLock(lock=lock, number=3))).number == 3
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match="lock"):
         ship(WithoutLock(lock=lock, number=3, other=lock))
-    assert caught.value.where == "job -> .other"
-
-
-def test_an_object_that_contains_itself_is_searched_once() -> None:
-    knot: list[Any] = [threading.Lock()]
-    knot.insert(0, knot)
-    with pytest.raises(ConfigError) as caught:
-        ship(knot)
-    assert caught.value.where == "job -> [1]"
 
 
 def test_what_holds_its_bytes_itself_is_carried() -> None:
@@ -180,9 +167,9 @@ def test_what_holds_its_bytes_itself_is_carried() -> None:
     assert unship(ship(io.StringIO("abc"))).read() == "abc"
 
 
-def test_a_large_parcel_warns_and_names_its_largest_part() -> None:
+def test_a_large_parcel_warns() -> None:
     table = np.zeros(LARGE_BYTES + 1, np.uint8)
-    with pytest.warns(UserWarning, match=r"job takes 10 MB.*job -> .work -> captured variable 'table'"):
+    with pytest.warns(UserWarning, match="job takes 10 MB"):
         ship(Holder(name="x", work=lambda: table))
 
 
@@ -225,9 +212,3 @@ def test_things_of_main_can_be_pickled_plainly_where_they_arrive(monkeypatch: py
         monkeypatch.setitem(sys.modules, "__main__", trainer_main)
         assert len(plain) < 100
         assert type(pickle.loads(plain)) is trainer_main.Seq
-
-
-def test_parts_are_what_pickle_would_visit() -> None:
-    assert [part.label for part in parts_of(Holder(a=1, b=2))] == [".a", ".b", "argument 0"]
-    assert parts_of(3) == []
-    assert find_path([[["x"]]], lambda parts: parts[0] if parts else None) == (["[0]", "[0]", "[0]"], "x")

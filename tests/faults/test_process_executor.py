@@ -289,7 +289,7 @@ def test_a_worker_that_fails_to_be_set_up_raises_its_own_error() -> None:
 def test_a_job_that_cannot_be_carried_starts_nothing() -> None:
     lock = threading.Lock()
     engine = Engine(Job(lambda info: lambda number: lock), num_workers=2)
-    with pytest.raises(ConfigError, match=r"captured variable 'lock'"):
+    with pytest.raises(ConfigError, match="lock"):
         next(engine.run([1]))
 
 

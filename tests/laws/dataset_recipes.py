@@ -4,7 +4,6 @@ A recipe is a config, as users write it. `RECIPES` says for each class how one i
 delivers, and which do not.
 """
 
-import copy
 import json
 import random
 from collections.abc import Callable, Mapping
@@ -41,16 +40,6 @@ def drop_every_third(seqs, *, rng, **_):
     for number, seq in enumerate(seqs):
         if number % 3 != 2:
             yield {**seq, "data": seq["data"] * np.float32(1 + rng.rand())}
-
-
-class Alternate:
-    """A function of the user's: one dataset in odd epochs, another in even ones."""
-
-    def __init__(self, first, second):
-        self.datasets = first, second
-
-    def __call__(self, epoch, **_):
-        return self.datasets[(epoch - 1) % 2]
 
 
 class FromFiles:
@@ -324,7 +313,6 @@ def _has_streams(value):
         stream_function = value.get("map_seq_stream") is not None
         dedicated = value.get("sharding_method") == "dedicated"
         own = entry is not None and entry.is_indexed is False
-        own = own or (_name_of(value) == "VariableDataset" and not value.get("always_same_tags"))
         return own or stream_function or dedicated or any(map(_has_streams, value.values()))
     return isinstance(value, list | tuple) and any(map(_has_streams, value))
 
@@ -363,12 +351,6 @@ def _meta(draw):
     parts["y"] |= draw.some({"transform": negate})
     if draw.depth > 1:
         parts["y"] = {"class": "PostprocessingDataset", "dataset": parts["y"], "map_seq": change_seq}
-    if draw.rng.random() < 0.3:
-        parts["y"] = {
-            "class": "VariableDataset",
-            "get_dataset": Alternate(parts["y"], copy.deepcopy(parts["y"])),
-            "always_same_tags": True,
-        }
     return {
         "class": "MetaDataset",
         "datasets": {"x": {**parts["x"], **order}, "y": parts["y"]},
@@ -396,14 +378,6 @@ def _concat_seqs(draw):
     lines = draw.path("seq-0;seq-1\nseq-2\nseq-3;seq-4;seq-0\n")
     curriculum = draw.some({"epoch_wise_filter": {(1, 2): {"max_mean_len": 4}, (2, 3): {"max_mean_len": 1}}})
     return {"class": "ConcatSeqsDataset", "dataset": inner, "seq_list_file": lines, **draw.order(), **curriculum}
-
-
-def _variable(draw):
-    first = draw.inner(indexed=True)
-    if draw.indexed or draw.rng.random() < 0.5:
-        same = {"always_same_tags": True}
-        return {"class": "VariableDataset", "get_dataset": Alternate(first, copy.deepcopy(first)), **same}
-    return {"class": "VariableDataset", "get_dataset": Alternate(first, draw.inner(indexed=True))}
 
 
 def _multi_proc(draw):
@@ -471,7 +445,6 @@ RECIPES: dict[str, Entry] = {
         },
         idle=_NAMED,
     ),
-    "VariableDataset": Entry(_variable, idle={"dataset_lru_cache_size": (3,)}),
     "MultiProcDataset": Entry(_multi_proc, idle={"buffer_size": (1, 9), "num_workers": (0,)}),
 }
 
@@ -487,8 +460,6 @@ def nodes(config):
     elif isinstance(config, list | tuple):
         for value in config:
             found += nodes(value)
-    elif isinstance(config, Alternate):
-        found += nodes(config.datasets)
     return found
 
 
@@ -512,8 +483,6 @@ def with_objects(config, make, made):
             name: _as_object(value, make, made) if name in _PART_OPTIONS and not isinstance(value, int) else value
             for name, value in parts.items()
         }
-    if isinstance(config, Alternate):
-        return Alternate(*(_as_object(with_objects(part, make, made), make, made) for part in config.datasets))
     if isinstance(config, list):
         return [with_objects(value, make, made) for value in config]
     return config

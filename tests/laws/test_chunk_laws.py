@@ -144,7 +144,6 @@ COMPOSED: dict[str, Callable[[str, list[dict[str, Any]]], Any]] = {
     "window": lambda file, seqs: hr.HDFDataset(file, window=3),
     "concat": lambda file, seqs: hr.ConcatDataset([hr.HDFDataset(file), hr.HDFDataset(file)]),
     "several epochs": lambda file, seqs: hr.MultiEpochDataset(multi_epoch=2, dataset=hr.HDFDataset(file)),
-    "variable": lambda file, seqs: hr.VariableDataset(get_dataset=HdfOfEpoch(file)),
     "meta": lambda file, seqs: hr.MetaDataset(
         {"a": hr.HDFDataset(file), "b": hr.HDFDataset(file, transform=negate)},
         data_map={"data": ("a", "data"), "names": ("a", "names"), "classes": ("b", "classes")},
@@ -158,16 +157,6 @@ COMPOSED: dict[str, Callable[[str, list[dict[str, Any]]], Any]] = {
         dataset=hr.HDFDataset(file), map_seq=map_seq, map_seq_preserves_lengths=True
     ),
 }
-
-
-class HdfOfEpoch:
-    """The same file in each epoch."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-
-    def __call__(self, **_: Any) -> Any:
-        return {"class": "HDFDataset", "files": [self.file]}
 
 
 def negate(features: dict[str, Any]) -> dict[str, Any]:
@@ -302,7 +291,7 @@ def test_texts_are_encoded_once_however_many_batches_have_chunks_of_them(tmp_pat
     assert CountingTargets.num_encoded == 4
 
 
-@pytest.mark.parametrize("name", ["concat", "meta", "part with fewer keys", "several epochs", "variable"])
+@pytest.mark.parametrize("name", ["concat", "meta", "part with fewer keys", "several epochs"])
 def test_a_dataset_made_of_others_passes_slices_on(tmp_path: Path, name: str) -> None:
     with COMPOSED[name](written(str(tmp_path), [30, 20]), corpus([30, 20])) as dataset:
         reader = dataset.make_reader()

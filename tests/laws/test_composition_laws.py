@@ -27,7 +27,6 @@ from headrace.loading import DataLoader
 SEEDS = st.integers(0, 2**32)
 DEPTHS = st.integers(0, 3)
 NOT_HERE = {
-    "AnythingDataset": "without end; see its own tests",
     "AudioDataset": "its class adds a source only",
     "CachedDataset": "a base class",
     "CachedDataset2": "a base class",
@@ -39,7 +38,6 @@ NOT_HERE = {
     "LmDataset": "its class adds a source only",
     "MapDatasetWrapper": "another name of MapDataset",
     "OggZipDataset": "its class adds a source only",
-    "SingleStreamPipeDataset": "fed by a thread: it cannot be copied",
     "Task12AXDataset": "another layout",
 }
 

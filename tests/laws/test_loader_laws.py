@@ -1,7 +1,6 @@
 """Laws of the loader: the batches are those of the plan, whoever makes them, on any ranks, after any resume."""
 
 import json
-import tempfile
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from examples_of_laws import examples
 from headrace.batching import BatchOrder, Buckets, Chunks, FixedCount, FrameBudget, LimitLengths, Pack, Steps
 from headrace.datasets import StaticDataset
 from headrace.loading import DataLoader
-from headrace.loading import plan_cache as kept_tables
 
 ORDERINGS = st.sampled_from(["default", "random", "laplace:3", "sorted_reverse", "random_sample", "permute"])
 # one is short, because limits that no sequence fits into are refused
@@ -213,27 +211,6 @@ def test_a_chain_of_resumes_in_processes_gives_the_same_batches(lengths, orderin
             assert found == batches[position + rank :: world_size][:steps]
         state = after
         position = state["position"]
-
-
-@given(LENGTHS, ORDERINGS, RECIPES, st.integers(0, 8), RANKS)
-@examples(30)
-def test_a_table_that_was_kept_changes_no_batch_and_no_length(lengths, ordering, recipe, num_steps, world_size):
-    data = dataset(lengths, ordering)
-    batches = whole(data, recipe, 1)
-    found, state = take(data, recipe, None, 0, 1, num_steps) if num_steps else ([], None)
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setenv("HEADRACE_CACHE", folder)
-        patch.setattr(kept_tables, "_MIN_KEPT_SEQS", 0)
-        for _ in range(2):
-            patch.setattr(kept_tables, "_in_memory", {})  # as in another process
-            for rank in range(world_size):
-                with open_loader(data, recipe, rank, world_size, remainder="keep") as loader:
-                    assert loader.num_steps(1) == len(batches[rank::world_size])
-                    if state is not None and state["epoch"] == 1:
-                        loader.load_state_dict(state)
-                        assert [print_of(batch) for batch in loader] == batches[len(found) + rank :: world_size]
-                    else:
-                        assert [print_of(batch) for batch in loader] == batches[rank::world_size]
 
 
 @pytest.mark.parametrize(("before", "after"), [(8, 6), (1, 3), (5, 1)])

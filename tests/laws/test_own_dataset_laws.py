@@ -68,7 +68,6 @@ WAYS = {
         "data_map": {"data": ("a", "data")},
         "seq_order_control_dataset": "a",
     },
-    "VariableDataset": lambda config: {"get_dataset": lambda **_: config},
     "MultiProcDataset": lambda config: {"dataset": config, "num_workers": 0, "buffer_size": 3},
 }
 
@@ -121,7 +120,7 @@ LENGTHS = st.lists(st.integers(1, 4), min_size=NUM_SEQS, max_size=NUM_SEQS)
 
 
 @given(
-    st.sampled_from(["itself", "PostprocessingDataset", "VariableDataset", "MultiProcDataset"]),
+    st.sampled_from(["itself", "PostprocessingDataset", "MultiProcDataset"]),
     st.tuples(LENGTHS, LENGTHS),
     st.sampled_from([1, 2]),
     st.sampled_from(["default", "random"]),

@@ -24,7 +24,6 @@ from headrace.datasets import (
     MultiProcDataset,
     PostprocessingDataset,
     StaticDataset,
-    VariableDataset,
     init_dataset,
 )
 from headrace.engine import EngineOptions, Skipping
@@ -448,28 +447,6 @@ def test_a_class_of_the_users_says_which_of_its_arguments_change_nothing(wrap):
 def test_objects_in_an_array_do_not_make_a_state_one_of_this_process():
     objects = [np.array([object(), "a"], dtype=object) for _ in range(2)]
     assert resume(Lines("x", objects[1]), state_after(Lines("x", objects[0])))
-
-
-def choose(epoch, **_):
-    return static(first=100 * epoch, seq_ordering="random" if epoch > 1 else "default")
-
-
-def choose_another(epoch, **_):
-    return static(first=100 * epoch, seq_ordering="reverse" if epoch > 1 else "default")
-
-
-def test_a_state_of_several_epochs_is_one_of_each_of_them():
-    def dataset(function):
-        return {
-            "class": "MultiEpochDataset",
-            "dataset": VariableDataset(get_dataset=function),
-            "multi_epoch": 2,
-        }
-
-    state = state_after(dataset(choose))
-    assert resume(dataset(choose), state)
-    with pytest.raises(ResumeError, match="another order"):
-        resume(dataset(choose_another), state)
 
 
 # --- a class of the user's ---

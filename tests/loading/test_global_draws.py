@@ -215,7 +215,7 @@ def test_an_order_that_is_drawn_from_the_global_generators_is_one_for_all_ranks_
                 "sampler": static,
                 "dataset": {"class": DrawnOrder},
                 "ordering": drawn,
-                "part": {"class": "VariableDataset", "get_dataset": lambda epoch: dict(drawn)},
+                "part": {"class": "ConcatDataset", "datasets": [drawn]},
             }[who],
             batching=FixedCount(2),
             rank=rank,

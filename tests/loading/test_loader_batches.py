@@ -716,7 +716,6 @@ def test_what_a_filter_leaves_out_is_logged_once_and_counted(wrap, num_all, tmp_
         (lambda inner: {"class": "ConcatDataset", "datasets": [inner, without_filter(inner)]}, "3 of 10"),
         (lambda inner: {"class": "MixDataset", "datasets": {"a": inner, "b": without_filter(inner)}}, "3 of 10"),
         (lambda inner: {"class": "PostprocessingDataset", "dataset": inner, "map_seq": same_seq}, "3 of 5"),
-        (lambda inner: {"class": "VariableDataset", "get_dataset": lambda epoch, **_: inner}, "3 of 5"),
         (
             lambda inner: {
                 "class": "MetaDataset",

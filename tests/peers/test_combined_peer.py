@@ -195,35 +195,6 @@ def test_several_epochs_in_a_row_are_the_same(corpora, options, num_epochs):
     same(config, ("data", "classes"), fracs=False)
 
 
-def test_another_dataset_in_each_epoch_is_the_same(corpora):
-    def get_dataset(*, epoch, **_):
-        return {**corpora["abc"[epoch % 3]], "seq_ordering": "random"}
-
-    same({"class": "VariableDataset", "get_dataset": get_dataset}, ("data", "classes"))
-
-
-def test_zeros_for_any_sequence_are_the_same(corpora):
-    layout = {"shape": (None, 4), "dim": 4, "dtype": "float32"}
-    config = {
-        "class": "MetaDataset",
-        "datasets": {
-            "a": {**corpora["a"], "seq_ordering": "random"},
-            "zeros": {"class": "AnythingDataset", "data_keys": {"data": layout}},
-        },
-        "data_map": {"data": ("a", "data"), "zeros": ("zeros", "data")},
-        "seq_order_control_dataset": "a",
-    }
-    ours, theirs = init_dataset(config), peer_init_dataset(config)
-    for epoch in (1, 2):
-        seqs, expected = (read_all(dataset, epoch, ("data", "zeros"), True) for dataset in (ours, theirs))
-        assert [seq[:2] for seq in seqs] == [seq[:2] for seq in expected]
-        for seq, peer in zip(seqs, expected, strict=True):
-            for key in ("data", "zeros"):
-                assert seq[2][key].dtype == peer[2][key].dtype
-                np.testing.assert_array_equal(seq[2][key], peer[2][key])
-    ours.close()
-
-
 def stream_class(base, seq_class):
     """Return a class of datasets, ours or theirs, whose number of sequences is not known."""
 

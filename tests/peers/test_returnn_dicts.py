@@ -79,13 +79,6 @@ def _combined(order: str, inner: str = "random", **options: Any) -> Callable[[Pa
     }
 
 
-def _variable(folder: Path) -> dict[str, Any]:
-    return {
-        "class": "VariableDataset",
-        "get_dataset": lambda epoch, **_other: _hdf("a" if epoch % 2 else "b", seq_ordering="random")(folder),
-    }
-
-
 class _Squares:
     """A map-style dataset without torch or RETURNN."""
 
@@ -155,7 +148,6 @@ DICTS: dict[str, Callable[[Path], dict[str, Any]]] = {
         "dataset": _hdf("a", seq_ordering="random", partition_epoch=2)(folder),
         "map_seq": lambda data, **_other: data,
     },
-    "Variable": _variable,
     "Static": lambda _: {
         "class": "StaticDataset",
         "data": [{"data": np.full((n, 2), n, np.float32), "classes": np.arange(n, dtype=np.int32)} for n in (3, 1, 2)],

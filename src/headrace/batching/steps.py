@@ -52,18 +52,9 @@ class BatchTable:
         return len(self._ends)
 
     @property
-    def batches_of_windows(self) -> NDArray[np.int64]:
-        """Number of batches in each window, `int64[W]`."""
-        return np.diff(self._ends, prepend=0)
-
-    @property
     def num_batches(self) -> int:
         """Number of batches of the epoch."""
         return int(self._ends[-1]) if len(self._ends) else 0
-
-    def batches_of(self, window: int) -> int:
-        """Return the number of batches of a window."""
-        return int(self._ends[window]) - self.first_batch(window)
 
     def first_batch(self, window: int) -> int:
         """Return the number, in the epoch, of the first batch of a window."""

@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from typer.core import TyperCommand, TyperGroup
 
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, NotCarriedOverError
 from headrace.version import __version__
 
 from .cache import cache
@@ -66,7 +66,9 @@ class _ErrorBoundary(TyperGroup):
             raise typer.Exit(EXIT_BROKEN_PIPE) from None
         except (HeadraceError, OSError) as error:
             _tell(messages, _describe(error), error, debug=debug)
-            raise typer.Exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED) from None
+            raise typer.Exit(
+                EXIT_USAGE if isinstance(error, ConfigError | NotCarriedOverError) else EXIT_FAILED
+            ) from None
         except Exception as error:
             if _is_usage_error(error):
                 raise

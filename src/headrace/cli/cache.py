@@ -1,7 +1,7 @@
 """`headrace cache`: what the file cache holds, and cleaning it. Safe while training runs.
 
-What is found and done is plain data that knows nothing of terminals (`describe_entries`, `clean_folder`,
-`verify_entries`); the commands below it print that.
+What is found and done is plain data that knows nothing of terminals (`describe_entries`, `clean_folder`); the commands
+below it print that.
 """
 
 from __future__ import annotations
@@ -9,28 +9,23 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from headrace.errors import CacheError, SourceError
-from headrace.files.cache.copy import checksum_of
-from headrace.files.cache.entry import EntryKey, EntryRecord, name_of, parse_source_text
+from headrace.errors import CacheError
+from headrace.files.cache.entry import EntryRecord, name_of, parse_source_text
 from headrace.files.cache.folder import CacheFolder, EntryState, find_users, is_in_use, record_of, survey
 from headrace.files.cache.options import FileCacheOptions, parse_bytes
 from headrace.files.cache.plan import read_distances
 from headrace.files.cache.room import DAY_SECONDS, CacheRoom, Candidate, is_due, order_candidates
-from headrace.files.fetch.fetch import stat_source
 from headrace.files.locations import shown_url
-from headrace.files.locks import LockTable, lock_shared_nowait
+from headrace.files.locks import LockTable
 from headrace.show.drawing import format_bytes, format_count, format_seconds
-from headrace.show.reporters import report_progress
 
-from .console import bold, open_messages, open_output, print_json
+from .console import bold, open_output, print_json
 from .options import AsJson
 
 
@@ -88,25 +83,6 @@ class Cleaned:
     bytes_in_use: int = 0
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """The result of checking one file.
-
-    Attributes:
-        state: The entry.
-        source: Its source, in printable form.
-        text: The finding, a phrase with the files as its subject.
-        is_damaged: Whether it should be removed.
-        is_worth_a_line: Whether to print a line for this file.
-    """
-
-    state: EntryState
-    source: str
-    text: str
-    is_damaged: bool = False
-    is_worth_a_line: bool = False
-
-
 def describe_entries(folder: CacheFolder) -> list[dict[str, Any]]:
     """Return a description of each file as plain JSON data, last used first."""
     table = LockTable()
@@ -137,58 +113,6 @@ def clean_folder(folder: CacheFolder, options: FileCacheOptions, request: CacheR
             cleaned.num_in_use += 1
             cleaned.bytes_in_use += state.num_bytes
     return cleaned
-
-
-def verify_entries(folder: CacheFolder, *, ask_source: bool, tell: Callable[[int, int], None]) -> Iterator[Verdict]:
-    """Check each copy; those with a checksum are read whole.
-
-    Args:
-        folder: The folder of the cache.
-        ask_source: Whether to check each source for changes.
-        tell: Called with the number of copies checked so far, and of all.
-    """
-    states = [state for state in survey(folder) if _is_there(state)]
-    for number, state in enumerate(states):
-        record = record_of(folder, state)
-        shown = _shown(state, record)
-        tell(number, len(states))
-        if record is None:
-            if is_in_use(folder, state.key):
-                yield Verdict(state, shown, "are being made")
-            else:
-                yield Verdict(state, shown, "are not whole copies", is_damaged=True, is_worth_a_line=True)
-            continue
-        verdict = _verify(folder, state, record)
-        yield _ask_source(verdict, record) if ask_source and not verdict.is_damaged else verdict
-
-
-def _verify(folder: CacheFolder, state: EntryState, record: EntryRecord) -> Verdict:
-    shown, source = _shown(state, record), parse_source_text(record.source)
-    lock = lock_shared_nowait(folder.entry_path(state.key))  # so that it is not removed while it is read
-    if lock is None:
-        return Verdict(state, shown, "were removed meanwhile")
-    try:
-        if record.checksum is None:
-            return Verdict(state, shown, "have the size and time that were recorded; no checksum was")
-        if checksum_of(folder.data_path(state.key, name_of(source))) == record.checksum:
-            return Verdict(state, shown, "have the checksum that was recorded")
-        text = "do not have the checksum that was recorded"
-    except OSError as error:
-        text = f"cannot be read: {error.strerror}"
-    finally:
-        lock.close()
-    return Verdict(state, shown, text, is_damaged=True, is_worth_a_line=True)
-
-
-def _ask_source(verdict: Verdict, record: EntryRecord) -> Verdict:
-    source = parse_source_text(record.source)
-    try:
-        if EntryKey.of(source, stat_source(source)) == verdict.state.key:
-            return verdict
-        text = "their source has changed since"
-    except SourceError as error:
-        text = f"their source cannot be checked: {error.what}"
-    return Verdict(verdict.state, verdict.source, f"{verdict.text}; {text}", is_worth_a_line=True)
 
 
 def _is_there(state: EntryState) -> bool:
@@ -236,7 +160,7 @@ _Folder = Annotated[
 
 cache = typer.Typer(
     name="cache",
-    help="List the file cache, clean it, verify its copies. Safe while training runs.",
+    help="List the file cache, clean it. Safe while training runs.",
     no_args_is_help=True,
 )
 
@@ -305,42 +229,6 @@ def clean(
         _print_totals(options, folder)
     if folder is not None and not dry_run:
         request.check(folder)
-
-
-@cache.command()
-def verify(
-    source: Annotated[bool, typer.Option("--source", help="Also check whether each source has changed.")] = False,
-    remove: Annotated[bool, typer.Option("--remove", help="Remove damaged and incomplete copies.")] = False,
-    cache_directory: _Folder = None,
-    as_json: AsJson = False,
-) -> None:
-    """Check each copy: size, time, and the checksum if one was recorded (`fetch={"checksum": "xxh3"}`)."""
-    options = _options(cache_directory)
-    folder = _open(options)
-    with report_progress(open_messages(), "verifying", unit="files", quiet=False) as tell:
-        verdicts = [] if folder is None else list(verify_entries(folder, ask_source=source, tell=tell))
-    damaged = [verdict for verdict in verdicts if verdict.is_damaged]
-    num_removed = 0
-    if remove and folder is not None:
-        room = CacheRoom(folder, options)
-        num_removed = sum(room.remove(verdict.state) for verdict in damaged)
-    if as_json:
-        files = [{"file": verdict.source, "verdict": verdict.text} for verdict in verdicts]
-        counts = {"num_damaged": len(damaged), "num_removed": num_removed}
-        print_json({**_totals(options, folder), **counts, "files": files})
-    else:
-        screen = open_output()
-        for verdict in verdicts:
-            if verdict.is_worth_a_line:
-                screen.print(f"  {verdict.text}: {verdict.source}")
-        for text, count in sorted(Counter(verdict.text for verdict in verdicts).items()):
-            screen.print(bold(f"{format_count(count)} files"), text)
-        if num_removed:
-            screen.print(f"{format_count(num_removed)} files removed")
-        _print_totals(options, folder)
-    if len(damaged) > num_removed:
-        fix = "they are in use: see headrace cache ls" if remove else "headrace cache verify --remove"
-        raise CacheError(f"{len(damaged) - num_removed} copies are damaged", where=options.folder, fix=fix)
 
 
 def _options(cache_directory: Path | None) -> FileCacheOptions:

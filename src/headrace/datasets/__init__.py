@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from .cached2 import CachedDataset2
     from .configs import init_dataset, resolve_callable, resolve_class
     from .distribute.dataset import DistributeFilesDataset
-    from .files.anything import AnythingDataset
     from .files.audio import AudioDataset
     from .files.generating import (
         DummyDataset,
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from .files.lm import LmDataset
     from .files.mapped import FromListDataset, MapDataset, MapDatasetBase, MapDatasetWrapper, StaticDataset
     from .files.ogg_zip import OggZipDataset
-    from .files.pipe import SingleStreamPipeDataset
     from .files.source import SourceDataset
     from .join.combined import CombinedDataset, ConcatDataset
     from .join.meta.dataset import MetaDataset
@@ -47,10 +45,8 @@ if TYPE_CHECKING:
     from .wrap.postprocessing.dataset import PostprocessingDataset
     from .wrap.postprocessing.functions import LaplaceOrdering, Sequential
     from .wrap.postprocessing.tensor_dict import TakesTensorDict
-    from .wrap.variable import VariableDataset
 
 __all__ = [
-    "AnythingDataset",
     "AudioDataset",
     "Batch",
     "BatchReport",
@@ -83,12 +79,10 @@ __all__ = [
     "OggZipDataset",
     "PostprocessingDataset",
     "Sequential",
-    "SingleStreamPipeDataset",
     "SourceDataset",
     "StaticDataset",
     "TakesTensorDict",
     "Task12AXDataset",
-    "VariableDataset",
     "answers_12ax",
     "batch_to_raw_dict",
     "gathering",
@@ -103,7 +97,6 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "files.anything": ("AnythingDataset",),
         "files.audio": ("AudioDataset",),
         "base": ("Dataset",),
         "returnn.batch": ("batch_to_raw_dict", "index_shape_for_batches", "shapes_for_batches"),
@@ -138,7 +131,5 @@ __getattr__, __dir__ = export_lazily(
         "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential"),
         "wrap.postprocessing.tensor_dict": ("TakesTensorDict",),
         "seq": ("DatasetSeq",),
-        "files.pipe": ("SingleStreamPipeDataset",),
-        "wrap.variable": ("VariableDataset",),
     },
 )

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, NotCarriedOverError
+from headrace.exports import DEPARTED
 from headrace.files.cache.entry import CachedFile
 from headrace.order import parse_seq_ordering
 from headrace.sources.naming.callables import check_callables
@@ -27,7 +28,6 @@ from .digests import given_options, options_text
 
 # Module of this room by class; it is imported when the class is asked for: a worker needs one of them.
 _MODULE_OF = {
-    "AnythingDataset": "files.anything",
     "AudioDataset": "files.audio",
     "CombinedDataset": "join.combined",
     "ConcatDataset": "join.combined",
@@ -49,7 +49,6 @@ _MODULE_OF = {
     "SourceDataset": "files.source",
     "StaticDataset": "files.mapped",
     "Task12AXDataset": "files.generating",
-    "VariableDataset": "wrap.variable",
 }
 # Documented classes that are not offered: what to write instead.
 _INSTEAD = {
@@ -167,7 +166,7 @@ def config_text(config: Any, epoch: int = 1) -> str:
             return dataset_text(value, epoch)
         try:
             cls = resolve_class(value["class"])
-        except ConfigError:  # a source, a vocabulary
+        except (ConfigError, NotCarriedOverError):  # a source, a vocabulary
             return None
         options = {str(name): option for name, option in value.items() if name != "class"}
         given = given_options(cls, (), options)
@@ -181,11 +180,13 @@ def resolve_class(name: str | type[Dataset]) -> type[Dataset]:
 
     Raises:
         ConfigError: There is no such class.
+        NotCarriedOverError: RETURNN has such a class; the fix names what to use instead.
     """
-    if isinstance(name, str) and name in _INSTEAD:
-        raise ConfigError(
+    instead = {**_INSTEAD, **DEPARTED}
+    if isinstance(name, str) and name in instead:
+        raise NotCarriedOverError(
             f"RETURNN's {name} is not offered",
-            fix=f"use {_INSTEAD[name]}. Classes here: {', '.join(sorted(_MODULE_OF))}",
+            fix=f"use {instead[name]}. Classes here: {', '.join(sorted(_MODULE_OF))}",
         )
     return _CLASSES.resolve(name)
 

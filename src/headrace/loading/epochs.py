@@ -10,11 +10,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
 
-from headrace.batching import PLAN_VERSION, Batching, PlanCounts, Steps
+from headrace.batching import PLAN_VERSION, PlanCounts, Steps
 from headrace.batching.data_key import choose_data_key
 from headrace.batching.dealing import Dealt, LastStep
 from headrace.engine import Engine, EngineOptions, Job, Skipping, WorkerInfo
@@ -28,7 +28,6 @@ from .inputs import EpochOrder, PlanNeeds, Subject
 from .iterate import BatchIterator, Begun, CloseableRun, Consumer, LoaderPosition
 from .options import LoaderOptions
 from .plan import EpochPlan, NoLengthError, PlanRecipe, Progress
-from .plan_cache import is_worth_keeping, table_name
 from .sampler import SampledBatches
 from .shapes import BatchShapes, no_shapes_error, shapes_of
 from .state import digest_text
@@ -429,8 +428,7 @@ class PlannedEpochs(Epochs):
             order, recipe = self._order_of(epoch), self._recipe.plan
             if dealt is not None:  # in one window, as each could have a last step that is not full
                 recipe = replace(recipe, batching=dealt, window_seqs=max(len(order.order), 1))
-            is_large = is_worth_keeping(len(order.order), recipe.window_seqs)
-            self.plan = EpochPlan(order, recipe, start, self._name_of(epoch) if is_large else None)
+            self.plan = EpochPlan(order, recipe, start)
             self._dealt = dealt
         return self.plan
 
@@ -446,17 +444,6 @@ class PlannedEpochs(Epochs):
         plan = self.plan
         order = plan.order if plan is not None and plan.epoch == epoch else self._order_of(epoch)
         return order.lengths_digest()
-
-    def _name_of(self, epoch: int) -> Callable[[], str] | None:
-        """Return a function that names the cached table of an epoch; None if it cannot be identified reliably."""
-        subject, recipe = self._subject, self._recipe
-        needs, batching = recipe.needs, recipe.plan.batching
-        if not (needs.lengths and is_of_headrace(batching) and subject.digest_covers_lengths(needs.data_key)):
-            return None
-        decides = f"{epoch} {recipe.plan.seed} {recipe.batching_text}"
-        return lambda: table_name(
-            f"{subject.corpus.digest_text()} {digest_text(recipe.order_text(subject, epoch))} {decides}"
-        )
 
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Count batches, by planning all windows, once for each epoch.
@@ -506,13 +493,3 @@ class PlannedEpochs(Epochs):
         if plan is None:
             return 0, Progress()
         return plan.epoch, Progress(plan.num_planned, str(plan.num_windows), plan.counts)
-
-
-def is_of_headrace(policy: object) -> bool:
-    """Tell whether a policy and its parts are Headrace classes: a user's class may change without notice."""
-    if isinstance(policy, tuple):
-        return all(map(is_of_headrace, policy))
-    if not isinstance(policy, Batching):
-        return True
-    options = (getattr(policy, field.name) for field in fields(policy))  # type: ignore[arg-type]
-    return type(policy).__module__.startswith("headrace.") and all(map(is_of_headrace, options))

@@ -8,7 +8,6 @@ and from wherever the plan was begun; nothing here knows of workers.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,11 +25,10 @@ from headrace.batching import (
     num_windows,
     window_bounds,
 )
-from headrace.errors import CacheError, ConfigError, ResumeError
+from headrace.errors import ConfigError, ResumeError
 from headrace.show.watched import watched_range
 
 from .inputs import EpochOrder
-from .plan_cache import PlanTable, find_table, forget_table, keep_table
 from .work import Task
 
 _SHOWN = "planning", "window"  # the label and unit of progress
@@ -118,7 +116,6 @@ class EpochPlan:
         order: The sequences.
         recipe: How they form batches.
         start: A window and the number of its first batch, if known, such as from a saved state.
-        name: Returns the name under which the table of all windows may be kept, see `plan_cache.py`; None: nowhere.
 
     Attributes:
         order: The sequences.
@@ -130,13 +127,7 @@ class EpochPlan:
         ResumeError: There is no such window.
     """
 
-    def __init__(
-        self,
-        order: EpochOrder,
-        recipe: PlanRecipe,
-        start: tuple[int, int] = (0, 0),
-        name: Callable[[], str] | None = None,
-    ) -> None:
+    def __init__(self, order: EpochOrder, recipe: PlanRecipe, start: tuple[int, int] = (0, 0)) -> None:
         if order.lengths_of is None and recipe.batching.needs_lengths:
             raise ConfigError(
                 f"{recipe.batching} needs the lengths of the sequences, and this dataset does not know them",
@@ -166,8 +157,6 @@ class EpochPlan:
         self._counts: dict[int, PlanCounts] = {}
         self._sizes: dict[int, int] = {}  # batches of the windows that were planned
         self._table: BatchTable | None = None  # of all windows
-        self._all_counts: PlanCounts | None = None
-        self._get_name = name
         self._is_checked = False
         self._num_remaining = 0
 
@@ -189,12 +178,10 @@ class EpochPlan:
 
     def count_all(self) -> PlanCounts:
         """Return what happens to all sequences of the epoch; plans every window, unless that was done before."""
-        if self._all_counts is None:
-            self._find_table()
-        for number in watched_range(self.num_windows if self._all_counts is None else 0, *_SHOWN):
+        for number in watched_range(self.num_windows, *_SHOWN):
             if number not in self._counts:
                 self._plan(number)
-        return sum(self._counts.values(), PlanCounts()) if self._all_counts is None else self._all_counts
+        return sum(self._counts.values(), PlanCounts())
 
     @property
     def num_planned(self) -> int:
@@ -207,22 +194,11 @@ class EpochPlan:
         Raises:
             ResumeError: The window at which this plan started does not begin with the batch that the state says.
         """
-        if self._table is None and self.num_seqs and self._recipe.batching.count_batches(1) is None:
-            self._find_table()
         if self._table is None:
             sizes = [self._size_of(number) for number in watched_range(self.num_windows, *_SHOWN)]
             self._take_table(BatchTable(np.array(sizes, np.int64)))
         assert self._table is not None
         return self._table.num_batches
-
-    def _find_table(self) -> None:
-        """Take the table from where it is kept, if it is there."""
-        if self._get_name is None:
-            return
-        found = find_table(self._get_name(), self.num_windows)
-        if found is not None:
-            self._take_table(found.batches)
-            self._all_counts = found.counts
 
     def _take_table(self, table: BatchTable) -> None:
         window, first = self._tail.window, self._tail.first
@@ -313,24 +289,10 @@ class EpochPlan:
         return window
 
     def _take_note(self, number: int, plan: WindowPlan) -> None:
-        """Remember what a window is like; once that is known of all of them, keep it for others."""
+        """Remember what a window is like."""
         self._sizes[number], self._counts[number] = len(plan), plan.counts
         if not self._is_checked:
             self._check_budget(plan.counts)
-        if self._table is not None and self._table.batches_of(number) != len(plan):
-            if self._get_name is not None:
-                forget_table(self._get_name())
-            raise CacheError(
-                f"window {number} has {len(plan)} batches, and {self._table.batches_of(number)} when it was planned "
-                "before",
-                where=f"epoch {self.epoch}, {self._recipe.batching}",
-                fix="begin the epoch again: the remembered numbers of batches are dropped",
-            )
-        if self._get_name is not None and len(self._counts) == self.num_windows and self._all_counts is None:
-            name, self._all_counts = self._get_name(), sum(self._counts.values(), PlanCounts())
-            if find_table(name, self.num_windows) is None:
-                sizes = BatchTable(np.array([self._sizes[window] for window in range(self.num_windows)], np.int64))
-                keep_table(name, PlanTable(sizes, self._all_counts))
 
     def _check_budget(self, counts: PlanCounts) -> None:
         """Refuse a budget that no sequence fits into. All sequences are looked at only if a window is suspicious.

@@ -177,7 +177,6 @@ class _BatchMaker:
         # What is made in a worker process is copied out of it at once, so a user's item itself can be the batch.
         self._gives_alone = is_plain and in_process and reader.reads_alone
         self.seeds_globals = options.seeds_globals and not (is_plain and reader.is_all_ours)
-        self._seeds_lazily = in_process
         self._wants_rng = options.transform is not None and wants_rng(options.transform)
         self._cutter = Cutter(
             options.data_key,
@@ -194,8 +193,7 @@ class _BatchMaker:
 
     def make_seeded(self, carried: CarriedTask) -> Any:
         """Seed the global generators, from which user code may draw, and make the batch of a task."""
-        options, lazily = self._options, self._seeds_lazily
-        seed_globals(options.seed, "global generators", epoch=carried[0], number=carried[1], lazily=lazily)
+        seed_globals(self._options.seed, "global generators", epoch=carried[0], number=carried[1])
         return self.make(carried)
 
     def make(self, carried: CarriedTask) -> Any:

@@ -125,7 +125,7 @@ class TorchWork:
             items_of = _items_of(dataset, is_batched=self.is_batched)
             if not draws:
                 return lambda task: collate_fn(items_of(task))
-            return partial(_fetch, items_of, collate_fn, keep, in_process)
+            return partial(_fetch, items_of, collate_fn, keep)
         size = self.batch_size if self.is_batched else None
         tell = partial(self._tell_torch, info) if in_process else None
         who = info.worker_idx, info.num_workers
@@ -179,12 +179,11 @@ def _fetch(
     items_of: Callable[[MapTask], Any],
     collate_fn: Callable[[Any], Any],
     keep: Callable[[], Any],
-    in_process: bool,
     task: MapTask,
 ) -> Any:
     """Make a batch of a map-style dataset."""
     with keep():
-        seed_globals(task.seed, _PURPOSE, number=task.number, lazily=in_process)
+        seed_globals(task.seed, _PURPOSE, number=task.number)
         return collate_fn(items_of(task))
 
 
@@ -220,7 +219,7 @@ class _Stream(Iterator[Any]):
         run: StreamPass,
     ) -> None:
         self._size, self._drop_last, self._collate_fn = batch_size, drop_last, collate_fn
-        self._keep, self._in_process, self._run = keep, tell is not None, run
+        self._keep, self._run = keep, run
         worker_idx, self._num_workers = who
         self._number, self._has_begun = run.first + worker_idx, False
         if tell is not None:
@@ -262,7 +261,7 @@ class _Stream(Iterator[Any]):
             return digest, self._copy_state(), batch
 
     def _seed(self) -> None:
-        seed_globals(self._run.seed, _PURPOSE, number=self._number, lazily=self._in_process)
+        seed_globals(self._run.seed, _PURPOSE, number=self._number)
 
     def _copy_state(self) -> bytes | None:
         if not self._is_stateful:

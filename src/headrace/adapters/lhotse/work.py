@@ -72,7 +72,7 @@ class DatasetSetup:
             keep_shards_open()
             if self.worker_init_fn is not None:
                 self.worker_init_fn(info.worker_idx)
-        return _Work(self.dataset, self.collate_fn, is_inline, info.runs_in == "process", self.skips)
+        return _Work(self.dataset, self.collate_fn, is_inline, self.skips)
 
 
 class _Work:
@@ -82,11 +82,9 @@ class _Work:
     or None; the seconds it took; about how many bytes the last value has.
     """
 
-    def __init__(
-        self, dataset: Any, collate_fn: Callable[[Any], Any] | None, is_inline: bool, in_process: bool, skips: bool
-    ) -> None:
+    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any] | None, is_inline: bool, skips: bool) -> None:
         self._dataset, self._collate_fn = dataset, collate_fn
-        self._is_inline, self._skips, self._in_process = is_inline, skips, in_process
+        self._is_inline, self._skips = is_inline, skips
         self._keyed: Keyed | None = None
         self._reuse = None if is_inline else ReuseCheck()  # inline, a value is given before the next one is made
 
@@ -101,7 +99,7 @@ class _Work:
             for position, content in enumerate(ticket.contents):
                 if key is not None:
                     number = ticket.offset + position * ticket.stride
-                    seed_globals(key, "lhotse: batch", number=number, lazily=self._in_process)
+                    seed_globals(key, "lhotse: batch", number=number)
                     self._own_generators().seed(key, number)
                 batch: Any = None
                 try:

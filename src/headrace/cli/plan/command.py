@@ -1,7 +1,6 @@
 """`headrace plan`: which rank gets how much in which sub-epoch, before anything runs.
 
-The dataset is asked for the plan (`subject.py`); numbers are in `amounts.py`, and the ways to show them in
-`table.py`, `page.py` and `picture.py`.
+The dataset is asked for the plan (`subject.py`); numbers are in `amounts.py`, and shown by `table.py`.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ import typer
 from rich.console import Console
 
 from headrace.errors import ConfigError, HeadraceError
-from headrace.files.atomic.pending import atomic_write
 from headrace.show.reporters import report_progress
 
 from ..configs import load_job, named_config, parse_epochs
 from ..console import open_messages, open_output, print_json
 from ..options import AsJson, Callables, Config, DatasetSettings, Quiet
 from .amounts import UNKNOWN, Amounts
-from .page import Results, draw_page
-from .picture import check_can_draw, write_picture
 from .subject import FilesSubject, Subject, open_subject
-from .table import print_balance, print_bins, print_comparison, print_facts
+from .table import Results, print_balance, print_bins, print_comparison, print_facts
 
 _DASHED = re.compile(r"(\d+)-(\d+)")
 _UNEVEN = 1.1  # max/mean: above it, ranks wait long enough to make another distribution worthwhile
@@ -49,18 +45,12 @@ def plan(
     callables: Callables = None,
     settings: DatasetSettings = None,
     count: Annotated[bool, typer.Option("--count", help="Open each file to count its sequences and frames.")] = False,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page with all bins.")] = None,
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a PNG picture; needs matplotlib.")] = None,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
     """Show how files, or sequences, are distributed over sub-epochs and ranks; starts no worker, copies no file."""
     worlds = [] if ranks is None else parse_ranks(ranks)
     given = _parse_epochs(epoch, epochs)
-    _check_target("--html", html, (".html", ".htm"))
-    _check_target("--png", png, (".png",))
-    if png is not None:
-        check_can_draw()
     job, messages = load_job(config, settings or (), callables=callables or ()), open_messages()
     for note in job.notes:
         messages.print(f"note: {note}")
@@ -71,12 +61,6 @@ def plan(
             size = subject.size
             planned = given or subject.first_pass
             results = _measure(subject, planned, worlds or [subject.facts.num_ranks], messages, quiet=quiet)
-    if html is not None:
-        with atomic_write(html, "w") as file:
-            file.write(draw_page(config.name, subject.facts, size, results))
-    if png is not None:
-        measured = [amounts for amounts in results.values() if isinstance(amounts, Amounts)]
-        write_picture(png, f"{config.name}: {subject.facts.name}, {size}", measured)
     if as_json:
         print_json(_to_json(config, subject, size, results))
     else:
@@ -105,16 +89,6 @@ def _parse_epochs(epoch: int | None, epochs: str | None) -> range | None:
     if epoch is not None:
         return range(epoch, epoch + 1)
     return None if epochs is None else parse_epochs(_DASHED.sub(r"\1..\2", epochs), "--epochs")
-
-
-def _check_target(option: str, path: Path | None, endings: tuple[str, ...]) -> None:
-    """Refuse a target before the work: a file with another extension is probably something else, such as the config."""
-    if path is None:
-        return
-    if path.suffix not in endings:
-        raise ConfigError(f"the name must end in {endings[0]}", where=f"{option} {path}")
-    if not path.parent.is_dir():
-        raise ConfigError("the folder does not exist", where=f"{option} {path}", fix="make it first")
 
 
 def _measure(subject: Subject, epochs: range, worlds: list[int], messages: Console, *, quiet: bool) -> Results:

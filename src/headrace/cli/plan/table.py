@@ -24,6 +24,8 @@ _MAX_WIDTH, _MIN_BAR = 100, 12  # columns
 _LEVELS = "▁▂▃▄▅▆▇█"
 _GAP = "  "
 
+Results = Mapping[int, Amounts | HeadraceError]  # by number of ranks: what each rank has, or why that is impossible
+
 
 def print_facts(output: Console, facts: SubjectFacts, size: str, max_ranks: int) -> None:
     """Print the facts about the dataset, in a few lines."""
@@ -51,16 +53,16 @@ def print_bins(output: Console, amounts: Amounts) -> None:
 
 def print_balance(output: Console, amounts: Amounts) -> None:
     """Print how even the bins are, and what is lost if all ranks stop with the first that ends."""
-    rows = balance_rows(amounts)
+    rows = _balance_rows(amounts)
     if len(rows) > 1:
         for line in _aligned(rows, num_texts=1):
             output.print(line)
     if amounts.num_ranks > 1:
-        output.print(describe_worst(amounts))
-        output.print(describe_loss(amounts))
+        output.print(_describe_worst(amounts))
+        output.print(_describe_loss(amounts))
 
 
-def balance_rows(amounts: Amounts) -> list[list[str]]:
+def _balance_rows(amounts: Amounts) -> list[list[str]]:
     """Return a table of how even each amount is, its head first."""
     balances = {name: amounts.balance(name) for name in amounts.balanced}
     rows = [["max/mean", *balances]]
@@ -71,13 +73,13 @@ def balance_rows(amounts: Amounts) -> list[list[str]]:
     return rows
 
 
-def describe_worst(amounts: Amounts) -> str:
+def _describe_worst(amounts: Amounts) -> str:
     """Name the rank that has most, and its sub-epoch."""
     worst = amounts.balance(amounts.drawn)
     return f"by {amounts.drawn} the worst is sub-epoch {worst.worst_epoch}: rank {worst.worst_rank} has most"
 
 
-def describe_loss(amounts: Amounts) -> str:
+def _describe_loss(amounts: Amounts) -> str:
     """Return what is not read in these sub-epochs if all ranks stop when the first one ends."""
     balance = amounts.balance(amounts.lost_by)
     share = f"{100 * balance.lost_share:.1f} %"
@@ -87,7 +89,7 @@ def describe_loss(amounts: Amounts) -> str:
     return f'remainder="drop" loses about {share}, by {amounts.lost_by}; --count shows it in sequences'
 
 
-def print_comparison(output: Console, results: Mapping[int, Amounts | HeadraceError]) -> None:
+def print_comparison(output: Console, results: Results) -> None:
     """Print a line for each number of ranks: how even it would be, or why that number is impossible.
 
     At least one of them must be possible.
@@ -98,7 +100,7 @@ def print_comparison(output: Console, results: Mapping[int, Amounts | HeadraceEr
     losses = {}
     for num_ranks, amounts in measured.items():
         balance, losses[num_ranks] = amounts.balance(drawn), amounts.balance(lost_by).lost_share
-        mean = format_amount(drawn, round(balance.total / amounts.num_bins))
+        mean = _format_amount(drawn, round(balance.total / amounts.num_bins))
         ratios = [f"{balance.among_ranks:.3f}", f"{balance.among_epochs:.3f}"]
         rows.append([str(num_ranks), str(amounts.num_bins), mean, *ratios, f"{100 * losses[num_ranks]:.1f} %"])
     head, *lines = _aligned(rows)
@@ -115,7 +117,7 @@ def print_comparison(output: Console, results: Mapping[int, Amounts | HeadraceEr
     output.print(f'lost: what remainder="drop" drops, by {lost_by}')
 
 
-def format_amount(name: str, amount: int) -> str:
+def _format_amount(name: str, amount: int) -> str:
     """Return an amount for people: bytes with their unit, `?` if it is unknown."""
     if amount == UNKNOWN:
         return "?"
@@ -134,7 +136,7 @@ def _rows_by_bin(amounts: Amounts) -> list[list[str]]:
     for row, epoch in enumerate(amounts.epochs):
         for rank in range(amounts.num_ranks):
             first = [str(epoch) if rank == 0 else "", *([str(rank)] if several else [])]
-            rows.append(first + [format_amount(name, int(amounts.by_name[name][row, rank])) for name in names])
+            rows.append(first + [_format_amount(name, int(amounts.by_name[name][row, rank])) for name in names])
     return rows
 
 
@@ -144,7 +146,7 @@ def _rows_by_epoch(amounts: Amounts) -> list[list[str]]:
     for row, epoch in enumerate(amounts.epochs):
         sums = [_sum_of(amounts.by_name[name][row]) for name in names]
         ratio = drawn[row].max() / max(drawn[row].mean(), 1e-9)
-        rows.append([str(epoch), *map(format_amount, names, sums), f"{ratio:.3f}"])
+        rows.append([str(epoch), *map(_format_amount, names, sums), f"{ratio:.3f}"])
     return rows
 
 

@@ -25,7 +25,7 @@ from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
 from ..user.job import Job, Mode
-from ..user.ship import Parcel, foresee_slow_modules, ship_payload
+from ..user.ship import Parcel, ship_payload
 from ..user.worker_info import CurrentItem
 from .channel import close_all, needs_descriptors
 from .exit_cause import ExitCauses
@@ -128,12 +128,11 @@ class ProcessExecutor(Executor):
         """
         if self._prepared is not None or self._warden is not None or not sys.platform.startswith("linux"):
             return
-        preload = self._method.preloads(self._num_threads) and (job.preload or foresee_slow_modules(job))
-        if not preload:
+        if not (job.preload and self._method.preloads(self._num_threads)):
             return
         end_with_process(self)
         with interrupts_wait(), contextlib.suppress(ConfigError, OSError):
-            self._prepared = WardenClient(self._method, job, self._num_threads, preload=preload)
+            self._prepared = WardenClient(self._method, job, self._num_threads, preload=job.preload)
             self._prepared.prepare()
 
     def start(self, job: Job, num_workers: int) -> None:

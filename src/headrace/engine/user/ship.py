@@ -7,8 +7,7 @@ of `exec`, which travel by value. On top of cloudpickle:
 * Functions that travel by value keep the names of their files, so that tracebacks show their lines.
 * A module that the import system did not load (`runpy.run_path(run_name="foo")`, `types.ModuleType`) cannot be imported
   by a worker, so what it defines travels by value too.
-* What cannot be carried is named by its path, see `object_parts.py`.
-* More than 10 MB raise a warning that names the largest part: it is nearly always a global that a function mentions.
+* More than 10 MB raise a warning: most of it is nearly always a global that a function mentions.
 
 Invariants: a parcel holds two pickles that share one memo, the object and then the classes and functions of `__main__`
 that travel with it by value. `unship` plants those in the worker's `__main__`, so that plain pickle finds them there.
@@ -23,7 +22,6 @@ import io
 import pickle
 import struct
 import sys
-import time
 import types
 import warnings
 from collections.abc import Iterable, Sequence
@@ -35,13 +33,9 @@ import cloudpickle
 from headrace.errors import ConfigError
 
 from ..codec.by_value import Pickler
-from .object_parts import find_path
 
 # Above this a parcel is worth a warning: all but its large arrays is unpickled by each worker.
 LARGE_BYTES = 10 * 1000 * 1000
-# The search for the largest part pickles every part once a level: not for parcels that take seconds each time.
-_SEARCH_SECONDS = 0.1  # to name the part is a courtesy: each step down pickles what is left once more
-_SEARCH_BYTES = 400 * 1000 * 1000
 _SHARED_BYTES = 64 << 10  # smaller arrays are in the pickle: a mapped one costs a page of its own
 _APART_BYTES = 1 << 10  # the same of a payload, whose arrays are copied: a buffer costs 0.5 us
 _MAIN = b"__main__"
@@ -49,8 +43,6 @@ _OWN = "headrace."
 # Modules of others that are imported once for all workers, if those need them: they take a second, and start no thread
 # where there is one thread for numerical libraries.
 _SLOW_MODULES = ("torch",)
-# How far an object is searched for them: some 10 ms.
-_FORESEEN_BYTES = 1 << 20
 
 
 class Parcel(NamedTuple):
@@ -81,11 +73,11 @@ def ship(obj: object, *, what: str = "job", warn: bool = True) -> bytes:
 
     Args:
         obj: Anything that cloudpickle can carry, open files excepted.
-        what: What the user calls this object; the path in an error starts with it.
+        what: What the user calls this object.
         warn: Whether more than 10 MB raise a warning.
 
     Raises:
-        ConfigError: Something in it cannot be carried; the text names it by its path.
+        ConfigError: Something in it cannot be carried.
     """
     return _pack(obj, what, warn=warn, splits=False).data
 
@@ -115,27 +107,23 @@ def take_formats(parcels: Iterable[bytes]) -> None:
         importlib.import_module("headrace.sources.formats").register_format(entry)
 
 
-def foresee_slow_modules(job: object) -> tuple[str, ...]:
-    """Return the `slow_modules` that the parcel of a job will have, as far as that can be told in some 10 ms."""
-    if not any(name in sys.modules for name in _SLOW_MODULES):
-        return ()
-    pickler = _Searcher()
-    try:
-        pickler.dump(job)
-    except Exception:  # noqa: BLE001, S110 - it was found, or there is too much, or what `ship_job` will complain about
-        pass
-    finally:
-        pickler.restore_registry()
-    return pickler.slow_modules()
-
-
 def _pack(obj: object, what: str, *, warn: bool, splits: bool) -> Parcel:
     try:
         parcel = _dump(obj, splits=splits)
     except Exception as error:  # pickling runs user code, which may raise anything
-        raise _refusal(obj, what, error) from error
+        raise ConfigError(
+            f"this {what} cannot be sent to a worker process: {error or type(error).__name__}",
+            fix="make what it holds inside the worker (in the setup function or on first use), leave it out in "
+            "__getstate__, or use executor='thread' or 'inline' (headrace.torch.DataLoader: "
+            "multiprocessing_context='fork')",
+        ) from error
     if warn and parcel.num_bytes > LARGE_BYTES:
-        warnings.warn(_large_text(obj, what, parcel.num_bytes), UserWarning, stacklevel=3)
+        warnings.warn(
+            f"{what} takes {parcel.num_bytes / 1e6:.0f} MB, which the workers will hold once more. Load it inside the "
+            "worker instead, or from a file that the workers share.",
+            UserWarning,
+            stacklevel=3,
+        )
     return parcel
 
 
@@ -206,7 +194,7 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
 class _Pickler(Pickler):
     """cloudpickle, which also notes what travels by value, and refuses open files."""
 
-    def __init__(self, file: io.BytesIO | _Sink, buffers: list[pickle.PickleBuffer] | None) -> None:
+    def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer] | None) -> None:
         keep = None if buffers is None else partial(_is_small, buffers)
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
         self.planted: dict[str, object] = {}
@@ -254,41 +242,6 @@ class _Pickler(Pickler):
             cloudpickle.unregister_pickle_by_value(module)
 
 
-class _Sink:
-    """A file that takes some bytes and forgets them."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._num_left = max_bytes
-
-    def write(self, data: bytes | memoryview) -> int:
-        """Take bytes.
-
-        Raises:
-            BufferError: They are too many.
-        """
-        self._num_left -= len(data)
-        if self._num_left < 0:
-            raise BufferError("the object has more parts than may be searched")
-        return len(data)
-
-
-class _Searcher(_Pickler):
-    """Looks for what needs slow modules, and gives up when it has found all of them."""
-
-    def __init__(self) -> None:
-        super().__init__(_Sink(_FORESEEN_BYTES), [])
-        self._num_seen = 0
-
-    def reducer_override(self, obj: Any) -> Any:
-        if _is_part(type(obj).__module__, _SLOW_MODULES):
-            self.other_modules.add(type(obj).__module__)  # before a large tensor is copied
-        if len(self.other_modules) > self._num_seen:
-            self._num_seen = len(self.other_modules)
-            if all(name in self.slow_modules() for name in _SLOW_MODULES if name in sys.modules):
-                raise LookupError("there are no more to look for")
-        return super().reducer_override(obj)
-
-
 def _needs(module: str, name: str) -> bool:
     """Tell whether to import a module is to import another, as far as the names in the module tell."""
     if _is_part(module, [name]):
@@ -334,48 +287,3 @@ def _dump(obj: object, *, splits: bool = False) -> Parcel:
     finally:
         pickler.restore_registry()
     return Parcel(file.getvalue(), buffers, pickler.own_modules, pickler.slow_modules() if splits else ())
-
-
-def _num_bytes(obj: object) -> int:
-    try:
-        return _dump(obj, splits=True).num_bytes
-    except Exception:  # noqa: BLE001 - a part that cannot be pickled alone is not the large one
-        return 0
-
-
-def _cannot_carry(obj: object) -> bool:
-    try:
-        _dump(obj)
-    except Exception:  # noqa: BLE001 - the question is whether it raises
-        return True
-    return False
-
-
-def _refusal(obj: object, what: str, error: Exception) -> ConfigError:
-    path, culprit = find_path(obj, lambda parts: next((part for part in parts if _cannot_carry(part.value)), None))
-    kind = f"{type(culprit).__module__}.{type(culprit).__qualname__}".removeprefix("builtins.")
-    reason = str(error) or type(error).__name__
-    return ConfigError(
-        f"a {kind} cannot be sent to a worker process ({reason})",
-        where=" -> ".join([what, *path]),
-        fix="make it inside the worker (in the setup function or on first use), leave it out in __getstate__, "
-        "or use executor='thread' or 'inline' (headrace.torch.DataLoader: multiprocessing_context='fork')",
-    )
-
-
-def _large_text(obj: object, what: str, num_bytes: int) -> str:
-    text = f"{what} takes {num_bytes / 1e6:.0f} MB, which the workers will hold once more"
-    if num_bytes <= _SEARCH_BYTES:
-        deadline = time.monotonic() + _SEARCH_SECONDS
-
-        def pick_largest(parts: list[Any]) -> Any:
-            if time.monotonic() > deadline:
-                return None
-            sized = [(_num_bytes(part.value), part) for part in parts]
-            best = max(sized, key=lambda entry: entry[0], default=None)
-            return best[1] if best is not None and best[0] > num_bytes // 2 else None
-
-        path, _ = find_path(obj, pick_largest)
-        if path:
-            text += f"; most of it is {' -> '.join([what, *path])}"
-    return text + ". Load it inside the worker instead, or from a file that the workers share."

@@ -23,7 +23,6 @@ NAMING_OPTIONS = frozenset(
     {
         "chunking",
         "class",
-        "get_dataset",
         "get_sub_epoch_dataset",
         "map_dataset",
         "map_func",
