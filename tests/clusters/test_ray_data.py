@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -228,38 +228,3 @@ def test_a_stream_is_a_dataset_that_was_read_at_once(dataset: Any) -> None:
             loader.to_ray_dataset(concurent=3)
         with pytest.raises(ConfigError, match="Ray Data refuses these options"):
             loader.to_ray_dataset(concurrency="three")
-
-
-def test_what_a_loader_does_is_told_to_the_metrics_of_ray_once(
-    cluster: Any,
-    dataset: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    wait_until: Callable[[Callable[[], bool], str], None],
-) -> None:
-    from headrace.adapters.ray_metrics import RayMetrics
-
-    told: dict[str, list[tuple[float, dict[str, str]]]] = {}
-
-    def note(tell: Any) -> Any:
-        def also(metric: Any, value: float, tags: dict[str, str]) -> None:
-            told.setdefault(metric.info["name"], []).append((value, tags))
-            tell(metric, value, tags)  # what Ray refuses is an error here
-
-        return also
-
-    monkeypatch.setattr(ray.util.metrics.Counter, "inc", note(ray.util.metrics.Counter.inc))
-    monkeypatch.setattr(ray.util.metrics.Gauge, "set", note(ray.util.metrics.Gauge.set))
-    with (
-        hr.DataLoader(dataset, batch_size=4, num_workers=2, executor="thread") as loader,
-        RayMetrics(loader, name="dev", interval_seconds=1) as metrics,
-    ):
-        num_batches = len(list(loader))
-        wait_until(lambda: "headrace_batches" in told, "its own thread tells nothing")
-        metrics.close()
-        metrics.close()
-    assert sum(value for value, _ in told["headrace_batches"]) == num_batches
-    assert all(tags == {"loader": "dev", "rank": "0"} for calls in told.values() for _, tags in calls)
-    assert {value for value, _ in told["headrace_workers"]} == {2}
-    assert all(0 <= value <= 1 for value, _ in told["headrace_waiting_share"])
-    with pytest.raises(ConfigError, match="interval_seconds"):
-        RayMetrics(loader, interval_seconds=0.1)
