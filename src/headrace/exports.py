@@ -10,6 +10,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from .departed import DEPARTED
+from .errors import NotCarriedOverError
+
 
 def export_lazily(
     room: str, names_of: Mapping[str, Sequence[str]]
@@ -25,6 +28,8 @@ def export_lazily(
     module_of = {name: module for module, names in names_of.items() for name in names}
 
     def get(name: str) -> Any:
+        if name in DEPARTED:
+            raise NotCarriedOverError(f"{room}.{name} is no longer offered", fix=f"use {DEPARTED[name]}")
         if name not in module_of:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
         module = module_of[name]

@@ -1,0 +1,7 @@
+"""What Headrace no longer has: name -> what to use instead, for all packages and configs."""
+
+from __future__ import annotations
+
+DEPARTED = {
+    "CutSource": "LhotseDataLoader with lhotse's samplers, or a map-style dataset over the CutSet with `get_seq_len`",
+}
