@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import ConfigError, NotCarriedOverError, SourceError
 from headrace.sources import Vocabulary, init_vocabulary
 from headrace.sources.shared.fields import parse_field
 from headrace.vocabularies.labels import CharacterTargets, LabelVocabulary, Utf8ByteTargets
@@ -341,12 +341,9 @@ def test_a_folder_without_a_tokenizer_and_a_dropout_are_refused(tmp_path, tokeni
         ({"labels": ["a"], "unknown_label": None, "num_labels": 7}, "has 1 labels, but num_labels is 7"),
         ({"labels": ["a"], "unknown_label": None, "seq_postfix": ["a"]}, "seq_postfix has 'a', not a class"),
         ({"labels": ["a"], "unknown_label": None, "seq_postfix": [1]}, "seq_postfix has 1, not a class index 0..0"),
-        ({"class": "SamplingBytePairEncoding", "vocab_file": VOCAB}, "lengths are needed before reading"),
     ],
 )
-def test_a_wrong_option_is_an_error(tmp_path, options, message):
-    if options.get("vocab_file") == VOCAB:
-        options = {**options, "vocab_file": _file(tmp_path, VOCAB, "a\nUNK\n"), "breadth_prob": 0.5}
+def test_a_wrong_option_is_an_error(options, message):
     with pytest.raises(ConfigError, match=message):
         init_vocabulary(options)
 
@@ -436,3 +433,8 @@ def test_a_vocabulary_without_options_takes_none():
     assert "1 classes" in repr(OneClass())
     with pytest.raises(TypeError, match="takes no arguments"):
         OneClass(labels=["a"])
+
+
+def test_a_vocabulary_that_draws_is_no_longer_offered_and_the_error_says_what_to_use():
+    with pytest.raises(NotCarriedOverError, match="BytePairEncoding; to draw parts"):
+        init_vocabulary({"class": "SamplingBytePairEncoding", "vocab_file": "pieces.txt", "breadth_prob": 0.5})
