@@ -55,7 +55,7 @@ _HERE = Path(__file__).parent
 _MARKED = [
     ("adapters/|clusters/|peers/|torch_loader/", pytest.mark.extra),
     (
-        "clusters/|engine/remote/|faults/test_remote_|.*_(cuts|shar)_|sources/.*_(safetensors_source|numpy_folder)",
+        "clusters/|engine/remote/|faults/test_remote_|.*_shar_|sources/.*_(safetensors_source|numpy_folder)",
         pytest.mark.long,
     ),
 ]

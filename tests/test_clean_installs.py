@@ -58,7 +58,7 @@ _USES = {
     "audio": "from headrace.sources import AudioSource; import soundfile, soxr",
     "torch": "import headrace.torch; from headrace.adapters import torch as adapter; adapter.to_device",
     "jax": "from headrace.adapters import jax as adapter; import jax; jax.devices()",
-    "lhotse": "import headrace as hr, lhotse; hr.LhotseDataLoader; hr.CutSource",
+    "lhotse": "import headrace as hr, lhotse; hr.LhotseDataLoader",
     "arrow": "import headrace as hr, pyarrow.parquet; hr.ParquetSource; hr.ArrowSource",
     "hf": "import headrace as hr, datasets as d; hr.HuggingFaceSource(d.Dataset.from_dict({'x': [1]}))",
     "text": "import headrace.vocabularies, sentencepiece, tokenizers",

@@ -68,7 +68,7 @@ _DIVIDED: dict[str, dict[str, tuple[str, ...] | None]] = {
         "Sources": ("base", "registry", "mapped", "memory"),
         "Formats of your own": ("formats", "shared"),
         "Sources of arrays": ("arrays", "hdf", "tar"),
-        "Sources of recordings": ("audio", "cuts", "ogg_zip"),
+        "Sources of recordings": ("audio", "ogg_zip"),
         "Sources of tables": ("tables",),
         "Sources of text and images": None,
     },

@@ -87,7 +87,6 @@ if TYPE_CHECKING:
     from .sources import AudioSource as AudioSource
     from .sources import AudioTableSource as AudioTableSource
     from .sources import CsvSource as CsvSource
-    from .sources import CutSource as CutSource
     from .sources import HDFSource as HDFSource
     from .sources import HDFWriter as HDFWriter
     from .sources import HuggingFaceSource as HuggingFaceSource
@@ -192,7 +191,6 @@ _ROOM_OF = {
         "AudioSource",
         "AudioTableSource",
         "CsvSource",
-        "CutSource",
         "HDFSource",
         "HDFWriter",
         "HuggingFaceSource",

@@ -6,11 +6,8 @@ import pickle
 
 import pytest
 
-from headrace import DataLoader
-from headrace.batching import FrameBudget
 from headrace.datasets import LmDataset, MultiProcDataset, init_dataset
-from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError
-from headrace.sources import init_vocabulary
+from headrace.errors import ConfigError, SourceError
 
 LINES = ["a b c", "", "  b  a ", "c\tc", " ", "last"]
 WORDS = ["a", "b", "c", "[END]", "[UNKNOWN]", "[START]", "last"]
@@ -223,64 +220,3 @@ def test_missing_and_wrong_files_are_named(folder):
     (folder / "map.json").write_text('{"b": ["a"]}')
     with pytest.raises(SourceError, match="not a dict symbol -> text"):
         _words(orth_replace_map_file="map.json")
-
-
-PIECES = ["UNK", "a@@", "b@@", "c@@", "a", "b", "c", "ab@@", "bc@@", "abc", "bc", "<s>"]
-
-
-def _drawn(**options):
-    vocab = {"class": "SamplingBytePairEncoding", "vocab_file": "pieces.txt", "breadth_prob": 0.5}
-    return {"class": "LmDataset", "corpus_file": "drawn.txt", "orth_vocab": vocab, **options}
-
-
-@pytest.fixture
-def drawn_texts(folder):
-    (folder / "pieces.txt").write_text("\n".join(PIECES) + "\n")
-    texts = [" ".join((["abc", "bc", "ab", "x"] * 3)[i % 4 : i % 4 + 1 + i % 5]) for i in range(40)]
-    (folder / "drawn.txt").write_text("\n".join(texts) + "\n")
-    return {f"line-{i}": text for i, text in enumerate(texts)}
-
-
-def _text_of(classes):
-    return " ".join(PIECES[i] for i in classes).replace("@@ ", "")
-
-
-def test_parts_are_drawn_anew_in_each_epoch_and_are_always_those_of_the_text(drawn_texts):
-    with init_dataset(_drawn(add_delayed_seq_data=True, delayed_seq_data_start_symbol="<s>")) as dataset:
-        epochs = []
-        for epoch in (1, 2):
-            found = {seq.tag: seq.features for seq in dataset.epoch(epoch)}
-            for tag, seq in found.items():
-                assert _text_of(seq["data"]) == drawn_texts[tag].replace("x", "UNK")
-                assert seq["delayed"].tolist() == [11, *seq["data"][:-1].tolist()]
-            epochs.append({tag: seq["data"].tolist() for tag, seq in found.items()})
-        assert epochs[0] != epochs[1]
-        assert epochs[0] == {seq.tag: seq["data"].tolist() for seq in dataset.epoch(1)}
-        assert dataset.get_data_dim("data") == len(PIECES)
-        assert not dataset.have_get_corpus_seq()
-        with pytest.raises(OptionalNotImplementedError):
-            dataset.get_corpus_seq(0)
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-@pytest.mark.parametrize("more", [{}, {"seq_ordering": "laplace:3", "partition_epoch": 2}], ids=str)
-def test_a_loader_and_a_copy_draw_the_same(drawn_texts, num_workers, more):
-    dataset = init_dataset(_drawn(**more))
-    wanted = {seq.tag: seq["data"].tolist() for seq in dataset.epoch(1)}
-    twin = pickle.loads(pickle.dumps(dataset))
-    assert {seq.tag: seq["data"].tolist() for seq in twin.epoch(1)} == wanted
-    for inner in (dataset, {"class": "ConcatDataset", "datasets": [_drawn(**more)]}):
-        if more and inner is not dataset:
-            continue  # it divides an order of its own
-        with DataLoader(inner, batching=FrameBudget(max_frames=30), num_workers=num_workers) as loader:
-            found = {}
-            for batch in loader:
-                assert batch["data"].size <= 30 or batch.num_seqs == 1
-                for tag, row, frames in zip(batch.tags, batch["data"], batch.lengths["data"], strict=True):
-                    found[tag] = row[:frames].tolist()
-        assert found == wanted
-
-
-def test_a_vocabulary_that_draws_is_refused_where_lengths_must_be_known(drawn_texts):
-    with pytest.raises(ConfigError, match="lengths are needed before reading"):
-        init_vocabulary(_drawn()["orth_vocab"])

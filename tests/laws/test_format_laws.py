@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import headrace.sources
 from examples_of_laws import examples
 from headrace.errors import ConfigError, HeadraceError, SourceError
-from headrace.sources import CutSource, Writer, formats, open_source
+from headrace.sources import Writer, formats, open_source
 from headrace.sources.base import Source
 from headrace.sources.formats import find_format
 from headrace.sources.shared import open_files
@@ -35,7 +35,6 @@ FEW = examples(6)
 
 
 NOT_HERE = {
-    "CutSource": "reads what lhotse writes, in many forms; see test_cuts_security_laws.py",
     "HuggingFaceSource": "its files are read by the library of Hugging Face; see test_hugging_face_source.py",
     "AudioTableSource": "its table is in memory, and its recordings are read as those of a manifest",
     "MapSource": "an object of the user's",
@@ -274,8 +273,6 @@ _VALUES = st.one_of(
 def test_a_number_of_json_is_read_as_it_was_written_or_refused(tmp_path_factory, values, in_tar: bool) -> None:
     """Whole numbers exactly; fractions as near as the dtype is, and no whole digit lost. JSON lines and tar alike."""
     import io
-    import json
-    import tarfile
 
     folder = tmp_path_factory.mktemp("json")
     lines = [json.dumps({"x": value}).encode() for value in values]
@@ -354,35 +351,6 @@ def test_without_room_for_another_open_file_there_is_an_error_of_ours(
         gc.collect()
         with _free_descriptors(num), contextlib.suppress(HeadraceError):
             assert same(content(case.open(folder)), whole)
-
-
-@pytest.mark.extra
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")
-def test_without_room_for_another_open_file_shar_has_an_error_of_ours(tmp_path: Path) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        pytest.importorskip("lhotse")
-    soundfile = pytest.importorskip("soundfile")
-    soundfile.write(tmp_path / "a.wav", np.full(800, 0.25), 8000)
-    cut = {"id": "c", "start": 0.0, "duration": 0.1, "channel": 0, "type": "MonoCut", "supervisions": []}
-    recording = {"id": "r", "sources": [{"type": "file", "channels": [0], "source": "a.wav"}], "sampling_rate": 8000}
-    recording |= {"num_samples": 800, "duration": 0.1}
-    place = tmp_path / "shar"
-    place.mkdir()
-    (place / "cuts.000000.jsonl").write_text(json.dumps(cut) + "\n")
-    (tmp_path / "c.json").write_text(json.dumps(recording))
-    with tarfile.open(place / "recording.000000.tar", "w") as tar:
-        tar.add(tmp_path / "a.wav", "c.wav")
-        tar.add(tmp_path / "c.json", "c.json")
-
-    def read() -> bytes:
-        return CutSource(place, index=None).read(0, "audio").tobytes()
-
-    whole = read()
-    for num in range(8):
-        gc.collect()
-        with _free_descriptors(num), contextlib.suppress(HeadraceError):
-            assert read() == whole
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts descriptors in /proc")

@@ -28,7 +28,7 @@ class OwnSource(TextSource):
     """Lines, under another name."""
 
 
-BY_LIBRARY = {"huggingface", "cuts"}  # only their libraries write them
+BY_LIBRARY = {"huggingface"}  # only its library writes it
 WRITTEN = [name for name, entry in FORMATS.items() if entry.writer]
 
 

@@ -19,7 +19,6 @@ with warnings.catch_warnings():
 import soundfile  # noqa: E402
 
 from headrace import LhotseDataLoader  # noqa: E402
-from headrace.sources.cuts.source import CutSource  # noqa: E402
 from servers.leaks import nothing_left  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # lhotse's and torch's own
@@ -159,12 +158,3 @@ def test_audio_in_memory_is_pickled_once(folder):
     assert sorted(one for ids, _ in found for one in ids) == sorted(f"cut-{number}" for number in range(NUM))
     assert sum(size for _, size in found) == num_bytes
     assert Counting.num == NUM
-
-
-def test_a_source_of_cuts_reads_what_lhotse_streams(folder):
-    streamed = {cut.id: cut.load_audio().T for cut in open_cuts(folder, "lazy Shar")}
-    source = CutSource(folder / "shar", fields={"data": "audio", "classes": "text"})
-    for number in np.random.default_rng(1).permutation(NUM).tolist():
-        np.testing.assert_array_equal(source.read(number, "data"), streamed[source.tag(number)])
-        assert source.read(number, "classes").tobytes().decode() == f"text {number}"
-    source.close()

@@ -114,35 +114,3 @@ def test_sentence_pieces(tmp_path, options, model_type):
         _assert_same(ours, theirs, text)
     assert list(ours.labels) == list(theirs.labels)
     assert (ours.bos_label_id, ours.eos_label_id) == (theirs.bos_label_id, theirs.eos_label_id)
-
-
-class _Drawn:
-    """One stream of random numbers, under the names of both libraries."""
-
-    def __init__(self, seed):
-        self.random_sample = self.random = np.random.RandomState(seed).random_sample
-
-
-PARTS = st.lists(st.text(alphabet="abc@", min_size=1, max_size=4), min_size=1, max_size=12, unique=True)
-FORMS = st.sampled_from([{}, {"label_postfix_merge_symbol": "+"}, {"word_prefix_symbol": "_"}])
-
-
-@given(PARTS, FORMS, st.text(alphabet="abc@ ", max_size=25), st.sampled_from([0.0, 0.3, 0.8, 1.0]), st.integers(0, 99))
-@examples(200)
-def test_parts_that_are_drawn(tmp_path, parts, form, text, breadth_prob, seed):
-    joint, prefix = form.get("label_postfix_merge_symbol", "" if "word_prefix_symbol" in form else "@@"), "_"
-    labels = ["UNK", *parts, *(part + joint for part in parts[::2] if joint)]
-    if "word_prefix_symbol" in form:
-        labels += [prefix, *(prefix + part for part in parts[::2])]
-    labels = list(dict.fromkeys(labels))
-    path = tmp_path / f"drawn{next(_NUMBERS)}"
-    path.write_text(repr({label: number for number, label in enumerate(labels)}))
-    options = {"vocab_file": str(path), "breadth_prob": breadth_prob, "seq_postfix": [0], **form}
-    ours = init_vocabulary({"class": "SamplingBytePairEncoding", **options}, may_draw=True)
-    theirs = vocabulary.SamplingBytePairEncoding(**options)
-    theirs.bpe.rnd = _Drawn(seed)
-    stored = ours.encode(text)
-    assert ours.draw(stored, _Drawn(seed)).tolist() == list(theirs.get_seq(text))
-    assert joint in labels or len(ours.draw(stored, _Drawn(seed))) <= len(stored) + 2
-    theirs.bpe.breadth_prob = 0.0
-    assert [ours.labels.index(part) for part in ours.split(text)] == list(theirs.get_seq(text))[:-1]

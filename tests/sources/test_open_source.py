@@ -6,6 +6,7 @@ import bz2
 import gzip
 import lzma
 import pickle
+import re
 import shutil
 import sys
 import types
@@ -14,7 +15,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headrace.errors import ConfigError, SourceError
+import headrace as hr
+from headrace.errors import ConfigError, NotCarriedOverError, SourceError
+from headrace.exports import DEPARTED
 from headrace.sources import HDFSource, HDFWriter, JsonlWriter, MemorySource, Source, init_source, open_source
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target
 from headrace.sources.naming.classes import NamedClasses
@@ -224,7 +227,6 @@ STREAM_HEAD = bytes.fromhex("ffffffff780000001000000000000a000c000600050008000a0
         ("x.txt.gz", gzip.compress(b"hello", mtime=0), "TextSource"),
         ("x.jsonl", b'{"tag": "a", "audio": "a.wav"}\n', "AudioSource"),
         ("x.jsonl", b'\xef\xbb\xbf{"tag": "a", "text": "b"}\n', "JsonlSource"),
-        ("x.jsonl.gz", gzip.compress(b'{"id": "a", "type": "MonoCut", "recording": {}}\n', mtime=0), "CutSource"),
         ("x.jsonl", b"not JSON", "AudioSource"),
     ],
 )
@@ -238,7 +240,6 @@ def test_a_file_is_known_by_its_mark_its_name_or_its_first_line(
 @pytest.mark.parametrize(
     ("names", "found"),
     [
-        (["cuts.000000.jsonl.gz", "recording.000000.tar"], "CutSource"),
         (["state.json", "dataset_info.json", "data-00000-of-00001.arrow"], "HuggingFaceSource"),
         (["headrace.json", "a/0.npy"], "NumpyFolderSource"),
         (["README.txt", "speaker/1.flac", "speaker/1.txt"], "AudioFolderSource"),
@@ -337,3 +338,11 @@ def test_a_folder_named_datasets_is_not_taken_for_the_library(monkeypatch: pytes
     monkeypatch.setitem(sys.modules, "datasets.arrow_dataset", None)
     with pytest.raises(ConfigError, match=r"needs the package datasets"):
         init_source({"class": "HuggingFaceSource", "dataset": "anywhere"})
+
+
+@pytest.mark.parametrize("name", sorted(DEPARTED))
+def test_a_class_that_is_no_longer_offered_says_what_to_use(name: str) -> None:
+    with pytest.raises(NotCarriedOverError, match=re.escape(DEPARTED[name])):
+        hr.sources.init_source({"class": name})
+    with pytest.raises(NotCarriedOverError, match=re.escape(DEPARTED[name])):
+        getattr(hr, name)

@@ -64,9 +64,6 @@ class CachedDataset(OrderedDataset):
     gives_own = True
     sorts_by_column = False  # whether `_sort_lengths` are numbers that are stored besides, and no lengths of data
 
-    draws_classes = False
-    """Whether classes are drawn in each epoch from what is stored, see `SamplingBytePairEncoding`."""
-
     def __init__(
         self,
         cache_byte_size: int = 0,
@@ -335,13 +332,11 @@ class CachedDataset(OrderedDataset):
         return self.source.tag(self._corpus_idx(seq_idx))
 
     def have_get_corpus_seq(self) -> bool:
-        """Whether `get_corpus_seq` works: yes, unless stored data become a sequence only when read in an epoch."""
-        return not self.draws_classes
+        """Whether `get_corpus_seq` works: yes."""
+        return True
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus as it is stored, without transform or window."""
-        if self.draws_classes:
-            self._not_offered("get_corpus_seq with a vocabulary that draws")
         features = self._read_stored(corpus_seq_idx)
         return DatasetSeq(corpus_seq_idx, features, seq_tag=self.source.tag(corpus_seq_idx), corpus_idx=corpus_seq_idx)
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .audio.source import AudioSource
     from .audio.table import AudioTableSource
     from .base import SORT_LENGTHS, Source, fill_rows
-    from .cuts.source import CutSource
     from .formats import Format, Head, register_format
     from .hdf.source import HDFSource
     from .hdf.writer import HDFWriter
@@ -55,7 +54,6 @@ __all__ = [
     "AudioSource",
     "AudioTableSource",
     "CsvSource",
-    "CutSource",
     "FileWriter",
     "Format",
     "HDFSource",
@@ -109,7 +107,6 @@ __getattr__, __dir__ = export_lazily(
         "audio.folder": ("AudioFolderSource",),
         "base": ("SORT_LENGTHS", "Source", "fill_rows"),
         "registry": ("init_source", "open_source"),
-        "cuts.source": ("CutSource",),
         "formats": ("Format", "Head", "register_format"),
         "hdf.source": ("HDFSource",),
         "hdf.writer": ("HDFWriter",),

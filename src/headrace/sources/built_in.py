@@ -48,11 +48,6 @@ def _is_our_lines(head: Head) -> bool:
     return _is_lines(head) and os.path.exists(f"{head.path}.specs.json")
 
 
-def _is_cuts(head: Head) -> bool:
-    first = head.first_object if _is_lines(head) and not _is_our_lines(head) else None
-    return first is not None and ("recording" in first or str(first.get("type", "")).endswith("Cut"))
-
-
 def _is_other_lines(head: Head) -> bool:
     if not _is_lines(head):
         return False
@@ -150,16 +145,6 @@ BUILT_IN = (
         takes_folder=True,
         docs="`save_to_disk` of [Hugging Face](tables.md)",
         suits="their datasets",
-    ),
-    Format(
-        "cuts",
-        "lhotse cuts",
-        _at("cuts.source:CutSource"),
-        recognizes=_is_cuts,
-        member=r"cuts\.\d+\.jsonl(\.gz)?",
-        takes_folder=True,
-        docs="[lhotse](../reference/lhotse.md)'s manifests and Shar",
-        suits="lhotse's corpora",
     ),
     Format(
         "jsonl",

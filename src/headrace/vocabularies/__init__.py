@@ -1,6 +1,6 @@
 """Vocabularies: from a text to class indices and back.
 
-Each is an exact function of the text, but for those that draw a segmentation from a generator that the caller gives.
+Each is an exact function of the text.
 This room never knows where texts come from. Read `base.py` first.
 """
 

@@ -18,7 +18,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import ConfigError, NotCarriedOverError, SourceError, did_you_mean
+from headrace.exports import DEPARTED
 from headrace.show.card import Card, Shown
 
 # Module and class by the name in a dict, which is RETURNN's. Imported when asked for.
@@ -26,7 +27,6 @@ _CLASS_OF = {
     "BytePairEncoding": ("bpe", "BytePairEncoding"),
     "CharacterTargets": ("labels", "CharacterTargets"),
     "HuggingFaceTokenizer": ("hugging_face", "HuggingFaceTokenizer"),
-    "SamplingBytePairEncoding": ("bpe", "SamplingBytePairEncoding"),
     "LabelVocabulary": ("labels", "LabelVocabulary"),
     "SentencePieces": ("pieces", "SentencePieces"),
     "Utf8ByteTargets": ("labels", "Utf8ByteTargets"),
@@ -50,13 +50,11 @@ class Vocabulary(Shown, ABC):
 
     Attributes:
         labels: The text of each class.
-        needs_draws: Whether its classes are drawn when a text is read, see `SamplingBytePairEncoding`.
         bos_label_id: Class of a start, where it knows one, or `None`.
         eos_label_id: Class of an end, where it knows one, or `None`.
     """
 
     labels: Sequence[str]
-    needs_draws: bool = False
     bos_label_id: int | None = None
     eos_label_id: int | None = None
 
@@ -163,7 +161,7 @@ class Vocabulary(Shown, ABC):
         return [int(class_idx) for class_idx in classes]
 
 
-def init_vocabulary(options: Any, *, may_draw: bool = False) -> Vocabulary:
+def init_vocabulary(options: Any) -> Vocabulary:
     """Make a vocabulary, or return the one that was given.
 
     Args:
@@ -171,7 +169,6 @@ def init_vocabulary(options: Any, *, may_draw: bool = False) -> Vocabulary:
             is given as such) and the rest are its options; "bytes", the UTF-8 bytes; the path of a `tokenizer.json`,
             of its folder, or of a SentencePiece `.model`; a `tokenizers.Tokenizer`, or a fast tokenizer of
             transformers. A field of a source also takes "chars", whose classes are learnt from its texts.
-        may_draw: Whether it may be one that draws; the caller then makes the classes when a text is read.
 
     Raises:
         ConfigError: It is none of these, the kind or an option is unknown, an option is missing, or a library that the
@@ -184,14 +181,27 @@ def init_vocabulary(options: Any, *, may_draw: bool = False) -> Vocabulary:
         >>> vocabulary.encode("yes no").tolist()
         [1, 0]
     """
-    vocabulary = _made(options)
-    if vocabulary.needs_draws and not may_draw:
-        raise ConfigError(
-            f"{type(vocabulary).__name__} draws other classes in each epoch, but lengths are needed before reading",
-            where="vocabulary",
-            fix="LmDataset and OggZipDataset can draw; else use BytePairEncoding",
-        )
-    return vocabulary
+    if isinstance(options, Vocabulary):
+        return options
+    given = options if isinstance(options, Mapping) else short_form(options)
+    if given is None:
+        fix = FORMS
+        if isinstance(options, str) and options == "chars":
+            fix = 'name them: {"class": "CharacterTargets", "labels": [...]}; a field of a source learns them itself'
+        raise ConfigError(f"a vocabulary cannot be made from {options!r}", where="vocabulary", fix=fix)
+    arguments = dict(given)
+    cls = _resolve_class(arguments.pop("class", "Vocabulary"))
+    parameters = inspect.signature(cls).parameters
+    for name in arguments:
+        if name not in parameters:
+            raise ConfigError(
+                f"{cls.__name__} has no option {name!r}", where="vocabulary", fix=did_you_mean(str(name), parameters)
+            )
+    try:
+        inspect.signature(cls).bind(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"{cls.__name__}: {error}", where="vocabulary") from None
+    return cls(**arguments)
 
 
 def short_form(options: Any) -> dict[str, Any] | None:
@@ -217,33 +227,11 @@ def is_tokenizer(value: Any) -> bool:
     return not names.isdisjoint(_TOKENIZERS)
 
 
-def _made(options: Any) -> Vocabulary:
-    if isinstance(options, Vocabulary):
-        return options
-    given = options if isinstance(options, Mapping) else short_form(options)
-    if given is None:
-        fix = FORMS
-        if isinstance(options, str) and options == "chars":
-            fix = 'name them: {"class": "CharacterTargets", "labels": [...]}; a field of a source learns them itself'
-        raise ConfigError(f"a vocabulary cannot be made from {options!r}", where="vocabulary", fix=fix)
-    arguments = dict(given)
-    cls = _resolve_class(arguments.pop("class", "Vocabulary"))
-    parameters = inspect.signature(cls).parameters
-    for name in arguments:
-        if name not in parameters:
-            raise ConfigError(
-                f"{cls.__name__} has no option {name!r}", where="vocabulary", fix=did_you_mean(str(name), parameters)
-            )
-    try:
-        inspect.signature(cls).bind(**arguments)
-    except TypeError as error:
-        raise ConfigError(f"{cls.__name__}: {error}", where="vocabulary") from None
-    return cls(**arguments)
-
-
 def _resolve_class(name: Any) -> type[Vocabulary]:
     if isinstance(name, type) and issubclass(name, Vocabulary):
         return name
+    if name in DEPARTED:
+        raise NotCarriedOverError(f"the vocabulary {name} is no longer offered", fix=f"use {DEPARTED[name]}")
     if name not in _CLASS_OF:
         raise ConfigError(
             f"unknown class of a vocabulary: {name!r}", where="vocabulary", fix=did_you_mean(str(name), _CLASS_OF)

@@ -1,33 +1,26 @@
-"""Byte pair encoding, by a list of merges or with random segmentations.
+"""Byte pair encoding by a list of merges, as the tool subword-nmt writes them.
 
-`BytePairEncoding` reads merges as the tool subword-nmt writes them. Algorithm: Sennrich, Haddow and Birch (2016),
-"Neural Machine Translation of Rare Words with Subword Units": a word starts as its characters, the last one marked, and
-as long as two neighbours are a pair of the list, the pair that comes first there is joined, wherever it is in the word.
-A part that the vocabulary lacks is taken apart again, as it was joined, until its parts are there or single characters.
-
-`SamplingBytePairEncoding` draws from a list of labels, anew each time a text is read. A vocabulary elsewhere is a
-function of the text, so that lengths are known before anything is read. This one needs a generator, and only a dataset
-has one, for each sequence and epoch. So it encodes a text to its UTF-8 bytes, which are about as many as the text can
-have parts; the dataset turns them into parts when it reads them, see `DrawnClasses`.
+Algorithm: Sennrich, Haddow and Birch (2016), "Neural Machine Translation of Rare Words with Subword Units": a word
+starts as its characters, the last one marked, and as long as two neighbours are a pair of the list, the pair that comes
+first there is joined, wherever it is in the word. A part that the vocabulary lacks is taken apart again, as it was
+joined, until its parts are there or single characters.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import SourceError
 from headrace.files.cache.local_copies import local_copy
 from headrace.files.utf8 import decode_utf8
-from headrace.rng import wants_rng
 
 from .files import digest_of, read_vocabulary_file
-from .labels import NOT_GIVEN, Label, LabelledVocabulary, labels_from, special_labels
+from .labels import Label, LabelledVocabulary, labels_from, special_labels
 
 _END = "</w>"  # marks the last character of a word in the list of merges
 _JOINT = "@@"  # stands after a part of a word that is not the last one
@@ -151,168 +144,3 @@ def _read_merges(path: str | os.PathLike[str]) -> tuple[dict[tuple[str, str], in
 
 
 Features = dict[str, NDArray[Any]]
-
-
-class SamplingBytePairEncoding(LabelledVocabulary):
-    """A random segmentation of words into labels. Options are those of RETURNN's class.
-
-    A word is walked through by characters. Where a part may end, it continues by default, so that parts are long; with
-    a probability of `breadth_prob`, drawn at each character, it ends. Where a choice leads to no end of the word, the
-    search backtracks to the last alternative. RETURNN draws from one generator in the order of reading, here each
-    sequence has its own: with probabilities of 0 and 1 the parts are the same.
-
-    Args:
-        vocab_file: The parts, as for `LabelVocabulary`.
-        breadth_prob: See above, 0 to 1.
-        seq_postfix: Class indices that follow each text.
-        label_postfix_merge_symbol: What the label of a part that another one follows ends with; "@@" if neither this
-            nor the next option is given, `None` for none.
-        word_prefix_symbol: What the label of the first part of a word begins with, such as "▁"; `None` for none.
-        num_labels: For a check: the number of classes.
-        unknown_label: Label, or its class, of every word that has no parts; `None` makes one an error.
-        bos_label: Label or class that starts a sequence; only looked up, as `eos_label` and `pad_label`.
-        eos_label: Label or class that ends a sequence.
-        pad_label: Label or class for padding.
-
-    Raises:
-        ConfigError: An option is wrong, or a special label is not in the list.
-        SourceError: A file is missing or wrong.
-    """
-
-    needs_draws = True
-
-    def __init__(
-        self,
-        vocab_file: str | os.PathLike[str],
-        breadth_prob: float,
-        seq_postfix: Sequence[int] | None = None,
-        label_postfix_merge_symbol: str | None = NOT_GIVEN,
-        word_prefix_symbol: str | None = NOT_GIVEN,
-        *,
-        num_labels: int | None = None,
-        unknown_label: Label | None = "UNK",
-        bos_label: Label | None = None,
-        eos_label: Label | None = None,
-        pad_label: Label | None = None,
-    ) -> None:
-        special = special_labels(
-            None, unknown_label=unknown_label, bos_label=bos_label, eos_label=eos_label, pad_label=pad_label
-        )
-        super().__init__(*labels_from(vocab_file, None, num_labels), seq_postfix=seq_postfix, special=special)
-        is_number = isinstance(breadth_prob, int | float) and not isinstance(breadth_prob, bool)
-        if not is_number or not 0 <= breadth_prob <= 1:
-            raise ConfigError(f"breadth_prob is a probability, not {breadth_prob!r}", where="vocabulary")
-        if label_postfix_merge_symbol is NOT_GIVEN:
-            label_postfix_merge_symbol = _JOINT if word_prefix_symbol is NOT_GIVEN else None
-        self._prefix = (None if word_prefix_symbol is NOT_GIVEN else word_prefix_symbol) or ""
-        self._joint = label_postfix_merge_symbol or ""
-        if self._prefix and self._joint:
-            raise ConfigError(
-                f"word_prefix_symbol={self._prefix!r}, label_postfix_merge_symbol={self._joint!r}: only one can be",
-                where="vocabulary",
-                fix="give one of them",
-            )
-        self.breadth_prob = float(breadth_prob)
-        self._options = ["drawn", self._joint, self._prefix, self.breadth_prob]
-        joint = self._joint
-        self._joined = {label.removesuffix(joint) for label in self._class_of if joint and label.endswith(joint)}
-        self._ends = {label for label in self._class_of if not (joint and label.endswith(joint))}
-        self._starts = {start for label in self._joined | self._ends for start in self._starts_of(label)}
-
-    def _starts_of(self, label: str) -> Iterable[str]:
-        """Return the prefixes of a label; the symbol of a word's start counts as one character."""
-        first = len(self._prefix) if self._prefix and label.startswith(self._prefix) else 1
-        return (label[:end] for end in range(first, len(label) + 1))
-
-    def encode(self, text: str) -> NDArray[np.int32]:
-        """Return the UTF-8 bytes of a text instead of its parts, `int32[T]`; see `draw`."""
-        return np.frombuffer(text.encode(), np.uint8).astype(np.int32)
-
-    def split(self, text: str) -> Iterable[str]:
-        """Return the longest parts of the words of a text, as with `breadth_prob=0`."""
-        return [part for word in text.split() for part in self._parts(word, lambda: False)]
-
-    def draw(self, stored: NDArray[Any], rng: np.random.Generator) -> NDArray[np.int32]:
-        """Return the classes of a text, `int32[T]`, drawn anew.
-
-        Args:
-            stored: The result of `encode`, in any dtype of at least 8 bits.
-            rng: The generator.
-
-        Raises:
-            SourceError: A word has no parts, and there is no label for unknown ones.
-        """
-        prob = self.breadth_prob
-        turns: Callable[[], bool] = (lambda: rng.random() <= prob) if 0 < prob < 1 else lambda: prob > 0
-        text = stored.astype(np.uint8).tobytes().decode()
-        classes = [self._class_of[part] for word in text.split() for part in self._parts(word, turns)]
-        return np.concatenate([np.array(classes, np.int32), self._postfix])
-
-    def _parts(self, word: str, turns: Callable[[], bool]) -> list[str]:
-        """Return the parts of a word; `turns` says at each character whether ending a part is tried first."""
-        ways: list[tuple[tuple[str, ...], str, int]] = []  # finished parts, the unfinished part, its end in the word
-        if not self._prefix or self._prefix in self._starts:
-            ways.append(((), self._prefix, 0))
-        while ways:
-            parts, part, end = ways.pop()
-            char, further = word[end], []
-            may_end = part in self._joined if self._joint else bool(self._prefix) and part in self._ends
-            if may_end and char in self._starts:
-                further.append(((*parts, part + self._joint), char, end + 1))
-            if part + char in self._starts:
-                further.append((parts, part + char, end + 1))
-            found = None
-            for way in reversed(further) if turns() else further:
-                if way[2] < len(word):
-                    ways.append(way)
-                elif way[1] in self._ends:
-                    found = [*way[0], way[1]]
-            if found is not None:
-                return found
-        if self.unknown_label_id is None:
-            raise SourceError(
-                f"the word {word!r} cannot be made of the {self.dim} labels of the vocabulary",
-                fix="name a label for such words: unknown_label=",
-            )
-        return [self.labels[self.unknown_label_id]]
-
-    def decode(self, indices: Iterable[int]) -> str:
-        """Return the words, their parts joined again."""
-        parts = [self.labels[class_idx] for class_idx in self.check_classes(indices)]
-        if self._prefix:
-            return "".join(parts).replace(self._prefix, " ").strip()
-        text = " ".join(parts)
-        return text.replace(self._joint + " ", "").removesuffix(self._joint) if self._joint else text
-
-
-class DrawnClasses:
-    """The `transform` of a dataset whose vocabulary draws: turns the bytes of its texts into classes.
-
-    Args:
-        vocabulary: The vocabulary.
-        key: The data key that it is for.
-        transform: The user's own transform; called afterwards.
-        delayed: Data key for the same classes shifted by one -> the class that comes first; `None` for none.
-    """
-
-    def __init__(
-        self,
-        vocabulary: SamplingBytePairEncoding,
-        key: str,
-        transform: Callable[..., Mapping[str, NDArray[Any]]] | None = None,
-        delayed: tuple[str, int] | None = None,
-    ) -> None:
-        self._vocabulary, self._key, self._transform, self._delayed = vocabulary, key, transform, delayed
-        self._passes_rng = transform is not None and wants_rng(transform)
-
-    def __call__(self, features: Features, *, rng: np.random.Generator) -> Mapping[str, NDArray[Any]]:
-        """Return a sequence with classes that are drawn."""
-        dtype = features[self._key].dtype
-        classes = self._vocabulary.draw(features[self._key], rng).astype(dtype)
-        features = {**features, self._key: classes}
-        if self._delayed is not None:
-            key, start = self._delayed
-            features[key] = np.concatenate([[start], classes[:-1]]).astype(dtype) if len(classes) else classes.copy()
-        if self._transform is None:
-            return features
-        return self._transform(features, rng=rng) if self._passes_rng else self._transform(features)

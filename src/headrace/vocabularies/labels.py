@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,6 @@ Label = str | int
 _SPECIAL = ("unknown_label", "bos_label", "eos_label", "pad_label")
 _SPECIAL_DICTS = ("control_symbols", "user_defined_symbols")
 _DEFAULT_UNKNOWN = "UNK"  # as in RETURNN: if there is no label "UNK", it must be switched off explicitly
-_BLANK = re.compile(r"\s")
 NOT_GIVEN: Any = "<not given>"
 
 
@@ -165,78 +164,17 @@ class LabelVocabulary(LabelledVocabulary):
         )
         super().__init__(*labels_from(vocab_file, labels, num_labels), seq_postfix=seq_postfix, special=special)
         self._options = [single_whitespace_split]
-        self._splitter = _LabelSplitter(self.labels) if single_whitespace_split else None
+        self._found: re.Pattern[str] | None = None
+        if single_whitespace_split:  # RETURNN's expression: the time that a word takes grows with the list
+            self._found = re.compile(rf"({'|'.join(map(re.escape, self.labels))}|\S+)(?: |$)")
 
     def split(self, text: str) -> Iterable[str]:
         """Return the words of a text."""
-        return text.split() if self._splitter is None else self._splitter.split(text)
+        return text.split() if self._found is None else self._found.findall(text)
 
     def decode(self, indices: Iterable[int]) -> str:
         """Return the labels with a space between them."""
         return " ".join(self.labels[class_idx] for class_idx in self.check_classes(indices))
-
-
-class _LabelSplitter:
-    r"""Splits texts into labels that may have spaces in them.
-
-    It returns the same as `re.findall(r"(label|label|...|\S+)(?: |$)", text)`: from left to right the first label,
-    in the order of classes, that ends with a space or the text, else what is not blank. The expression tries every
-    label at every word; here a word takes a look-up for each space that any label has.
-
-    Args:
-        labels: In the order of classes.
-    """
-
-    def __init__(self, labels: Sequence[str]) -> None:
-        self._rank: dict[str, int] = {}
-        for label in labels:
-            self._rank.setdefault(label, len(self._rank))
-        self._max_chars = max(map(len, labels), default=0)
-
-    def split(self, text: str) -> list[str]:
-        """Return the parts."""
-        found: list[str] = []
-        position, is_after_empty = 0, False
-        blank = -1  # the next one, or the end
-        while position <= len(text):
-            end = self._end_of_label(text, position, can_be_empty=not is_after_empty)
-            if end is None:
-                if blank < position:
-                    match = _BLANK.search(text, position)
-                    blank = len(text) if match is None else match.start()
-                ends_word = blank == len(text) or text[blank] == " " or (blank == len(text) - 1 and text[blank] == "\n")
-                end = blank if ends_word and blank > position else None
-            is_after_empty = False
-            if end is None:
-                position += 1
-                continue
-            found.append(text[position:end])
-            has_space = text[end : end + 1] == " "
-            is_after_empty = end == position and not has_space  # an empty match is not followed by another one there
-            position = end + has_space
-        return found
-
-    def _end_of_label(self, text: str, position: int, *, can_be_empty: bool) -> int | None:
-        """Return where the label ends that begins here, `None` if none does."""
-        ends = self._ends(text, position)
-        known = [
-            (self._rank[text[position:end]], end)
-            for end in ends
-            if text[position:end] in self._rank and (can_be_empty or end > position or text[end : end + 1] == " ")
-        ]
-        return min(known)[1] if known else None
-
-    def _ends(self, text: str, position: int) -> Iterator[int]:
-        """Yield where a label may end: before a space, and where `$` matches."""
-        stop = position + self._max_chars
-        end = text.find(" ", position, stop + 1)
-        while end >= 0:
-            yield end
-            end = text.find(" ", end + 1, stop + 1)
-        if len(text) <= stop:
-            yield len(text)
-        if text.endswith("\n") and position < len(text) <= stop + 1:
-            yield len(text) - 1
 
 
 class CharacterTargets(LabelledVocabulary):

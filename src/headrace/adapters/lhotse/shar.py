@@ -31,8 +31,8 @@ from lhotse.shar.utils import fill_shar_placeholder
 
 from headrace.errors import SourceError
 from headrace.files import FileStamp
-from headrace.sources.cuts.files import Member, scan_tar
 
+from .members import Member, scan_tar
 from .payload import Payload, is_left_to_workers
 
 _logger = logging.getLogger("headrace.adapters")

@@ -28,7 +28,6 @@ from headrace.sources.shared.decompressed import plain_copy
 from headrace.sources.shared.fields import Field
 from headrace.sources.shared.paths import expand_path
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
-from headrace.vocabularies.bpe import DrawnClasses, SamplingBytePairEncoding
 from headrace.vocabularies.files import read_labels
 
 from ..cached import CachedDataset
@@ -60,8 +59,7 @@ class LmDataset(CachedDataset):
             Bliss corpora none.
         seq_list_file: A file with the tags of all sequences, one a line, in place of "line-0", "line-1", ...
         orth_vocab: What `init_vocabulary` takes: a vocabulary, the path of a tokenizer, .... It makes all of the
-            sequence: no end symbol is added. With `SamplingBytePairEncoding`, a sequence has other classes in each
-            epoch, and its length is known when it is read.
+            sequence: no end symbol is added.
         orth_symbols_file: Instead of it: the symbols, one a line.
         orth_symbols_map_file: Instead of it: lines of "<symbol> <class>", or a dict as a Python literal or JSON.
         orth_replace_map_file: A JSON dict from a symbol to the text that replaces it.
@@ -147,17 +145,13 @@ class LmDataset(CachedDataset):
         own = {name: _absolute(name, value) for name, value in options.items() if name not in not_own}
         vocabulary = _vocabulary_of(own)
         delayed = ("delayed", _start_class(vocabulary, delayed_seq_data_start_symbol)) if add_delayed_seq_data else None
-        drawn = {}
-        if isinstance(vocabulary, SamplingBytePairEncoding):
-            drawn["transform"] = DrawnClasses(vocabulary, "data", kwargs.get("transform"), delayed)
-        self.draws_classes = bool(drawn)
         self.orth_vocab: Vocabulary | None = own["orth_vocab"]
-        super().__init__(**{**kwargs, **drawn})
+        super().__init__(**kwargs)
         if type(self).__init__ is LmDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
             self._ctor_args = ((), {**kwargs, **own})
         fields: dict[str, Field] = {}
         if delayed is not None:
-            fields["delayed"] = OrthField(vocabulary, dtype, None if drawn else delayed[1])
+            fields["delayed"] = OrthField(vocabulary, dtype, delayed[1])
         fields["data"] = OrthField(vocabulary, dtype)
         files, strip, is_xml = zip(*map(_plain_file, local_copies(own["corpus_file"])), strict=True)
         lines = TextOptions(
@@ -204,7 +198,7 @@ def _absolute(name: str, value: Any) -> Any:
             raise ConfigError(f"{name} is {value!r}, not a path", where="LmDataset", fix="give one file")
         return absolute_name(value)
     if name == "orth_vocab" and value is not None:
-        return init_vocabulary(value, may_draw=True)
+        return init_vocabulary(value)
     return value
 
 

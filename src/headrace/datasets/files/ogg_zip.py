@@ -13,7 +13,6 @@ from headrace.order import Order
 from headrace.sources import SORT_LENGTHS
 from headrace.sources.ogg_zip.source import OggZipSource
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
-from headrace.vocabularies.bpe import DrawnClasses, SamplingBytePairEncoding
 
 from ..cached import CachedDataset
 from ..checks import absolute_name
@@ -87,12 +86,8 @@ class OggZipDataset(CachedDataset):
         if _source is not None:
             targets = _source.vocabulary
         elif targets is not None:
-            targets = init_vocabulary(targets, may_draw=True)
-        drawn = {}
-        if isinstance(targets, SamplingBytePairEncoding):
-            drawn["transform"] = DrawnClasses(targets, "classes", kwargs.get("transform"))
-        self.draws_classes = bool(drawn)
-        super().__init__(**{**kwargs, **drawn})
+            targets = init_vocabulary(targets)
+        super().__init__(**kwargs)
         if use_cache_manager:
             raise ConfigError(
                 "use_cache_manager=True names a service of one site, which Headrace does not know",
@@ -116,7 +111,6 @@ class OggZipDataset(CachedDataset):
                 fixed_random_subset=fixed_random_subset,
                 fixed_random_subset_seed=fixed_random_subset_seed,
                 data_lengths=data_lengths,
-                may_draw=True,
                 index=index if index in ("auto", None) else absolute_name(index),
             )
         )

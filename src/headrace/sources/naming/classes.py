@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError, NotCarriedOverError, did_you_mean
+from headrace.exports import DEPARTED
 
 CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # "package.module:name"
 # The options of configs that may name a function or a user-defined class, at any depth.
@@ -60,6 +61,7 @@ class NamedClasses(Generic[_T]):
 
         Raises:
             ConfigError: There is no such class.
+            NotCarriedOverError: There was one; the fix names what to use instead.
         """
         if isinstance(name, type) and issubclass(name, self.base):
             return name
@@ -68,6 +70,8 @@ class NamedClasses(Generic[_T]):
         if name in self.module_of:
             cls: type[_T] = getattr(importlib.import_module(self.module_of[name]), name)
             return cls
+        if name in DEPARTED:
+            raise NotCarriedOverError(f"{self.package}.{name} is no longer offered", fix=f"use {DEPARTED[name]}")
         if CALLABLE.fullmatch(name):
             found = resolve_named("class", name)
             if isinstance(found, type) and issubclass(found, self.base):

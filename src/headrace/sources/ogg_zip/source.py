@@ -42,7 +42,6 @@ class OggZipSource(RecordSource):
             of these; or an unpacked archive: a folder with a `.txt` of the same name beside it.
         audio: Options of features, see `ExtractedFeatures.parse`; `{}` for those of RETURNN; `None` for no audio.
         targets: What `init_vocabulary` takes; `None` for no classes.
-        may_draw: See `init_vocabulary`.
         content_name: The name inside, where it is not that of the file; one for all or a list.
         resolve_symlink_for_name: Whether the name is that of the file that a link points to.
         targets_post_process: Called with the text before the vocabulary gets it. The index is then not kept.
@@ -90,7 +89,6 @@ class OggZipSource(RecordSource):
         fixed_random_subset: float | int | None = None,
         fixed_random_subset_seed: int = 42,
         data_lengths: Literal["duration", "header"] | None = None,
-        may_draw: bool = False,
         index: IndexOption = "auto",
     ) -> None:
         if targets_post_process is not None and not callable(targets_post_process):
@@ -100,7 +98,7 @@ class OggZipSource(RecordSource):
         options = OggZipOptions(
             find_archives(path, content_name, resolve_symlink_for_name),
             None if audio is None else ExtractedFeatures.parse(audio),
-            None if targets is None else init_vocabulary(targets, may_draw=may_draw),
+            None if targets is None else init_vocabulary(targets),
             targets_post_process,
             None if segment_file is None else os.path.abspath(segment_file),
             zip_audio_files_have_name_as_prefix,
