@@ -76,6 +76,7 @@ def test_what_comes_after_a_state_is_what_would_have_come(service: str, num_read
             assert list(again) == after
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_read", [0, 3, 30])
 def test_draws_from_global_generators_in_workers_go_on_too(num_read: int) -> None:
     pipe = IterableWrapper(range(40)).sharding_filter().map(_noise)
@@ -156,6 +157,7 @@ def test_a_dispatching_process_is_read_again_from_the_start_of_the_epoch() -> No
         assert list(again) == rest
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_workers", [0, 1, 3])
 @pytest.mark.filterwarnings("ignore:num_workers=0")
 def test_a_state_may_be_used_with_other_workers_where_the_stream_does_not_depend_on_them(num_workers: int) -> None:
@@ -187,6 +189,7 @@ def _service_of(num_workers: int) -> Any:
     return MultiProcessingReadingService(num_workers) if num_workers > 0 else None
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("make", "saved", "now", "is_exact"),
     [
@@ -385,6 +388,7 @@ def _fail_at_four(number: int) -> int:
     return number
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_state_taken_after_an_error_or_a_shutdown_goes_on_where_the_loop_was(service: str) -> None:
     loader = DataLoader2(IterableWrapper(range(6)).sharding_filter().map(_fail_at_four), None, SERVICES[service]())

@@ -31,6 +31,7 @@ def loader_of(datapipe: Any, num_workers: int, **options: Any) -> DataLoader2[An
     return DataLoader2(datapipe, reading_service=MultiProcessingReadingService(num_workers, **options))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("num_workers", [1, 2, 5])
 @pytest.mark.parametrize("prefetch", [10, 0])
 def test_items_are_dealt_out_in_turn_and_come_in_the_order_of_the_source(num_workers: int, prefetch: int) -> None:
@@ -42,6 +43,7 @@ def test_items_are_dealt_out_in_turn_and_come_in_the_order_of_the_source(num_wor
             assert len({pid for _, pid in found}) == num_workers
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_items", [0, 1, 3])
 def test_there_may_be_fewer_items_than_workers(num_items: int) -> None:
     with loader_of(dispatched(IterableWrapper(range(num_items))).map(abs), 4) as loader:

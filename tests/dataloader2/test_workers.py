@@ -130,6 +130,7 @@ def test_workers_have_generators_of_their_own_which_the_seed_fixes() -> None:
     assert len({noise for epoch in epochs[0] for noise in epoch}) == 20
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 5])
 @pytest.mark.filterwarnings("ignore:num_workers=0")
 def test_keyed_randomness_does_not_depend_on_the_workers(num_workers: int) -> None:
@@ -236,6 +237,7 @@ def test_the_length_is_known_where_the_pipes_know_it() -> None:
         len(loader)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.filterwarnings("ignore:start_method='fork' forks a process in which")  # of threads of other tests
 @pytest.mark.parametrize("context", ["spawn", "forkserver", "fork", None])
 def test_all_documented_start_methods_work(context: str | None) -> None:
@@ -321,6 +323,7 @@ def test_what_is_no_exception_is_told_with_its_traceback_too() -> None:
             next(iterator)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("is_dispatched", [False, True])
 @pytest.mark.parametrize("num_workers", [1, 2])
 def test_items_that_are_all_in_one_array_come_as_they_were_given(is_dispatched: bool, num_workers: int) -> None:

@@ -1011,6 +1011,7 @@ def test_copies_start_nothing_and_read_no_list_again(files, tmp_path):
     assert listed == [1]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_multi_proc_dataset_around_it_reads_everything_once(files, executor):
     config = {
@@ -1050,6 +1051,7 @@ def test_ranks_and_the_workers_of_a_multi_proc_dataset_do_not_shard_twice(files)
     assert sorted(seen) == sorted(f"n{i}" for i in range(31))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("executor", EXECUTORS)
 def test_a_multi_proc_dataset_inside_works(open_dataset, files, executor):
     def function(files):

@@ -313,6 +313,7 @@ def test_a_stream_function_makes_another_stream(opened, num_workers):
     assert fracs == sorted(fracs)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("config", "num_workers", "buf_size"), [(STATIC, 2, 40), (STATIC, 3, 1), ({"class": Stream}, 2, 12)]
 )
@@ -593,6 +594,7 @@ def batches(loader):
     return [(batch.tags, {key: np.asarray(batch[key]).tolist() for key in ("data", "classes")}) for batch in loader]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "options",
     [

@@ -67,6 +67,7 @@ def read_until_it_fails(dataset, kind):
     return got, caught.value
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_workers", [0, 1, 2])
 @pytest.mark.parametrize("make", [multi_proc, distributed])
 def test_all_before_a_sequence_that_fails_are_delivered_and_those_behind_it_can_be(make, num_workers, tmp_path):
@@ -84,6 +85,7 @@ def test_dedicated_workers_deliver_all_before_a_sequence_that_fails(tmp_path):
         assert read_until_it_fails(dataset, ZeroDivisionError)[0] == list(range(CULPRIT))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("make", [multi_proc, distributed])
 @pytest.mark.parametrize("budget", [0, 1])
 def test_all_before_a_sequence_that_kills_its_workers_are_delivered_and_it_is_named(make, budget, tmp_path):
@@ -125,6 +127,7 @@ class SomeFail:
         return {"data": np.full((i % 3 + 1, 1), i, np.float32)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("make", [multi_proc, distributed, dedicated])
 def test_a_used_up_budget_withholds_no_good_sequence_before_the_error(make, num_workers, tmp_path, monkeypatch):

@@ -513,6 +513,7 @@ class MeasuredExecutor(FakeExecutor):
         self.queue.append(Done(worker_idx, ticket, run_id, result, self.seconds))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("seconds", "num_bytes", "payload"), [(0.01, 100, 0), (1e-5, 1 << 20, 0), (1e-5, 100, bytes(1 << 20))]
 )

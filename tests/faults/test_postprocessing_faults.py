@@ -187,6 +187,7 @@ class Streamed(CachedDataset2):
         return None if seq_idx == NUM_SEQS else DatasetSeq(seq_idx, np.full((2, 2), seq_idx, np.float32))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("inner", [STATIC, {"class": Streamed}])
 @pytest.mark.parametrize("kind", ["map_seq", "map_seq_stream"])
 def test_the_stream_is_the_same_when_a_worker_dies_once(inner: Any, kind: str, tmp_path: Path) -> None:

@@ -158,6 +158,7 @@ def _die_once(path: Path, position: int, number: int) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("position", [0, 7, 500])
 def test_a_killed_worker_changes_no_item(tmp_path: Path, position: int) -> None:
     def noisy(number: int) -> tuple[int, float]:
@@ -295,6 +296,7 @@ def test_an_older_iterator_says_that_it_is_invalid_and_the_new_one_goes_on() -> 
         assert list(new) == list(range(100))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["in the middle", "at the end", "before the first item"])
 def test_a_program_that_leaves_without_shutdown_ends(where: str, run_program: Any) -> None:
     num = {"in the middle": 5, "at the end": 10_000, "before the first item": 0}[where]
@@ -350,6 +352,7 @@ def _slow_at_4(number: int) -> int:
     return number
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("prefetch", [0, 10])
 def test_a_loop_with_pipes_in_the_main_process_may_be_left_at_any_time(prefetch: int) -> None:
     pipe = Here(IterableWrapper(range(1000)).sharding_filter()).map(abs)

@@ -51,6 +51,7 @@ def _fail() -> None:
     raise LookupError("not there")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("position", [0, 1, 300])
 def test_an_exception_of_the_dispatching_process_comes_behind_the_items_before_it(position: int) -> None:
     found: list[int] = []
@@ -106,6 +107,7 @@ def test_a_dispatching_process_that_is_killed_at_any_moment_never_makes_an_epoch
     assert len(found) == len(sizes) - 1 or "the dispatching process was killed" in str(error)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.filterwarnings("ignore:start_method='fork' forks a process in which")  # of threads of other tests
 @pytest.mark.parametrize("start_method", [None, "spawn", "forkserver", "fork"])
 def test_no_process_of_a_loader_listens_or_has_a_name_that_a_stranger_could_connect_to(

@@ -44,6 +44,7 @@ def test_executors_of_headrace_keep_their_promises(name: str) -> None:
     check_executor(lambda: make_executor(name), num_workers=2)
 
 
+@pytest.mark.long
 def test_the_remote_executor_keeps_them_too() -> None:
     check_executor(RemoteHereExecutor, num_workers=2)
 
@@ -158,6 +159,7 @@ def test_threads_of_any_name_never_share_a_dataset(executor: type[Executor]) -> 
         list(loader)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("executor", OWN)
 def test_global_generators_are_left_alone_where_threads_share_them(executor: type[Executor]) -> None:
     np.random.seed(5)

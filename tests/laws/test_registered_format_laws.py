@@ -32,6 +32,7 @@ BY_LIBRARY = {"huggingface"}  # only its library writes it
 WRITTEN = [name for name, entry in FORMATS.items() if entry.writer]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_a_writer_takes_its_source_gives_back_or_it_is_refused(name: str) -> None:
     if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
@@ -217,6 +218,7 @@ def test_workers_know_the_formats_that_their_trainer_registered(tmp_path: Path) 
     assert done.stdout == "all known\n", done.stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("how", ["module", "installed"])
 def test_convert_writes_a_format_that_the_command_names(tmp_path: Path, how: str) -> None:
     (tmp_path / "own_lines.py").write_text(

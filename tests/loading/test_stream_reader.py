@@ -60,6 +60,7 @@ def batches_of(stream, workers=2, **options):
         return [print_of(batch) for batch in loader]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("transform", [None, double])
 @pytest.mark.parametrize(("workers", "executor"), [(0, "process"), (1, "process"), (3, "process"), (3, "inline")])
 def test_each_item_is_read_once_for_any_number_of_workers(tmp_path, workers, executor, transform):
@@ -132,6 +133,7 @@ def test_who_dies_while_sequences_are_packed_or_unpacked_loses_none(tmp_path, pl
     assert found == [i + 1 for i in range(60)]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("places", [(0,), (7, 8), (31, 59)])
 def test_a_reader_that_dies_anywhere_changes_no_batch(tmp_path, places):
     deeds = {f"at_{place}": kill_once(tmp_path / f"died-{place}") for place in places}
@@ -141,6 +143,7 @@ def test_a_reader_that_dies_anywhere_changes_no_batch(tmp_path, places):
         assert [print_of(batch) for batch in loader] != []  # and another epoch goes on with the new reader
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("deed", ["transform", "collate"])
 def test_one_who_makes_batches_and_dies_changes_none(tmp_path, deed):
     def die_at_20(value):
@@ -172,6 +175,7 @@ def test_one_who_makes_batches_and_dies_changes_none(tmp_path, deed):
     assert read_of(tmp_path / "read-2")[0] == Counter(range(60))  # the reader goes on
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("exchange_bytes", "max_bytes"), [(1 << 12, None), (100_000, None), (1 << 20, 24 << 20)])
 def test_without_room_sequences_are_carried_all_the_same(tmp_path, monkeypatch, exchange_bytes, max_bytes):
     monkeypatch.setattr(epochs, "_EXCHANGE_BYTES", exchange_bytes)
@@ -205,6 +209,7 @@ def test_a_reader_waits_for_a_slow_consumer_and_holds_no_more_than_its_share(tmp
         assert len([*iterator]) == 197
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_done", [1, 7])
 def test_a_resume_with_any_number_of_processes_goes_on(tmp_path, num_done):
     expected = batches_of(Counted(tmp_path / "whole"), 0)
