@@ -726,7 +726,7 @@ def test_what_a_filter_leaves_out_is_logged_once_and_counted(wrap, num_all, tmp_
             "3 of 5",
         ),
     ],
-    ids=["itself", "several epochs", "a part", "a mixture", "behind a function", "chosen by a function", "control"],
+    ids=["itself", "several epochs", "a part", "a mixture", "behind a function", "control"],
 )
 def test_what_a_filter_leaves_out_of_an_epoch_is_logged_once_and_counted(wrap, counts, tmp_path, caplog):
     (tmp_path / "lines.txt").write_text("".join(f"seq-{number}\n" for number in range(5)))

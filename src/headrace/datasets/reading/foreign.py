@@ -35,7 +35,6 @@ class ForeignAnswers(BatchApi):
     _has_user_order: ClassVar[bool] = False  # whether a user-defined class makes the order in its own way
     _has_user_tags: ClassVar[bool] = False  # whether such a class returns tags and an order, and accepts one
     _told_tags: CorpusIndex | None = None  # what it returned
-    _tells_order_of_epoch: bool | None = None  # whether it does, once an epoch is started; `None`: not known yet
     _is_found_by_tags = False
     _apart: tuple[bool, ForeignAnswers | None] = False, None  # whether it is known who answers, and who
 
@@ -100,21 +99,15 @@ class ForeignAnswers(BatchApi):
     def _knows_order(self) -> bool:
         """Tell whether `get_current_seq_order` returns the order of an epoch.
 
-        A user-defined method need not work before an epoch was started: a copy starts one, once.
+        A user-defined method need not work before an epoch was started: then only `NotImplementedError` says no.
         """
-        if self._epoch is not None or is_of_headrace(type(self).get_current_seq_order):
-            return self._tells_order()
-        if self._tells_order_of_epoch is None:
-            asked = self._asked_apart() or self
-            asked.start_given(1, None)
-            self._tells_order_of_epoch = asked._tells_order()
-        return self._tells_order_of_epoch
-
-    def _tells_order(self) -> bool:
         try:
             self.get_current_seq_order()
         except NotImplementedError:
             return False
+        except Exception:
+            if self._epoch is not None or is_of_headrace(type(self).get_current_seq_order):
+                raise
         return True
 
     def get_epoch_order(
