@@ -3,17 +3,19 @@
 import gc
 import importlib.util
 import itertools
+import os
 import re
 import signal
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 import examples_of_laws  # noqa: F401  # registers and loads Hypothesis' profiles
+from headrace.engine.process.warden_client import join_warden
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,6 +96,28 @@ def _pairs(product: list[pytest.Function]) -> list[pytest.Function]:
         left.remove(best)
         kept.append(best)
     return [product[number] for number in sorted(kept)]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup() -> None:
+    """Let workers of several tests come from one process, see `warm_workers`: they inherit the same environment."""
+    os.environ["PYTEST_CURRENT_TEST"] = "one of many"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call() -> None:
+    """See above."""
+    os.environ["PYTEST_CURRENT_TEST"] = "one of many"
+
+
+@pytest.fixture(scope="module")
+def warm_workers() -> Iterator[None]:
+    """Keep the process that workers come from, for a module of which many tests start some."""
+    pytest_pyfunc_call()
+    warden, channel = join_warden(None)
+    yield
+    channel.close()
+    warden.leave()
 
 
 @pytest.fixture(scope="module", autouse=True)

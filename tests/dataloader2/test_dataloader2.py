@@ -29,6 +29,8 @@ from headrace.pipes import IterPipe
 from headrace.pipes.iter import IterableWrapper, Mapper, Shuffler
 from headrace.pipes.map import SequenceWrapper
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 def test_the_names_are_at_the_top_too() -> None:
     assert headrace.DataLoader2 is DataLoader2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,6 +13,8 @@ from examples_of_laws import examples
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
+
+pytestmark = pytest.mark.usefixtures("warm_workers")
 
 _BEFORE = st.lists(st.sampled_from(["shuffle", "map", "enumerate"]), max_size=2)
 _BEHIND = st.lists(st.sampled_from(["map", "filter", "flatmap", "batch", "shuffle"]), max_size=3)

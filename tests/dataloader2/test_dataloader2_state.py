@@ -24,6 +24,8 @@ from headrace.pipes import IterPipe
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 def _noise(number: int) -> tuple[int, float]:
     return number, random.random() + float(np.random.random())

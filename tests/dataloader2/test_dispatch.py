@@ -20,6 +20,8 @@ from headrace.errors import ConfigError, TransformError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 FOR_WORKERS = SHARDING_PRIORITIES.MULTIPROCESSING
 
 

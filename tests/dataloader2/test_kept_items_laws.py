@@ -17,6 +17,8 @@ from headrace.errors import ResumeError
 from headrace.pipes.iter import IterableWrapper, IterPipe
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 _RANDOM = ["shuffle", "shuffled_flatmap", "own"]
 _SHARDING = ["sharding_filter", "dispatch"]
 _KEPT = ["map", "map_twice", "map_beside", "shared", "cache", "cache_in_map"]

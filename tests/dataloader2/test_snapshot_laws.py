@@ -25,6 +25,8 @@ from headrace.errors import CacheError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 MAX_BYTES = 4 << 20
 
 

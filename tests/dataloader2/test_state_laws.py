@@ -17,6 +17,8 @@ from headrace.errors import ResumeError
 from headrace.pipes import IterPipe
 from headrace.pipes.iter import IterableWrapper
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 NUM_ITEMS = 40
 
 

@@ -15,6 +15,8 @@ from headrace.errors import ConfigError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 def workers(num_workers: int, **options: Any) -> MultiProcessingReadingService:
     return MultiProcessingReadingService(num_workers, **options)

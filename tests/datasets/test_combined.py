@@ -19,6 +19,8 @@ from headrace.loading import DataLoader
 from headrace.order import derive_order_seed, parse_seq_ordering, slice_bounds
 from headrace.sources import HDFWriter, MemorySource
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 ORDERINGS = ["default", "reverse", "random", "laplace:2", "sorted", "random_sample", "permute", "default_every_n:2"]
 OWN = ["random_dataset", "interleave", "reversed"]
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=4)

@@ -25,6 +25,8 @@ from headrace.files.lists.sizes import FileTable
 from headrace.sources import HDFWriter, TokenWriter
 from servers import FileServer
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 @pytest.fixture(autouse=True, scope="module")
 def _own_cache_folder(tmp_path_factory):

@@ -9,6 +9,8 @@ from meta_cases import Streamed, StreamedAndKnown, in_memory, meta_config, strea
 from headrace.datasets import FromListDataset, HDFDataset, MetaDataset, MultiProcDataset, checks, init_dataset
 from headrace.errors import ConfigError, HeadraceError, SourceError
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 @pytest.fixture(autouse=True)
 def _own_cache(tmp_path, monkeypatch):

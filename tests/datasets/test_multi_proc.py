@@ -24,6 +24,8 @@ from headrace.errors import CacheError, ConfigError, HeadraceError, SourceError,
 from headrace.order import RangeOrder
 from headrace.sources import MemorySource
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 EXECUTORS = ["inline", "thread", "process"]
 
 

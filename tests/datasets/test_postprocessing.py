@@ -24,6 +24,8 @@ from headrace.datasets import (
 from headrace.engine import EngineOptions, Skipping
 from headrace.errors import ConfigError, HeadraceError, OptionalNotImplementedError, SourceError, TransformError
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 LENGTHS = [5, 3, 8, 2, 9, 1, 4, 7, 6, 10, 3]
 DATA = [
     {"data": np.full((n, 2), i, np.float32), "classes": np.arange(n, dtype=np.int32)} for i, n in enumerate(LENGTHS)

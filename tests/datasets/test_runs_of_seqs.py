@@ -13,6 +13,8 @@ from headrace.engine import EngineOptions, Restarting, Skipping
 from headrace.engine.group_size import GROUP_SECONDS, GroupSize
 from headrace.errors import WorkerDiedError
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 NUM_SEQS, CULPRIT = 600, 350
 
 

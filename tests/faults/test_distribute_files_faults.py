@@ -21,6 +21,8 @@ from headrace.files.cache.entry import CachedFile
 from headrace.sources import HDFWriter
 from servers import FileServer
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 NUM_FILES = 6
 
 

@@ -18,6 +18,8 @@ from headrace.batching import FixedCount, FrameBudget
 from headrace.engine import EngineOptions, Raising
 from headrace.engine.process.proc_tree import descendants_of
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 def _dataset() -> StaticDataset:
     seqs = [{"data": np.full((i % 13 + 1, 3), i, np.float32)} for i in range(300)]

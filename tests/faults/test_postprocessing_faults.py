@@ -15,6 +15,8 @@ from headrace.datasets import CachedDataset2, DatasetSeq, LaplaceOrdering, Postp
 from headrace.engine import EngineOptions, Raising
 from headrace.errors import HeadraceError, WorkerDiedError
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 NUM_SEQS = 8
 STATIC = {
     "class": "StaticDataset",

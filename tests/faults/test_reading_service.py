@@ -22,6 +22,8 @@ from headrace.pipes.core.base import read
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 class TwoArgumentsError(Exception):
     def __init__(self, one: int, two: int) -> None:

@@ -27,6 +27,8 @@ from headrace.errors import CacheError, ConfigError, TransformError, WorkerDiedE
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 def _loader(source: Any, behind: Callable[[Any], Any] = abs, **options: Any) -> DataLoader2[Any]:
     pipe = source.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(behind)

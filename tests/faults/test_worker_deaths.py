@@ -22,6 +22,8 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.process.proc_tree import descendants_of, state_of
 from headrace.errors import WorkerDiedError
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 def _by_sigkill() -> None:
     os.kill(os.getpid(), signal.SIGKILL)

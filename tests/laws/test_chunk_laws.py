@@ -27,6 +27,8 @@ from headrace.errors import SourceError
 from headrace.sources import HDFWriter, JsonlSource, MemorySource, NumpyFolderWriter
 from headrace.vocabularies.labels import CharacterTargets
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 FEW = examples(8)
 
 

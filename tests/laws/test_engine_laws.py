@@ -24,6 +24,8 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.user.worker_info import WorkerInfo
 from headrace.errors import HeadraceError
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 NUM_WORKERS = st.integers(0, 5)
 OPTIONS = st.builds(
     dict, tickets_per_worker=st.none() | st.integers(1, 9), look_ahead=st.none() | st.integers(1, 20)

@@ -12,6 +12,8 @@ from headrace.batching import BatchOrder, Buckets, Chunks, FixedCount, FrameBudg
 from headrace.datasets import StaticDataset
 from headrace.loading import DataLoader
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 ORDERINGS = st.sampled_from(["default", "random", "laplace:3", "sorted_reverse", "random_sample", "permute"])
 # one is short, because limits that no sequence fits into are refused
 LENGTHS = st.lists(st.integers(0, 30), max_size=50).map(lambda lengths: lengths and [*lengths, 2])

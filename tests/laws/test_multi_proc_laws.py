@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from examples_of_laws import examples
 from headrace.datasets import MultiProcDataset, StaticDataset
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 ORDERINGS = st.sampled_from(
     ["default", "random", "laplace:3", "sorted_reverse", "random_sample", "permute", "sort_bin_shuffle:2"]
 )

@@ -16,6 +16,8 @@ from headrace.engine.remote import LocalLauncher, RemoteExecutor
 from headrace.errors import ConfigError
 from headrace.testing import check_executor
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 class PoolExecutor(ThreadExecutor):
     name = "pool"

@@ -12,6 +12,8 @@ from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, LimitLen
 from headrace.loading import DataLoader
 from headrace.loading.streams.input import StreamSubject
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 LENGTHS = st.lists(st.integers(0, 20), max_size=40)
 BATCHINGS = st.sampled_from(
     [

@@ -8,6 +8,8 @@ import pytest
 import headrace as hr
 from headrace import DataLoader
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 ITEMS = {
     "array": lambda x, i: x,
     "tuple": lambda x, i: (x, i),

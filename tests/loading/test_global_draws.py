@@ -21,6 +21,8 @@ from headrace.batching import Chunks, FixedCount, FrameBudget
 from headrace.loading import DataLoader, work
 from headrace.loading import options as options_module
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 NUM = 22
 
 

@@ -7,6 +7,8 @@ from headrace import DataLoader, FixedCount, FrameBudget, Pack
 from headrace.engine import EngineOptions, Skipping
 from headrace.sources import MapSource
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 SKIP = EngineOptions(on_error=Skipping())
 NUM_ITEMS = 23
 LEAST, MOST = 1000, 1400  # frames of 16 bytes and more: the longer ones are lent, the shorter ones copied at once

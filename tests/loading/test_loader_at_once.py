@@ -17,6 +17,8 @@ from headrace.loading import DataLoader
 from headrace.sources import HDFWriter, MemorySource
 from headrace.specs import DataSpec
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 class OnlyAtOnce(MemorySource):
     """Refuses to be read one by one."""

@@ -26,6 +26,8 @@ from headrace.errors import HeadraceError
 from headrace.loading import DataLoader
 from headrace.sources import HDFWriter, MemorySource
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 def test_a_batch_is_a_mapping_that_says_what_it_holds(seqs):
     with DataLoader(StaticDataset(seqs), batching=FixedCount(4)) as loader:

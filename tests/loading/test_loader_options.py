@@ -13,6 +13,8 @@ from headrace.batching import BatchOrder, Buckets, FixedCount, FrameBudget
 from headrace.engine import EngineOptions
 from headrace.loading import DataLoader
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 WRONG = [
     ({"batching": None}, "the size of a batch is not given"),
     ({"batching": 32}, "must be a policy"),

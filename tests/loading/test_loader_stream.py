@@ -12,6 +12,8 @@ from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
 from headrace.datasets import CachedDataset2, DatasetSeq, DummyDataset
 from headrace.loading import DataLoader
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 class Endless(CachedDataset2):
     """Sequences one after the other, whose number nobody knows; counts what it was asked for."""

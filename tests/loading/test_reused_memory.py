@@ -15,6 +15,8 @@ import pytest
 import headrace as hr
 from headrace.batching import ReuseCheck
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 NUM_ITEMS = 100
 
 

@@ -15,6 +15,8 @@ from headrace.engine import get_worker_info
 from headrace.loading import DataLoader
 from headrace.loading.streams.marks import WindowMarks, mark_of, mark_of_window
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 class Stream:
     """Gives what a function says, anew in each epoch."""

@@ -17,6 +17,8 @@ from headrace.engine.process.executor import ProcessExecutor
 from headrace.loading import DataLoader
 from headrace.loading.streams import epochs
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 class Counted:
     """Notes each item that is read, by whomever, and does something at some of them."""

@@ -12,6 +12,8 @@ from headrace.batching import Buckets, FixedCount, FrameBudget
 from headrace.engine import EngineOptions, Raising, Skipping, get_worker_info
 from headrace.loading import DataLoader
 
+pytestmark = pytest.mark.usefixtures("warm_workers")
+
 
 class Stream:
     """Sixty sequences, some of which do something."""
