@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from headrace import LhotseDataLoader
-from headrace.adapters.lhotse.ahead import MAX_AHEAD_BYTES, Ahead
+from headrace.adapters.lhotse.ahead import Ahead
 from headrace.adapters.lhotse.draws import Drawing
 from headrace.adapters.lhotse.sampler import SamplerSide
+from headrace.engine import EngineOptions, Skipping
 from servers.leaks import nothing_left
 
 
@@ -20,19 +21,24 @@ def _nothing_is_left():
         yield
 
 
-class Heavy:
-    """A sampler whose batches carry megabytes, which notes in which threads it is asked and how far ahead it is."""
+class Watched:
+    """A sampler that counts its draws, and notes whether they were ever more than `most`."""
 
-    def __init__(self, num, num_bytes):
-        self.num, self.content = num, np.random.default_rng(0).bytes(num_bytes)
-        self.drawn, self.threads = 0, set()
+    def __init__(self, most, num=20):
+        self.most, self.num = most, num
+        self.drawn, self.is_exceeded, self.changed = 0, False, threading.Condition()
 
     def __iter__(self):
-        self.drawn = 0
         for number in range(self.num):
-            self.drawn += 1
-            self.threads.add(threading.current_thread().name)
-            yield [number, self.content]
+            with self.changed:
+                self.drawn += 1
+                self.is_exceeded |= self.drawn > self.most
+                self.changed.notify()
+            yield number
+
+    def wait_for(self, num):
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.drawn >= num, 120)
 
 
 class Arrays:
@@ -40,44 +46,57 @@ class Arrays:
         return np.full(4, batch)
 
 
-class Lengths:
+class Identity:
     def __getitem__(self, batch):
-        return batch[0], len(batch[1])
+        return batch
 
 
-def test_a_sampler_runs_in_its_thread_and_its_audio_does_not_pile_up():
-    num_bytes = 1 << 20
-    sampler = Heavy(80, num_bytes)
-    with LhotseDataLoader(Lengths(), sampler, num_workers=1) as loader:
-        for number, (found, length) in enumerate(loader):
-            assert (found, length) == (number, num_bytes)
-            # What waits for the workers, the tickets that they have, and the batch that is being drawn.
-            assert sampler.drawn <= number + 1 + MAX_AHEAD_BYTES // num_bytes + 12
-    assert sampler.threads == {threading.current_thread().name, "headrace-sampler"}
+@pytest.mark.parametrize(("workers", "factor", "stop"), [(0, 2, 3), (1, 1, 7), (1, 3, 0), (2, 3, 1), (3, 2, 4)])
+def test_as_many_batches_are_drawn_as_documented_and_a_state_counts_those_that_were_taken(workers, factor, stop):
+    ahead = workers * factor
+
+    def watch(loader, sampler, first):
+        iter(loader)
+        for number in range(first, sampler.num):
+            # Without workers the first batch is drawn by `iter`: a sampler may draw from global generators there.
+            sampler.wait_for(min(max(number + ahead, first + 1), sampler.num))
+            yield
+            sampler.most = number + 1 + ahead
+            assert next(loader) == number
+        assert not sampler.is_exceeded
+
+    sampler = Watched(max(ahead, 1))
+    with LhotseDataLoader(Identity(), sampler, workers, factor) as loader:
+        for _ in itertools.islice(watch(loader, sampler, 0), stop + 1):
+            state = loader.state_dict()
+        assert state["batches"] == stop
+        assert not sampler.is_exceeded
+    resumed = Watched(stop + max(ahead, 1))
+    with LhotseDataLoader(Identity(), resumed, workers, factor) as loader:
+        loader.load_state_dict(state)
+        assert len(list(watch(loader, resumed, stop))) == resumed.num - stop
 
 
-def test_small_batches_are_drawn_far_ahead_but_not_without_end():
-    sampler = Heavy(100_000, 1)
-    with LhotseDataLoader(Lengths(), sampler, num_workers=2) as loader:
-        for number, (found, _) in enumerate(itertools.islice(loader, 6_000)):
-            assert found == number
-            assert sampler.drawn < number + 40_000
+@pytest.mark.parametrize("workers", [1, 2])
+def test_batches_that_are_skipped_are_drawn_for(workers):
+    """The training asks for one batch, and the engine skips more than are drawn ahead."""
+
+    class Locked:
+        def __getitem__(self, batch):
+            return threading.Lock() if batch < 15 else batch
+
+    options = EngineOptions(on_error=Skipping())
+    with LhotseDataLoader(Locked(), range(20), workers, 1, engine_options=options) as loader:
+        assert list(loader) == list(range(15, 20))
 
 
-@pytest.mark.parametrize("sizes", [[1], [1, 7, 2, 300], [100], [300, 1, 1, 1]])
-def test_the_thread_hears_in_time_what_was_taken(sizes):
-    """A thread that believed that enough waits, while nothing does, would wait for ever."""
+@pytest.mark.parametrize("num_ahead", [1, 4])
+def test_what_is_asked_for_is_drawn_though_nothing_was_delivered(num_ahead):
     num = 3000
     drawing = Drawing(SamplerSide(range(num)), iter(range(num)), packs=True)
-    ahead = Ahead(drawing, drawing.draw(), 4, 120.0, "range")
-    found = []
-    for size in itertools.cycle(sizes):
-        taken = ahead.take(size)
-        assert 1 <= len(taken) <= size
-        found += [one.content for one in taken if not one.is_end]
-        if ahead.end is not None:
-            break
-    assert found == list(range(num))
+    ahead = Ahead(drawing, drawing.draw(), num_ahead, 120.0, "range")
+    assert [ahead.take().content for _ in range(num)] == list(range(num))
+    assert ahead.take().is_end
     assert ahead.close(seconds=120.0)
 
 
@@ -92,9 +111,9 @@ def test_a_batch_is_there_as_soon_as_it_is_drawn():
     drawing = Drawing(SamplerSide(range(50)), hesitant(), packs=True)
     ahead = Ahead(drawing, drawing.draw(), 100, 120.0, "hesitant")
     for number in range(50):
-        assert [one.content for one in ahead.take(64)] == [number]
+        assert ahead.take().content == number
         may_go_on.release()
-    assert ahead.take(64)[0].is_end
+    assert ahead.take().is_end
     assert ahead.close(seconds=120.0)
 
 

@@ -1,12 +1,12 @@
-"""Batches drawn from a sampler, ahead of the training and in a thread of their own.
+"""Batches drawn from a sampler ahead of the training, as far as the documented loader draws them.
 
-A sampler may take milliseconds for a batch, and seconds now and then, when it fills its buckets. So one thread draws
-and packs for the workers, until enough is ready, and the training waits only if the sampler is slower than the
-training.
+`num_workers * prefetch_factor` batches are drawn when a pass begins, and one more for each batch that the training asks
+for. A sampler may take milliseconds for a batch, and seconds now and then, when it fills its buckets. So one thread
+draws and packs for the workers, and the training waits only if the sampler is slower than the training.
 
 Invariants: one thread at a time uses the sampler; the first batch is drawn by the caller, so that what a sampler draws
 from global generators when it begins does not depend on threads; one that draws from them later has no thread. The two
-sides share a list, a flag and two `SimpleQueue`s, which no finalizer and no signal can find locked: each does with one
+sides share a deque, a flag and two `SimpleQueue`s, which no finalizer and no signal can find locked: each does with one
 of them, at a time, what Python does in one step.
 """
 
@@ -16,12 +16,9 @@ import sys
 import threading
 import time
 import traceback
-from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator
-from itertools import accumulate, islice
-from operator import attrgetter
 from queue import Empty, SimpleQueue
-from typing import NamedTuple
 
 from headrace.errors import InternalError, StalledError
 
@@ -29,45 +26,47 @@ from .draws import Drawing, Drawn
 
 # A signal that arrives just before a wait begins is not handled before the wait is over.
 _MAX_WAIT_SECONDS = 0.25
-# Bytes of packed batches that wait here, beyond the least number: cuts may carry their audio.
-MAX_AHEAD_BYTES = 16 << 20
-# Bytes of packed batches that share a ticket: beyond this, a message costs little compared with its content.
-MAX_TICKET_BYTES = 1 << 20
-# Tickets for which batches wait here, where several share one. Each time that one thread wakes the other they wait for
-# one another, some 0.3 ms in all: so the thread is woken when half of them are gone, and draws as many at once.
-_TICKETS_AHEAD = 8
 _CLOSE_SECONDS = 2.0
-
-_num_bytes = attrgetter("num_bytes")
 
 
 class Inline:
-    """Draws on request, in the requesting thread.
+    """Draws in the requesting thread.
 
     Args:
         drawing: The pass.
         first: The batch that was drawn already.
+        num_ahead: How many batches are drawn ahead of the training.
 
     Attributes:
         end: The end of the pass, once it was taken.
     """
 
-    def __init__(self, drawing: Drawing, first: Drawn) -> None:
-        self._drawing = drawing
-        self._first: Drawn | None = first
+    def __init__(self, drawing: Drawing, first: Drawn, num_ahead: int) -> None:
+        self._drawing, self._num_ahead = drawing, num_ahead
+        self._drawn = deque([first])
+        self._last = first
         self.end: Drawn | None = None
+        self.advance(first.number - 1)
 
-    def take(self, max_num: int) -> list[Drawn]:
-        """Draw up to `max_num` batches; at the end, that."""
-        found: list[Drawn] = []
-        num_bytes = 0
-        while len(found) < max_num and num_bytes < MAX_TICKET_BYTES and self.end is None:
-            drawn, self._first = self._first or self._drawing.draw(), None
-            found.append(drawn)
-            num_bytes += drawn.num_bytes
-            if drawn.is_end:
-                self.end = drawn
-        return found or [drawn for drawn in [self.end] if drawn is not None]
+    def advance(self, number: int) -> None:
+        """Draw what may be drawn now that the training asks for this batch."""
+        while self._last.number < number + self._num_ahead and not self._last.is_end:
+            self._draw()
+
+    def take(self) -> Drawn:
+        """Return the next batch; at the end, that."""
+        if self.end is not None:
+            return self.end
+        if not self._drawn:
+            self._draw()
+        found = self._drawn.popleft()
+        if found.is_end:
+            self.end = found
+        return found
+
+    def _draw(self) -> None:
+        self._last = self._drawing.draw()
+        self._drawn.append(self._last)
 
     def close(self, seconds: float = 0.0) -> bool:
         """Do nothing."""
@@ -81,7 +80,7 @@ class Ahead:
     Args:
         drawing: The pass.
         first: The batch that was drawn already.
-        depth: How many batches may be drawn ahead.
+        num_ahead: How many batches are drawn ahead of the training.
         stall_seconds: For how long the training waits for one batch; 0: for ever.
         name: Name of the sampler, for messages.
 
@@ -89,51 +88,50 @@ class Ahead:
         end: The end of the pass, once it was taken.
     """
 
-    def __init__(self, drawing: Drawing, first: Drawn, depth: int, stall_seconds: float, name: str) -> None:
-        self._depth, self._stall_seconds, self._name = depth, stall_seconds, name
+    def __init__(self, drawing: Drawing, first: Drawn, num_ahead: int, stall_seconds: float, name: str) -> None:
+        self._num_ahead, self._stall_seconds, self._name = num_ahead, stall_seconds, name
         self._shelf = _Shelf(first)
-        self._taken: SimpleQueue[_Taken | None] = SimpleQueue()  # None: it is over
-        self._num_unreported = self._bytes_unreported = 0  # taken, but not yet reported to the thread
+        self._limits: SimpleQueue[int | None] = SimpleQueue()  # None: it is over
         self._next_number = first.number
+        self._limit = first.number + 1
         self.end: Drawn | None = None
         self._thread: threading.Thread | None = None
         if not first.is_end:
-            run = _Thread(drawing.draws, self._shelf, self._taken, _Taken(-1, -first.num_bytes, depth))
+            self.advance(first.number - 1)
+            run = _Thread(drawing.draws, self._shelf, self._limits, first.number + 1)
             self._thread = threading.Thread(target=run, name="headrace-sampler", daemon=True)
             self._thread.start()
 
-    def take(self, max_num: int) -> list[Drawn]:
-        """Return up to `max_num` batches that are ready, after waiting for the first; at the end, that.
+    def advance(self, number: int) -> None:
+        """Let the thread draw what may be drawn now that the training asks for this batch."""
+        self._allow(number + self._num_ahead + 1)
+
+    def _allow(self, limit: int) -> None:
+        if limit > self._limit:
+            self._limits.put(limit)
+            self._limit = limit  # last: an interrupt may come in between, and twice is harmless
+
+    def take(self) -> Drawn:
+        """Return the next batch, after waiting for it; at the end, that.
 
         Raises:
             StalledError: The sampler gave none for too long.
         """
         if self.end is not None:
-            return [self.end]
+            return self.end
         batches = self._shelf.batches
         if not batches:
+            self._allow(self._next_number + 1)  # the engine leaves out tickets before the training asks for them
             self._wait()
-        found = batches[:max_num]
-        sizes = list(accumulate(map(_num_bytes, found)))
-        del found[bisect_left(sizes, MAX_TICKET_BYTES) + 1 :]
-        del batches[: len(found)]
-        if found[0].number != self._next_number:
+        found = batches.popleft()
+        if found.number != self._next_number:
             raise InternalError(
                 f"batch {self._next_number} of the sampler was lost to an interrupt", fix="begin the pass again"
             )
-        self._next_number = found[-1].number + 1
-        if found[-1].is_end:
-            self.end = found[-1]
-        self._tell(len(found), sizes[len(found) - 1], max(self._depth, _TICKETS_AHEAD * max_num if max_num > 1 else 0))
+        self._next_number = found.number + 1
+        if found.is_end:
+            self.end = found
         return found
-
-    def _tell(self, num: int, num_bytes: int, depth: int) -> None:
-        """Report to the thread what was taken, once waking it is worthwhile: half of the waiting batches are taken."""
-        self._num_unreported, self._bytes_unreported = self._num_unreported + num, self._bytes_unreported + num_bytes
-        if len(self._shelf.batches) <= depth // 2:
-            self._taken.put(_Taken(self._num_unreported, self._bytes_unreported, depth))
-            # Last: an interrupt may come in between, and twice is harmless.
-            self._num_unreported = self._bytes_unreported = 0
 
     def _wait(self) -> None:
         shelf, start = self._shelf, time.monotonic()
@@ -163,7 +161,7 @@ class Ahead:
 
         It cannot be interrupted inside the sampler. One that hangs there ends with the process.
         """
-        self._taken.put(None)
+        self._limits.put(None)
         thread = self._thread
         if thread is None or thread is threading.current_thread() or sys.is_finalizing():
             return True  # at the end of the interpreter threads stand still: waiting for one would never end
@@ -173,15 +171,7 @@ class Ahead:
         return not thread.is_alive()
 
     def __del__(self) -> None:
-        self._taken.put(None)
-
-
-class _Taken(NamedTuple):
-    """Message to the thread: how much was taken, and how many batches may wait from now on."""
-
-    num: int
-    num_bytes: int
-    depth: int
+        self._limits.put(None)
 
 
 class _Shelf:
@@ -196,7 +186,7 @@ class _Shelf:
     __slots__ = ("batches", "bell", "is_awaited")
 
     def __init__(self, first: Drawn) -> None:
-        self.batches = [first]
+        self.batches = deque([first])
         self.is_awaited = False
         self.bell: SimpleQueue[None] = SimpleQueue()
 
@@ -205,38 +195,25 @@ class _Thread:
     """The target of the thread; it refers to neither the loader nor the `Ahead`, so that both can be dropped."""
 
     def __init__(
-        self,
-        draws: Callable[[], Iterator[Drawn]],
-        shelf: _Shelf,
-        taken: SimpleQueue[_Taken | None],
-        before: _Taken,
+        self, draws: Callable[[], Iterator[Drawn]], shelf: _Shelf, limits: SimpleQueue[int | None], number: int
     ) -> None:
-        self._draws, self._shelf, self._taken = draws, shelf, taken
-        self._depth, self._num, self._bytes = before.depth, -before.num, -before.num_bytes
+        self._draws, self._shelf, self._limits, self._number = draws, shelf, limits, number
 
     def __call__(self) -> None:
         """Draw until the end of the pass, or until stopped."""
-        draws, shelf, nothing_taken = self._draws(), self._shelf, self._taken.empty
-        put, drawn = shelf.batches.append, None
-        while self._settle():
-            for drawn in islice(draws, self._depth - self._num):
-                put(drawn)
-                if shelf.is_awaited:
-                    shelf.is_awaited = False
-                    shelf.bell.put(None)
-                self._num, self._bytes = self._num + 1, self._bytes + drawn.num_bytes
-                if self._bytes > MAX_AHEAD_BYTES or not nothing_taken():
-                    break
-            if drawn is not None and drawn.is_end:
-                return
-
-    def _settle(self) -> bool:
-        """Account for what was taken, and wait while there is enough; return False when it is over."""
+        draws, shelf, limits = self._draws(), self._shelf, self._limits
+        number = limit = self._number
         while True:
-            is_enough = self._num >= self._depth or (self._num > 1 and self._bytes > MAX_AHEAD_BYTES)
-            if not is_enough and self._taken.empty():
-                return True
-            taken = self._taken.get()
-            if taken is None:
-                return False
-            self._num, self._bytes, self._depth = self._num - taken.num, self._bytes - taken.num_bytes, taken.depth
+            while number >= limit or not limits.empty():
+                given = limits.get()
+                if given is None:
+                    return
+                limit = given
+            drawn = next(draws)
+            shelf.batches.append(drawn)
+            if shelf.is_awaited:
+                shelf.is_awaited = False
+                shelf.bell.put(None)
+            if drawn.is_end:
+                return
+            number += 1

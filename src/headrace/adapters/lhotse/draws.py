@@ -37,7 +37,6 @@ class Drawn(NamedTuple):
         content: The batch for a worker: packed (an int as it is), or the batch itself where there is no worker; None at
             the end.
         digest: Digest of this batch and all before it.
-        num_bytes: Size of the packed batch.
         state: The sampler's state after this batch, if it was taken, else None.
         error: Exception of the sampler; nothing comes after it.
         is_end: Whether there is no batch.
@@ -46,7 +45,6 @@ class Drawn(NamedTuple):
     number: int
     content: Any
     digest: int
-    num_bytes: int = 0
     state: Any = None
     error: BaseException | None = None
     is_end: bool = False
@@ -134,17 +132,17 @@ class Drawing:
         try:
             batch = self._next()
             digest = chain_digest(self.digest, batch)
-            content, num_bytes = _pack(batch) if self._packs else (batch, 0)
+            content = _pack(batch) if self._packs else batch
         except StopIteration:
             return Drawn(number, None, self.digest, is_end=True)
         except BaseException as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
             return Drawn(number, None, self.digest, error=error, is_end=True)
         self.digest, self.number = digest, number + 1
         if not keeps_state:
-            return Drawn(number, content, digest, num_bytes)
+            return Drawn(number, content, digest)
         self._seconds += time.perf_counter() - start
         try:
-            return Drawn(number, content, digest, num_bytes, self._snapshot())
+            return Drawn(number, content, digest, self._snapshot())
         except Exception as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
             return Drawn(number, None, digest, error=error, is_end=True)
 
@@ -165,7 +163,7 @@ class Drawing:
             try:
                 batch = next(iterator)
                 digest = chain_digest(digest, batch)
-                content, num_bytes = (batch, 0) if type(batch) is int else _pack(batch)
+                content = batch if type(batch) is int else _pack(batch)
             except StopIteration:
                 yield Drawn(number, None, self.digest, is_end=True)
                 return
@@ -173,7 +171,7 @@ class Drawing:
                 yield Drawn(number, None, self.digest, error=error, is_end=True)
                 return
             self.digest, self.number = digest, number + 1
-            yield _drawn((number, content, digest, num_bytes, None, None, False))
+            yield _drawn((number, content, digest, None, None, False))
             number += 1
 
     def _next(self) -> Any:
@@ -226,15 +224,14 @@ def _shar_reader() -> ModuleType | None:
     return shar
 
 
-def _pack(batch: Any) -> tuple[Any, int]:
+def _pack(batch: Any) -> Any:
     """Pickle a batch, unless it is a single index; one that cannot be carried becomes an error in the worker."""
     if type(batch) is int:
-        return batch, 0
+        return batch
     try:
-        packed = ship_payload(batch)
+        return ship_payload(batch)
     except ConfigError as error:
-        packed = ship_payload(_Refused(error))
-    return packed, len(packed)
+        return ship_payload(_Refused(error))
 
 
 class _Refused:

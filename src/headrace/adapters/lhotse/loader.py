@@ -40,7 +40,6 @@ from .work import DatasetSetup
 _logger = logging.getLogger("headrace.adapters")
 # Modules that take a lhotse worker seconds and hundreds of megabytes to import, torch among them.
 _PRELOAD = ("lhotse.dataset",)
-_MIN_AHEAD = 4  # packed batches that wait for the workers, at least
 
 
 class LhotseDataLoader(Shown):
@@ -56,8 +55,8 @@ class LhotseDataLoader(Shown):
         sampler: The sampler of the batches: any lhotse sampler, a `PlannedCutSampler`, or any iterable. It runs in a
             thread of its own, ahead of the training.
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for.
-        prefetch_factor: How many tickets a worker may be ahead; None: 2. A ticket is one batch; batches that take less
-            than some milliseconds, and are small, share one.
+        prefetch_factor: How many batches a worker may be ahead; None: 2. The sampler is asked for `num_workers *
+            prefetch_factor` batches when a pass begins, and for one more with each batch that is taken.
         seed: The global generators of Python, NumPy and torch (if loaded) are seeded for each batch by (seed, epoch,
             batch) before `dataset[batch]`, so that random transforms do not depend on the workers. None: they are not.
         resume: How `load_state_dict` finds the position: `"replay"` draws the same batches again, without loading them;
@@ -182,8 +181,6 @@ class LhotseDataLoader(Shown):
         if self._pass is None:
             self._begin()
             assert self._pass is not None
-        for value in self._pass.current.values:
-            return value
         return next(self._pass)
 
     def __len__(self) -> int:
@@ -257,13 +254,13 @@ class LhotseDataLoader(Shown):
         self._course, self._is_broken_off = course, True
         source = self._open(course, loaded, pass_key)
         self._loaded = None
-        self._pass = Pass(self._engine, source, pass_key, course.mark, groups=self.num_workers > 0)
+        self._pass = Pass(self._engine, source, pass_key, course.mark)
         self._pass.start()
 
     def _open(self, course: Course, loaded: Saved | None, pass_key: PassKey) -> Ahead | Inline:
         """Start to draw, at the position of a state if there is one."""
         side, mark = self._side, course.mark
-        packs = self.num_workers > 0
+        packs, num_ahead = self.num_workers > 0, self.num_workers * self.prefetch_factor
         is_resumed = loaded is not None and not loaded.is_over
         start = Start(course.start_state if mark.state is None else mark.state, is_restart=loaded is not None)
         ids = new_ids(pass_key.key or 0)
@@ -290,11 +287,10 @@ class LhotseDataLoader(Shown):
                 self._draw_again(drawing, course, loaded)
             first = drawing.draw()
             if packs and not drawing.is_keyed:
-                depth = max(_MIN_AHEAD, self.num_workers * self.prefetch_factor)
                 name = type(self.sampler).__name__
-                source: Ahead | Inline = Ahead(drawing, first, depth, self._stall_seconds, name)
+                source: Ahead | Inline = Ahead(drawing, first, num_ahead, self._stall_seconds, name)
             else:
-                source = Inline(drawing, first)
+                source = Inline(drawing, first, num_ahead)
         course.start_globals.update(drawn_from)
         return source
 

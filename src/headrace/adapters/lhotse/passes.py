@@ -1,7 +1,6 @@
 """One pass over the batches of a sampler: from drawing them to delivering the results, in order.
 
-Small batches share a ticket: as tickets of their own, which the engine carries in bursts, batches of 1 KiB cost the
-trainer 80 us of processor time each; together, 3.
+A batch is a ticket. Several in one ticket would have to be drawn before the training asks for them, see `ahead.py`.
 
 Invariants: each batch that was drawn is delivered once, or raised once, or skipped once, in the order of the sampler,
     whatever happens to workers and runs of the engine; a batch counts as consumed when it is delivered, and a raised
@@ -13,19 +12,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any, NamedTuple
 
 from headrace.engine import Delivered, Engine, Run
-from headrace.engine.group_size import MAX_ITEMS, GroupSize
 from headrace.engine.user.failure import Failure
 from headrace.errors import CacheError, HeadraceError, InternalError, takes_note
 
 from .ahead import Ahead, Inline
 from .draws import Drawn
-from .work import Ticket
-
-_TICKET_BYTES = 4 << 20  # of batches that share one
+from .work import SKIPPED, Ticket
 
 
 @dataclass(frozen=True)
@@ -61,56 +56,43 @@ class Mark:
         self.state: Any = None
         self.state_num, self.state_digest = num, digest
 
-    def move(self, drawn: list[Drawn]) -> None:
-        """Note that these batches were delivered, at least one; harmless if they were noted already."""
-        self.num, self.digest = drawn[-1].number + 1, drawn[-1].digest
-        last = next((one for one in reversed(drawn) if one.state is not None), None)
-        if last is not None:
-            self.state, self.state_num, self.state_digest = last.state, last.number + 1, last.digest
+    def move(self, drawn: Drawn) -> None:
+        """Note that this batch was delivered; harmless if it was noted already."""
+        self.num, self.digest = drawn.number + 1, drawn.digest
+        if drawn.state is not None:
+            self.state, self.state_num, self.state_digest = drawn.state, drawn.number + 1, drawn.digest
 
 
-class Ready:
-    """Values that are here, of batches that follow one another.
-
-    What was given is what is no longer among those left: so each is noted by taking it, in one step, and nothing else
-    is done for one of them.
+class _Given:
+    """A value that is here, and whether it was given: that is noted by taking it, in one step of Python.
 
     Args:
-        drawn: The batches.
-        values: Their values; the list is not the caller's any more.
+        drawn: The batch.
+        value: Its value.
 
     Attributes:
         drawn: See above.
-        values: Gives them, and lets go of each: a single step of Python, which no signal can interrupt.
+        values: Gives the value once, and lets go of it; no signal can interrupt that.
     """
 
     __slots__ = ("_left", "drawn", "values")
 
-    def __init__(self, drawn: list[Drawn], values: list[Any]) -> None:
-        values.reverse()
-        self.drawn, self._left = drawn, values
-        self.values = map(list.pop, repeat(values, len(values)))
+    def __init__(self, drawn: Drawn, value: Any) -> None:
+        self.drawn, self._left = drawn, [value]
+        self.values = map(list.pop, [self._left])
 
     @property
-    def num_given(self) -> int:
-        """How many of the values were given."""
-        return len(self.drawn) - len(self._left)
-
-    def after(self, number: int) -> Ready:
-        """Return what there is from this number on; before any value was given."""
-        num_less = min(number - self.drawn[0].number, len(self.drawn))
-        return self if num_less <= 0 else Ready(self.drawn[num_less:], self._left[::-1][num_less:])
+    def is_given(self) -> bool:
+        """Whether the value was given."""
+        return not self._left
 
 
-class _Missing(NamedTuple):
-    """A batch, in a list, that has no value: why, or `_SKIPPED`."""
+class _Here(NamedTuple):
+    """The result of a batch: its value, or why it has none: a failure with its worker, or `SKIPPED`."""
 
-    drawn: list[Drawn]
-    why: Any
-
-
-_SKIPPED = object()
-_NOTHING = Ready([], [])
+    drawn: Drawn
+    value: Any
+    why: Any = None
 
 
 class Pass:
@@ -121,43 +103,38 @@ class Pass:
         source: Draws from the sampler.
         key: Key of the randomness.
         mark: Moved with each batch.
-        groups: Whether small batches share a ticket.
-
-    Attributes:
-        current: What is given now; of its `values` the caller may take the next one instead of asking for it.
     """
 
-    def __init__(self, engine: Engine, source: Ahead | Inline, key: PassKey, mark: Mark, *, groups: bool) -> None:
+    def __init__(self, engine: Engine, source: Ahead | Inline, key: PassKey, mark: Mark) -> None:
         self.is_over = False
         self.is_complete = False
         self.source = source
         self._engine, self._key, self._mark = engine, key, mark
-        self._sizes = GroupSize(max_bytes=_TICKET_BYTES, max_items=MAX_ITEMS if groups else 1)
         self._run: Run | None = None
         self._next_ticket = 0
         self._first_number = self._next_number = mark.num
-        self._asked: deque[list[Drawn]] = deque()  # tickets in flight
-        self._again: deque[list[Drawn]] = deque()  # tickets of a run that failed, to be requested again
-        self._here: deque[Ready | _Missing] = deque()
-        self.current = _NOTHING
+        self._asked: deque[Drawn] = deque()  # in flight
+        self._again: deque[Drawn] = deque()  # of a run that failed, to be requested again
+        self._here: deque[_Here] = deque()
+        self._current: _Given | None = None
 
     @property
     def is_untouched(self) -> bool:
         """Whether nothing of it was delivered, raised or skipped so far, not even its end."""
-        return self._next_number == self._first_number and not (self.current.num_given or self.is_over)
+        is_given = self._current is not None and self._current.is_given
+        return self._next_number == self._first_number and not (is_given or self.is_over)
 
     def settle(self) -> None:
         """Have the mark where the training is; harmless at any time."""
-        current = self.current
-        given = current.drawn[: current.num_given]
-        if given:
-            self._mark.move(given)
-            self._next_number = given[-1].number + 1
+        current = self._current
+        if current is not None and current.is_given:
+            self._mark.move(current.drawn)
+            self._next_number = current.drawn.number + 1
 
     def start(self) -> None:
         """Start the workers."""
         self._run, self._next_ticket = None, 0
-        self._run = self._engine.run(_tickets(self._key, self.source, self._sizes, self._again, self._asked))
+        self._run = self._engine.run(_tickets(self._key, self.source, self._again, self._asked))
 
     def __next__(self) -> Any:
         """Return the next batch.
@@ -168,27 +145,28 @@ class Pass:
         """
         here = self._here
         while True:
-            for value in self.current.values:
-                return value
-            self.settle()
-            self.current = _NOTHING
+            if self._current is not None:
+                for value in self._current.values:
+                    return value
+                self.settle()
+                self._current = None
             if not here:
                 self._fetch()
-            found, next_number = here[0], self._next_number
-            drawn = found.drawn
-            if drawn[0].number > next_number:
+            (drawn, value, why), next_number = here[0], self._next_number
+            if drawn.number > next_number:
                 raise InternalError(f"batch {next_number} was lost", where=f"epoch {self._key.epoch}")
-            if drawn[-1].number < next_number:  # an interrupt came between two lines, and it was made again
+            if drawn.number < next_number:  # an interrupt came between two lines, and it was made again
                 here.popleft()
-            elif isinstance(found, Ready):
-                self.current = found.after(next_number)
+            elif why is None:
+                self._current = _Given(drawn, value)
                 here.popleft()
             else:
                 self._next_number += 1
                 here.popleft()
-                if found.why is not _SKIPPED:
-                    raise _raisable(found.why, drawn[0])
-                self._check_gap(drawn[0])
+                if why != SKIPPED:
+                    raise _raisable(why, drawn)
+                self._check_gap(drawn)
+            value = None  # held by `_current` alone, which lets go of it
 
     def close(self) -> None:
         """Cancel the tickets in flight; the workers stay."""
@@ -198,7 +176,7 @@ class Pass:
         if run is not None:
             run.close()
         self._here.clear()
-        self.current = _NOTHING
+        self._current = None
 
     def _fetch(self) -> None:
         """Wait for the next ticket.
@@ -209,6 +187,7 @@ class Pass:
         while not self._here:
             if self.is_over:
                 raise StopIteration
+            self.source.advance(self._next_number)
             if self._run is None:
                 self.start()
             assert self._run is not None
@@ -219,7 +198,7 @@ class Pass:
                     self._take_in(delivered)
                 else:
                     self._leave_out(len(self._asked))
-            except BaseException as error:  # noqa: BLE001 - raised again, unless the batches are made again one by one
+            except BaseException as error:  # noqa: BLE001 - raised again
                 self._break_off(error)
             else:
                 if delivered is None and not self._here:
@@ -227,51 +206,35 @@ class Pass:
 
     def _take_in(self, delivered: Delivered) -> None:
         """Take the results of a ticket; safe to be interrupted and repeated with the same ticket."""
-        ticket = self._asked[0]
-        values, failed, seconds, item_bytes = delivered.value
-        num, start = len(values), 0
-        for position, failure in failed.items() if failed else ():  # in their order
-            if start < position:
-                self._here.append(Ready(ticket[start:position], values[start:position]))
-            why = _SKIPPED if failure is None else (failure, delivered.worker_idx)
-            self._here.append(_Missing(ticket[position : position + 1], why))
-            start = position + 1
-        if start < num:
-            self._here.append(Ready(ticket[start:], values[start:] if start else values))
+        value, why = delivered.value
+        if why is not None and why != SKIPPED:
+            why = why, delivered.worker_idx
+        self._here.append(_Here(self._asked[0], value, why))
         self._next_ticket += 1
         self._asked.popleft()
-        self._sizes.note(num, seconds, item_bytes)
 
     def _leave_out(self, num: int) -> None:
-        """Account for tickets that the engine skipped as a whole."""
+        """Account for tickets that the engine skipped."""
         for _ in range(num):
-            self._here.extend([_Missing([drawn], _SKIPPED) for drawn in self._asked[0]])
+            self._here.append(_Here(self._asked[0], None, SKIPPED))
             self._next_ticket += 1
             self._asked.popleft()
 
     def _break_off(self, error: BaseException) -> None:
         """Prepare to continue after a failed run of the engine, and raise its error.
 
-        What fails outside of the dataset, in packing a result for example, fails a whole ticket. If that held several
-        batches, nothing is raised: they are made again one by one, so that the error comes at its own position. Other
-        failures are not the fault of a batch, and the tickets in flight are done again at the next request.
+        What fails outside of the dataset, in packing a result for example, fails its batch. Other failures are not the
+        fault of a batch, and what is in flight is done again at the next request.
         """
-        is_of_ticket = _is_of_ticket(error, self._next_ticket)
-        self._run = None
         undone = list(self._asked)
+        self._run = None
         self._asked.clear()
-        is_retry = False
-        if undone and is_of_ticket:
-            if len(undone[0]) > 1:
-                is_retry = True
-                undone = [[drawn] for ticket in undone for drawn in ticket]
-            else:
-                drawn = undone.pop(0)[0]
-                self._next_number = drawn.number + 1
-                takes_note(error, f"headrace: batch {drawn.number} of epoch {self._key.epoch}")
+        if undone and _is_of_ticket(error, self._next_ticket):
+            drawn = undone.pop(0)
+            self._next_number = drawn.number + 1
+            takes_note(error, f"headrace: batch {drawn.number} of epoch {self._key.epoch}")
         self._again.extendleft(reversed(undone))
-        if not is_retry:
-            raise error
+        raise error
 
     def _end(self) -> None:
         """Note the end of the pass, and raise the sampler's error if there is one."""
@@ -295,24 +258,19 @@ class Pass:
             )
 
 
-def _tickets(
-    key: PassKey, source: Ahead | Inline, sizes: GroupSize, again: deque[list[Drawn]], asked: deque[list[Drawn]]
-) -> Iterator[Ticket]:
+def _tickets(key: PassKey, source: Ahead | Inline, again: deque[Drawn], asked: deque[Drawn]) -> Iterator[Ticket]:
     """Yield the payloads of a run, and record each. A function, so that a dropped pass is not a garbage cycle."""
     while True:
         if not again:
-            taken = source.take(sizes.choose())
-            if taken[-1].is_end:
-                taken = taken[:-1]
-                if not taken:
-                    return
+            taken = source.take()
+            if taken.is_end:
+                return
             again.append(taken)
         drawn = again[0]
         asked.append(drawn)
         again.popleft()
-        first = drawn[0].number
-        offset = key.offset + first * key.world_size
-        yield Ticket(key.epoch, key.key, first, offset, key.world_size, [one.content for one in drawn])
+        number = drawn.number
+        yield Ticket(key.epoch, key.key, number, key.offset + number * key.world_size, drawn.content)
 
 
 def _is_of_ticket(error: BaseException, ticket: int) -> bool:

@@ -1,21 +1,17 @@
-"""The work of a worker: `dataset[batch]` for the batches of a sampler, one after another.
+"""The work of a worker: `dataset[batch]` for a batch of a sampler.
 
-A ticket holds one batch, or several small ones. An exception of the dataset is returned as data, so that the other
-batches of the ticket arrive, and the training may continue after it.
+An exception of the dataset is returned as data, so that the training may continue after it.
 """
 
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from headrace.batching import ReuseCheck
-from headrace.dataloader2.transport.item_bytes import estimate_bytes
-from headrace.engine import NumberedTags, WorkerInfo, note_item, note_items, note_number, skip_item
+from headrace.engine import WorkerInfo, note_item, note_number, skip_item
 from headrace.engine.user.failure import Failure
 from headrace.engine.user.ship import unship
 from headrace.errors import takes_note
@@ -25,6 +21,7 @@ from .payload import keep_shards_open
 from .private import Keyed, NewIds, walk
 from .sampler import ids_of
 
+SKIPPED = "skipped"  # in place of a failure
 _MAX_NOTE_CHARS = 2000
 
 
@@ -33,19 +30,17 @@ class Ticket(NamedTuple):
 
     Attributes:
         epoch: For messages.
-        key: Key of the pass: with a batch's number, the seed of the global generators; None: they are not seeded.
-        first: Number of the first batch in the pass, on this rank.
-        offset: The number of the first batch among those of all ranks, by which its seed is keyed.
-        stride: From one batch to the next among those of all ranks.
-        contents: The batches, packed for a worker; an int as it is.
+        key: Key of the pass: with `key_number`, the seed of the global generators; None: they are not seeded.
+        number: Number of the batch in the pass, on this rank.
+        key_number: Its number among those of all ranks.
+        content: The batch, packed for a worker; an int as it is.
     """
 
     epoch: int
     key: int | None
-    first: int
-    offset: int
-    stride: int
-    contents: list[Any]
+    number: int
+    key_number: int
+    content: Any
 
 
 @dataclass(frozen=True)
@@ -64,7 +59,7 @@ class DatasetSetup:
     skips: bool
     collate_fn: Callable[[Any], Any] | None = None
 
-    def __call__(self, info: WorkerInfo) -> Callable[[Ticket], tuple[Any, ...]]:
+    def __call__(self, info: WorkerInfo) -> Callable[[Ticket], tuple[Any, Any]]:
         """Set the worker up."""
         is_inline = info.runs_in == "caller"  # the training's own process, not a worker
         if not is_inline:
@@ -76,51 +71,31 @@ class DatasetSetup:
 
 
 class _Work:
-    """Makes the batches of a ticket.
+    """Makes a batch.
 
-    Returns a tuple: the values; the failed ones (index of the value -> a failure as bytes, or None for a skipped one),
-    or None; the seconds it took; about how many bytes the last value has.
+    Returns its value and None; or None and the failure, as bytes for another process, or `SKIPPED`.
     """
 
     def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any] | None, is_inline: bool, skips: bool) -> None:
         self._dataset, self._collate_fn = dataset, collate_fn
         self._is_inline, self._skips = is_inline, skips
         self._keyed: Keyed | None = None
-        self._reuse = None if is_inline else ReuseCheck()  # inline, a value is given before the next one is made
 
-    def __call__(self, ticket: Ticket) -> tuple[Any, ...]:
-        start = time.perf_counter()
-        values: list[Any] = []
-        failed: dict[int, bytes | Failure | None] = {}
-        key, dataset, collate_fn, is_inline = ticket.key, self._dataset, self._collate_fn, self._is_inline
-        go_to, reuse = _note_indices(ticket), self._reuse
+    def __call__(self, ticket: Ticket) -> tuple[Any, Any]:
+        key, content, is_inline = ticket.key, ticket.content, self._is_inline
+        batch: Any = None
         # In the user's process the generators are the user's; in a worker no other code draws from them.
         with self._kept() if is_inline and key is not None else nullcontext():
-            for position, content in enumerate(ticket.contents):
-                if key is not None:
-                    number = ticket.offset + position * ticket.stride
-                    seed_globals(key, "lhotse: batch", number=number)
-                    self._own_generators().seed(key, number)
-                batch: Any = None
-                try:
-                    if go_to is not None:
-                        batch = content
-                        go_to(position)
-                    else:
-                        batch = unship(content) if type(content) is bytes and not is_inline else content
-                        _note(batch, ticket.epoch)
-                    value = dataset[batch]
-                    if collate_fn is not None:
-                        value = collate_fn(value)
-                    values.append(value if reuse is None else reuse.keep(value))
-                except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
-                    values.append(None)
-                    failed[position] = self._note_failure(error, batch, ticket, position)
-        if reuse is not None:
-            reuse.look()
-            if not reuse.copies:
-                self._reuse = None
-        return values, failed or None, time.perf_counter() - start, estimate_bytes(values[-1])
+            if key is not None:
+                seed_globals(key, "lhotse: batch", number=ticket.key_number)
+                self._own_generators().seed(key, ticket.key_number)
+            try:
+                batch = unship(content) if type(content) is bytes and not is_inline else content
+                _note(batch, ticket.epoch)
+                value = self._dataset[batch]
+                return (value if self._collate_fn is None else self._collate_fn(value)), None
+            except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
+                return None, self._note_failure(error, batch, ticket)
 
     def _own_generators(self) -> Keyed:
         """Return the dataset's own generators."""
@@ -136,12 +111,12 @@ class _Work:
         with self._own_generators().kept(), kept_globals(), NewIds():
             yield
 
-    def _note_failure(self, error: Exception, batch: Any, ticket: Ticket, position: int) -> bytes | Failure | None:
+    def _note_failure(self, error: Exception, batch: Any, ticket: Ticket) -> bytes | Failure | str:
         ids = "" if batch is None else f", {_list_text(ids_of(batch))}"
-        takes_note(error, f"headrace: batch {ticket.first + position} of epoch {ticket.epoch}{ids}")
+        takes_note(error, f"headrace: batch {ticket.number} of epoch {ticket.epoch}{ids}")
         if self._skips:
             skip_item(error)
-            return None
+            return SKIPPED
         failure = Failure.of(error)
         return failure if self._is_inline else failure.to_bytes()
 
@@ -153,19 +128,6 @@ def _tell_torch(info: WorkerInfo, dataset: Any) -> None:
         worker._worker_info = worker.WorkerInfo(
             id=info.worker_idx, num_workers=info.num_workers, seed=info.seed, dataset=dataset
         )
-
-
-def _note_indices(ticket: Ticket) -> Callable[[int], None] | None:
-    """Tell of batches that are indices, all at once; return what tells which of them is worked on.
-
-    It takes a quarter of the time of `_note`; None: they are not, or are one, and each has to be told of by itself.
-    """
-    if len(ticket.contents) == 1 or set(map(type, ticket.contents)) != {int}:
-        return None
-    try:
-        return note_items(NumberedTags("{}", ticket.contents), ticket.epoch)
-    except OverflowError:  # not of 64 bits
-        return None
 
 
 def _note(batch: Any, epoch: int) -> None:
