@@ -22,7 +22,7 @@ from py_compile import PycInvalidationMode
 
 TESTS = Path(__file__).parent
 LIMIT_SECONDS = 120.0  # for the tests of one mutant: a test that hangs notices the mutant, too
-PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--hypothesis-profile=repeatable"]
+PYTEST = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
 GATE = ["-m", "not long and not extra"]
 
 

@@ -161,6 +161,7 @@ def test_a_forked_child_has_a_warden_of_its_own() -> None:
         assert engine.report.num_restarts == 0
 
 
+@pytest.mark.long
 def test_engines_that_are_collected_while_another_starts_do_not_block_it() -> None:
     thresholds = gc.get_threshold()
     try:

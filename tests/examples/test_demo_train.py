@@ -102,6 +102,7 @@ def ends_with_its_processes(pids: set[int]) -> Iterator[None]:
 # --- it learns ---
 
 
+@pytest.mark.long
 def test_the_recogniser_is_far_better_than_chance_on_words_it_never_heard(tmp_path: Path) -> None:
     pytest.importorskip("soundfile")
     targets = {"classes": "word", "language": "language"}

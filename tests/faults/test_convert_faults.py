@@ -18,6 +18,8 @@ from headrace.cli.app import app
 from headrace.files.locks import lock_exclusive_nowait
 from headrace.sources import HDFSource, HDFWriter, open_source
 
+pytestmark = pytest.mark.long
+
 read_seq = HDFSource.read_seq
 
 NUM_SEQS = 12

@@ -20,6 +20,8 @@ from headrace.files.cache.folder import CacheFolder, record_of, survey
 from headrace.files.cache.plan import read_distances
 from headrace.files.locks import lock_exclusive_nowait
 
+pytestmark = pytest.mark.long
+
 _SIZE = 50_000
 
 # Events of the system that a process is killed before, see PEP 578.

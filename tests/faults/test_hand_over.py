@@ -10,6 +10,8 @@ from headrace.engine import Engine, EngineOptions, Job, Restarting
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import WorkerDiedError
 
+pytestmark = pytest.mark.long
+
 START_METHODS = [None, "spawn", "forkserver", "fork"]
 
 

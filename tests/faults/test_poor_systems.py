@@ -85,6 +85,7 @@ def test_memfds_need_not_be_executable(run_program: RunProgram) -> None:
     check(run_program, "sandbox.forbid_executable_memfds()")
 
 
+@pytest.mark.long
 @needs_sandbox
 @pytest.mark.parametrize("method", [None, "spawn", "fork"])
 def test_descriptors_need_not_raise_signals(run_program: RunProgram, method: str | None) -> None:
@@ -268,6 +269,7 @@ print("all is well")
 """
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "lack",
     [

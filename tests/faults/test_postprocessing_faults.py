@@ -146,6 +146,7 @@ def _stream_fails_at_5(iterator: Iterator[Any]) -> Iterator[Any]:
     return map(_fails_at_5, iterator)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("options", [{"map_seq": _fails_at_5}, {"map_seq_stream": _stream_fails_at_5}])
 def test_a_function_that_fails_keeps_its_type_and_names_the_sequence(options: Any, num_workers: int) -> None:

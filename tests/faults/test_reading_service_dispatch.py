@@ -75,6 +75,7 @@ def test_an_exception_of_a_worker_behind_it_names_the_worker() -> None:
         list(loader)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("position", [0, 57, 999])
 def test_a_killed_dispatching_process_is_named_with_its_signal(position: int) -> None:
     kill = lambda: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731

@@ -282,6 +282,7 @@ def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:
         assert [delivered.value for delivered in stream] == list(range(1, 100))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 300, 3000])
 def test_what_happens_to_one_of_many_quick_tickets_is_its_own(tmp_path: Path, size: int) -> None:
     died = tmp_path / "died"

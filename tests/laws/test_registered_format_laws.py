@@ -20,6 +20,8 @@ from headrace.sources.formats import FORMATS, find_format, format_named, format_
 from headrace.sources.naming.classes import first_option_of
 from headrace.testing import check_format
 
+pytestmark = pytest.mark.long
+
 NEEDS = {"parquet": "pyarrow", "arrow": "pyarrow", "ogg_zip": "soundfile", "images": "PIL"}
 OPTIONS = {"ogg_zip": {"sample_rate": 8000}}
 

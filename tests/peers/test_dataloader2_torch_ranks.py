@@ -87,6 +87,7 @@ def _run_ranks(folder: Path, num_workers: int, text: str = _PROGRAM) -> list[Any
     return [json.loads(output) for output in outputs]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_ranks_share_the_shuffle_and_end_together(num_workers: int, tmp_path: Path) -> None:
     first, second = _run_ranks(tmp_path, num_workers)

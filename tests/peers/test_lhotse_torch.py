@@ -132,6 +132,7 @@ def by_torch(dataset, make, num_workers=0, epochs=(0,)):
     return found
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("ranks", RANKS, ids=lambda ranks: "{rank} of {world_size}".format(**ranks))
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_all_samplers_give_what_they_give_to_torch_and_resume_anywhere(cuts, name, ranks):
@@ -183,6 +184,7 @@ def assert_same(batch, expected):
         assert batch == expected
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_features_on_the_fly_are_those_of_torch(cuts, workers):
     def make():

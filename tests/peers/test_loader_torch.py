@@ -254,6 +254,7 @@ class FakeCopier:
             self.num_done += 1
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("depth", [1, 2, 5])
 @pytest.mark.parametrize("workers", [0, 2])
 def test_copies_ahead_deliver_what_the_loader_delivers(seqs, depth, workers):

@@ -69,6 +69,7 @@ def first_batches(make_loader, sampler, stop_at, pause):
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_after_a_loop_that_was_left_early_the_next_has_torchs_order_however_quick_the_workers_were(sampler):
     expected = first_batches(torch_data.DataLoader, sampler, 2, 0)
@@ -76,6 +77,7 @@ def test_after_a_loop_that_was_left_early_the_next_has_torchs_order_however_quic
     assert first_batches(DataLoader, sampler, 2, 0.05) == expected
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_the_whole_epoch_is_torchs(sampler):
     def batches(make_loader):

@@ -69,6 +69,7 @@ def take(iterator, num=None):
     return found
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("order", ORDERS)
 def test_a_run_resumed_at_any_batch_goes_on_as_the_whole_and_leaves_the_generators_alone(order):
     torch.manual_seed(9)
@@ -267,6 +268,7 @@ def test_it_shows_itself_in_one_line_and_as_html():
     assert "2 workers" in loader._repr_html_()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("num_workers", [0, 1])
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}])
 def test_a_state_after_the_last_batch_means_the_next_epoch_from_its_start(num_workers, options):
@@ -324,6 +326,7 @@ def run(loader, globals_at, states=None, epochs=EPOCHS):
     return found
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("has_generator", [False, True])
 def test_epochs_and_what_follows_any_state_are_the_same_whoever_makes_the_batches(workers, has_generator):
@@ -406,6 +409,7 @@ class WithIterator(torch_data.IterableDataset):
         return Counting(10 * (0 if info is None else info.id))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
 @pytest.mark.parametrize("kind", [TellsWhereItIs, WithIterator, OwnGenerator])
 def test_a_stream_is_resumed_exactly_or_refused_in_any_epoch(kind, workers):

@@ -195,6 +195,7 @@ def test_a_deep_value_comes_back():
     assert decoded.tolist() == [0, 1, 2]
 
 
+@pytest.mark.long
 def test_lists_that_hold_the_same_list_twice_are_not_followed_for_ever():
     value: Any = np.arange(3)
     for _ in range(50):
