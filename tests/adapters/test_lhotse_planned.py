@@ -134,6 +134,7 @@ def test_any_number_of_ranks_goes_on_and_no_cut_is_lost_or_comes_twice(stops, la
     assert len(found) < len(expected) + max([last, *(world_size for world_size, _ in stops)])
 
 
+@pytest.mark.long
 def test_the_loader_resumes_with_another_number_of_ranks_and_the_same_noise():
     cuts = some_cuts(80)
 

@@ -178,6 +178,7 @@ def test_a_pass_after_one_that_was_broken_off_does_not_depend_on_how_far_that_on
     assert run(0) == run(1)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("form", ["randomized", "mapped", "plain"])
 def test_ranks_share_everything_once_or_draw_different_orders(cuts, form):
     def run(number, **options):
@@ -209,6 +210,7 @@ def test_ranks_that_share_an_order_cannot_each_draw_a_true_random_seed(cuts):
         next(loader)
 
 
+@pytest.mark.long
 def test_a_true_random_seed_is_in_the_state(cuts):
     def make():
         return LhotseDataLoader(Described(), SAMPLERS["any seed"](cuts, seed="trng"), num_workers=1)
@@ -223,6 +225,7 @@ def test_a_true_random_seed_is_in_the_state(cuts):
     assert sorted(ids) == sorted(cuts.ids)
 
 
+@pytest.mark.long
 def test_shar_with_shuffled_shards_goes_on_in_a_later_epoch(cuts, tmp_path):
     (tmp_path / "shar").mkdir()
     with SharWriter(tmp_path / "shar", fields={"recording": "wav"}, shard_size=3) as writer:
@@ -261,6 +264,7 @@ class Ids:
         return list(batch.ids)
 
 
+@pytest.mark.long
 def test_texts_need_no_id():
     from lhotse.cut.text import TextExample, TextPairExample
 

@@ -159,6 +159,7 @@ def test_all_samplers_give_what_they_give_to_torch_and_resume_anywhere(cuts, nam
             assert head + list(itertools.islice(loader, 1000)) == first
 
 
+@pytest.mark.long
 def test_samplers_give_the_same_in_their_thread(cuts):
     for name in ("dynamic bucketing, filtered", "weighted", "round robin, random", "zip, not merged"):
         make = SAMPLERS[name]
