@@ -24,6 +24,20 @@ DEPARTED = {
 }
 
 
+def refuse_departed(name: str, called: str) -> None:
+    """Refuse the name of what Headrace no longer has.
+
+    Args:
+        name: As a user wrote it.
+        called: How the error names it.
+
+    Raises:
+        NotCarriedOverError: There was one; the fix names what to use instead.
+    """
+    if name in DEPARTED:
+        raise NotCarriedOverError(f"{called} is no longer offered", fix=f"use {DEPARTED[name]}")
+
+
 def export_lazily(
     room: str, names_of: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
@@ -38,8 +52,7 @@ def export_lazily(
     module_of = {name: module for module, names in names_of.items() for name in names}
 
     def get(name: str) -> Any:
-        if name in DEPARTED:
-            raise NotCarriedOverError(f"{room}.{name} is no longer offered", fix=f"use {DEPARTED[name]}")
+        refuse_departed(name, f"{room}.{name}")
         if name not in module_of:
             raise AttributeError(f"module {room!r} has no attribute {name!r}")
         module = module_of[name]

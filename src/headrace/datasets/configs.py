@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import ConfigError, NotCarriedOverError
-from headrace.exports import DEPARTED
 from headrace.files.cache.entry import CachedFile
 from headrace.order import parse_seq_ordering
 from headrace.sources.naming.callables import check_callables
@@ -182,11 +181,10 @@ def resolve_class(name: str | type[Dataset]) -> type[Dataset]:
         ConfigError: There is no such class.
         NotCarriedOverError: RETURNN has such a class; the fix names what to use instead.
     """
-    instead = {**_INSTEAD, **DEPARTED}
-    if isinstance(name, str) and name in instead:
+    if isinstance(name, str) and name in _INSTEAD:
         raise NotCarriedOverError(
             f"RETURNN's {name} is not offered",
-            fix=f"use {instead[name]}. Classes here: {', '.join(sorted(_MODULE_OF))}",
+            fix=f"use {_INSTEAD[name]}. Classes here: {', '.join(sorted(_MODULE_OF))}",
         )
     return _CLASSES.resolve(name)
 

@@ -18,8 +18,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, NotCarriedOverError, SourceError, did_you_mean
-from headrace.exports import DEPARTED
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.exports import refuse_departed
 from headrace.show.card import Card, Shown
 
 # Module and class by the name in a dict, which is RETURNN's. Imported when asked for.
@@ -230,8 +230,7 @@ def is_tokenizer(value: Any) -> bool:
 def _resolve_class(name: Any) -> type[Vocabulary]:
     if isinstance(name, type) and issubclass(name, Vocabulary):
         return name
-    if name in DEPARTED:
-        raise NotCarriedOverError(f"the vocabulary {name} is no longer offered", fix=f"use {DEPARTED[name]}")
+    refuse_departed(name, f"the vocabulary {name}")
     if name not in _CLASS_OF:
         raise ConfigError(
             f"unknown class of a vocabulary: {name!r}", where="vocabulary", fix=did_you_mean(str(name), _CLASS_OF)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
-from headrace.errors import ConfigError, NotCarriedOverError, did_you_mean
-from headrace.exports import DEPARTED
+from headrace.errors import ConfigError, did_you_mean
+from headrace.exports import refuse_departed
 
 CALLABLE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")  # "package.module:name"
 # The options of configs that may name a function or a user-defined class, at any depth.
@@ -70,8 +70,7 @@ class NamedClasses(Generic[_T]):
         if name in self.module_of:
             cls: type[_T] = getattr(importlib.import_module(self.module_of[name]), name)
             return cls
-        if name in DEPARTED:
-            raise NotCarriedOverError(f"{self.package}.{name} is no longer offered", fix=f"use {DEPARTED[name]}")
+        refuse_departed(name, f"{self.package}.{name}")
         if CALLABLE.fullmatch(name):
             found = resolve_named("class", name)
             if isinstance(found, type) and issubclass(found, self.base):
