@@ -37,7 +37,7 @@ INTERNAL_NAMES: dict[str, frozenset[str]] = {
             slice_bounds sum_filtered VALID_FORMS
         """,
         "pipes.graph": """
-            find_dps Graph hoist_joins is_iter_pipe is_map_pipe is_pipe list_dps lowest_common_ancestor Parts remove_dp
+            find_dps Graph is_iter_pipe is_map_pipe is_pipe list_dps lowest_common_ancestor Parts remove_dp
             replace_dp sources_of split_graph traverse_dps
         """,
         "ranks": "LateRanks parts_of_torch",

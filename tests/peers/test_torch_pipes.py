@@ -16,7 +16,7 @@ from torch.utils.data.datapipes import iter as torch_iter  # noqa: E402
 from torch.utils.data.datapipes import map as torch_map  # noqa: E402
 from torch.utils.data.graph import traverse_dps as torch_traverse  # noqa: E402
 
-from headrace.pipes import IterPipe, MapPipe, explain, functional_pipe, register_with_torch, to_mermaid  # noqa: E402  # noqa: E402
+from headrace.pipes import IterPipe, MapPipe, explain, functional_pipe, register_with_torch  # noqa: E402  # noqa: E402
 from headrace.pipes.core.base import is_iter_pipe, is_map_pipe, is_pipe, read  # noqa: E402
 from headrace.pipes.core.registry import _FUNCTIONS, list_functions  # noqa: E402
 from headrace.pipes.graph import (  # noqa: E402
@@ -30,10 +30,9 @@ from headrace.pipes.graph import (  # noqa: E402
     traverse,
 )
 from headrace.pipes.graph.seeds import SeedGenerator, draw_seed, set_graph_random_seed  # noqa: E402
-from headrace.pipes.graph.state import graph_state, restore_graph  # noqa: E402
+from headrace.pipes.graph.state import graph_state  # noqa: E402
 from headrace.pipes.iter import IterableWrapper  # noqa: E402
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding  # noqa: E402
-from headrace.pipes.torch.native import to_native  # noqa: E402
 
 Wrapper = torch_iter.IterableWrapper
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
@@ -193,7 +192,6 @@ def test_a_torch_graph_is_split_and_explained():
     assert "1 IterableWrapperIterDataPipe(iterable=range(0, 3))" in text
     assert "warning" not in text
     assert "nothing shards the items of IterableWrapper" in explain(Wrapper([]).map(negate), Workers())
-    assert 'p4["MapperIterDataPipe(fn=negate)"]' in to_mermaid(end)
 
 
 def test_the_place_of_a_torch_graph_cannot_be_told():
@@ -332,7 +330,7 @@ def test_the_order_of_imports_does_not_matter(order):
         textwrap.dedent("""
         from torch.utils.data.datapipes.iter import IterableWrapper
         from headrace.pipes import IterPipe, functional_pipe
-        from headrace.pipes.torch.register import _TorchWatcher
+        from headrace.pipes.core.register import _TorchWatcher
 
         @functional_pipe("test_first")
         class First(IterPipe):
@@ -355,72 +353,6 @@ def test_the_order_of_imports_does_not_matter(order):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-
-
-def keep(number):
-    return number % 3 != 0
-
-
-def choose(number):
-    return None if number == 5 else number % 3
-
-
-GRAPHS = {
-    "map, filter, batch": lambda: Wrapper(range(20)).map(negate).filter(keep).batch(3).unbatch().batch(4, True),
-    "columns": lambda: Wrapper([(n, -n) for n in range(5)]).map(abs, input_col=1, output_col=-1),
-    "collate": lambda: Wrapper(range(6)).batch(2).collate(sum),
-    "joins": lambda: Wrapper(range(5)).zip(Wrapper(range(3)).mux(Wrapper(range(9)))).concat(Wrapper("ab")),
-    "sharding": lambda: apply_sharding(Wrapper(range(9)).sharding_filter(), 2, 1, SHARDING_PRIORITIES.MULTIPROCESSING),
-    "no shuffle": lambda: Wrapper(range(9)).shuffle().set_shuffle(False),
-    "fork": lambda: torch_iter.Zipper(*Wrapper(range(9)).map(negate).fork(2)).map(sum),
-    "fork, copy": lambda: torch_iter.Zipper(*Wrapper([[1], [2]]).fork(3, copy="deep")),
-    "demux": lambda: torch_iter.Concater(*Wrapper(range(9)).demux(3, choose, drop_none=True)),
-}
-
-
-@pytest.mark.parametrize("build", GRAPHS.values(), ids=GRAPHS)
-def test_our_pipes_in_the_place_of_torchs_give_the_same(build):
-    expected = list(build())
-    end = to_native(build())
-    assert list(end) == expected
-    assert all(isinstance(pipe, IterPipe) for pipe in list_pipes(end))
-    for taken in range(len(expected)):
-        iterator = iter(end)
-        assert [next(iterator) for _ in range(taken)] == expected[:taken]
-        other = to_native(build())
-        restore_graph(other, graph_state(end))
-        assert list(other) == expected[taken:]
-
-
-def test_files_are_listed_and_read_by_our_pipes_too(tmp_path):
-    for number in range(4):
-        (tmp_path / f"{number}.txt").write_text(f"content {number}")
-        (tmp_path / f"{number}.bin").write_bytes(b"")
-
-    def build():
-        return torch_iter.FileLister(str(tmp_path), "*.txt").open_files("rb").read_from_stream(5).map(str)
-
-    end = to_native(build())
-    assert all(isinstance(pipe, IterPipe) for pipe in list_pipes(end))
-    assert list(end) == list(build())
-    assert len(list(end)) == 8
-
-
-def test_a_native_shuffle_keeps_its_seed_and_its_buffer():
-    first, second = (to_native(Wrapper(range(50)).shuffle(buffer_size=7).set_seed(3)) for _ in range(2))
-    assert list(first) == list(second)
-    assert first.buffer_size == 7
-    assert sorted(first) == list(range(50))
-
-
-def test_subclasses_of_torch_pipes_stay():
-    class Special(torch_iter.Mapper):
-        def _apply_fn(self, data):
-            return super()._apply_fn(data) + 1
-
-    end = to_native(Special(Wrapper(range(3)), negate))
-    assert type(end) is Special
-    assert list(end) == [1, 0, -1]
 
 
 def test_torchdata_may_be_imported_later_and_its_own_names_then_go_first():

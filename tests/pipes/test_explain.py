@@ -4,10 +4,8 @@ import pytest
 from graph_parts import Count, Join, OnlyInMain, Pass, ShardingRoundRobinDispatcher, Shares, Shuffled
 
 from headrace.errors import ConfigError
-from headrace.pipes import explain, to_graph, to_mermaid
+from headrace.pipes import explain, to_graph
 from headrace.pipes.graph import list_pipes, split_graph
-from headrace.pipes.ops.branches.join import Zipper
-from headrace.pipes.ops.map import Mapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
 
@@ -113,25 +111,6 @@ def test_operations_that_a_join_keeps_in_the_dispatching_process_are_named():
     assert "joined again by Join: so Pass(fn=len) cannot run in the workers" in warning
 
 
-def test_operations_that_are_moved_before_a_join_are_shown_in_the_workers():
-    pipe = Pass(Zipper(Mapper(ShardingRoundRobinDispatcher(Count()), abs), ShardingRoundRobinDispatcher(Count())))
-    text = explain(pipe, Workers(2))
-    expected = """\
-dispatching process:
-  1 Count
-  2 ShardingRoundRobinDispatcher <- 1
-  4 Count
-  5 ShardingRoundRobinDispatcher <- 4
-  6 Zipper <- 2, 5
-  -> gives items to 2 workers in turn
-worker process (2 of them, each with a copy):
-  3 Mapper(fn=abs) <- 6
-  7 Pass <- 3, 6
-"""
-    assert text.startswith(expected)
-    assert not warnings_in(text)
-
-
 def test_batches_of_a_workers_share_are_warned_of():
     late, early = Batcher(Pass(Shares(Shuffled(Count())))), Shares(Batcher(Shuffled(Count())))
     (warning,) = warnings_in(explain(late, Workers(2)))
@@ -156,35 +135,11 @@ def test_a_cache_that_is_filled_at_random_is_warned_of():
     assert "keeps the order" not in explain(Count(5).in_memory_cache().shuffle(), Workers(2))
 
 
-def test_mermaid_shows_each_process_as_a_box_and_escapes_what_it_must():
-    class Quoted(Pass):
-        def __repr__(self):
-            return 'Quoted("<a>" #1 `b`)\nsecond line'
-
-    pipe = OnlyInMain(Quoted(Shares(Count())))
-    expected = """\
-flowchart TD
-  subgraph s1["worker process (2 of them, each with a copy)"]
-    p1["Count"]
-    p2["Shares"]
-    p3["Quoted(#quot;#lt;a#gt;#quot; #35;1 #96;b#96;) second line"]
-  end
-  subgraph s2["main process"]
-    p4["OnlyInMain"]
-  end
-  p1 --> p2
-  p2 --> p3
-  p3 --> p4"""
-    assert to_mermaid(pipe, Workers(2)) == expected
-    assert to_mermaid(pipe).count("subgraph") == 1
-
-
 @pytest.mark.extra
-def test_graphviz_gets_the_same_graph_if_it_is_installed():
+def test_graphviz_draws_each_pipe_and_what_it_reads():
     pytest.importorskip("graphviz")
     pipe = OnlyInMain(Pass(Shares(Count(4)), len))
-    source = to_graph(pipe, reading_service=Workers(2)).source
-    assert source.count("subgraph cluster") == 2
+    source = to_graph(pipe).source
     assert source.count("->") == 3
     assert "label=Count]" in source
     assert "Count(n=4)" in to_graph(pipe, debug=True).source

@@ -9,7 +9,6 @@ from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.pipes.graph import list_pipes
-from headrace.pipes.torch.native import to_native
 
 
 class Adapter:
@@ -65,17 +64,6 @@ class CacheTimeout(Adapter):
             if callable(set_timeout):
                 set_timeout(pipe, self.timeout)
         return datapipe
-
-
-class Native(Adapter):
-    """Replaces torch's pipes by Headrace's that do the same, are faster, and resume without reading everything again.
-
-    A shuffle then draws from another generator: the same seed gives another, equally reproducible order.
-    """
-
-    def __call__(self, datapipe: Any) -> Any:
-        """Replace them."""
-        return to_native(datapipe)
 
 
 def list_adapters(given: Iterable[Adapter] | Adapter | None) -> list[Callable[[Any], Any]]:

@@ -21,7 +21,6 @@ from headrace.pipes.graph import is_map_pipe, is_pipe, split_graph
 from headrace.pipes.graph.seeds import SeedGenerator, check_seed, draw_seed, find_unrepeatable
 from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.graph.worker_order import explain_worker_order
-from headrace.pipes.torch.native import to_native
 from headrace.show.card import Card, Shown
 
 from .adapter import Adapter, list_adapters
@@ -377,7 +376,7 @@ class DataLoader2(Shown, Generic[T_co]):
         if now.run_user_code:
             reason: str | None = "a worker_init_fn or worker_reset_fn may change the graph in each worker"
         else:
-            parts = split_graph(to_native(copy_graph(self.datapipe)))
+            parts = split_graph(self.datapipe)
             reason = explain_worker_order(parts, (state.num_workers, now.num_workers), now.num_ranks)
         if reason is not None:
             raise ResumeError(

@@ -10,13 +10,11 @@ from . import iter as iter
 from . import map as map
 from .core.base import IterPipe as IterPipe
 from .core.base import MapPipe as MapPipe
+from .core.register import register_when_torch_loads
+from .core.register import register_with_torch as register_with_torch
 from .core.registry import functional_pipe as functional_pipe
 from .graph.explain import explain as explain
 from .graph.explain import to_graph as to_graph
-from .graph.explain import to_mermaid as to_mermaid
-from .torch.native import to_native as to_native
-from .torch.register import register_when_torch_loads
-from .torch.register import register_with_torch as register_with_torch
 
 functional_datapipe = functional_pipe  # torch's name
 

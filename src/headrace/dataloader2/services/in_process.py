@@ -15,7 +15,6 @@ from headrace.pipes.core.skeletons import SameLength
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set_graph_random_seed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
-from headrace.pipes.torch.native import to_native
 from headrace.rng.process import kept_globals, seed_globals
 
 from ..interface import PausableEnd, ReadingServiceInterface, ResetFn, WorkerInfo, checked_pipe, prefetched, shut_down
@@ -47,7 +46,7 @@ class InProcessGraph(ReadingServiceInterface):
 
     def initialize(self, datapipe: Any) -> Any:
         """Take a graph over; return the pipe to iterate over."""
-        graph = to_native(datapipe) if self._init_fn is None and self._reset_fn is None else datapipe
+        graph = datapipe
         if self._init_fn is not None:
             graph = checked_pipe(self._init_fn(graph, _ALONE), "worker_init_fn")
         self._graph = graph

@@ -18,11 +18,9 @@ from headrace.errors import ConfigError, HeadraceError, check_count
 from headrace.pipes import IterPipe
 from headrace.pipes.core.naming import describe
 from headrace.pipes.graph import Parts, list_pipes, replace, split_graph
-from headrace.pipes.graph.hoist import hoist_joins
 from headrace.pipes.graph.lint import find_copies
 from headrace.pipes.graph.seeds import SeedGenerator, find_keepers, is_kept, set_datapipes_seed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding, length_of_share
-from headrace.pipes.torch.native import to_native
 
 from ..consumer import WorkerConsumer
 from ..copying import copy_graph
@@ -157,10 +155,8 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
             apply_sharding(datapipe, 1, 0, SHARDING_PRIORITIES.MULTIPROCESSING)
             self._end = self._in_process.initialize(datapipe)
             return self._end
-        if self.worker_init_fn is None and self.worker_reset_fn is None:  # no user function looks for torch's classes
-            datapipe = to_native(datapipe)
-        _warn_of_duplicates(split_graph(datapipe), self.num_workers)
-        parts = split_graph(hoist_joins(datapipe))
+        parts = split_graph(datapipe)
+        _warn_of_duplicates(parts, self.num_workers)
         if parts.worker_root is None:
             raise ConfigError(
                 f"no part of this graph can run in a worker: the source of {describe(datapipe)} is not replicable",

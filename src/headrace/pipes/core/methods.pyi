@@ -1,4 +1,4 @@
-"""The functional forms, declared for type checkers and editors; a test compares them with their classes.
+"""The functional forms, declared for type checkers and editors. Written by `tests/pipes/method_stub.py`.
 
 Parameters are documented at the operations: `map` is `Mapper`, see `headrace.pipes.iter` and `.map`.
 """
@@ -6,14 +6,16 @@ Parameters are documented at the operations: `map` is `Mapper`, see `headrace.pi
 from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..ops.batch import DataChunk
-from ..ops.buffers.prefetch import pin_memory_fn
-from ..ops.collate import Conversion, default_collate
-from ..ops.files.archives import CompressionType
-from ..ops.files.parse import join_lines
-from ..ops.map_style import same
-from ..sharding import SHARDING_PRIORITIES
-from .base import IterPipe, MapPipe
+from headrace.pipes.core.base import IterPipe, MapPipe
+from headrace.pipes.ops.batch import DataChunk
+from headrace.pipes.ops.branches.join import SampleMultiplexer
+from headrace.pipes.ops.buffers.disk_cache import OnDiskCacheEnd
+from headrace.pipes.ops.buffers.prefetch import pin_memory_fn
+from headrace.pipes.ops.collate import Conversion, default_collate
+from headrace.pipes.ops.files.archives import CompressionType, Decompressor
+from headrace.pipes.ops.files.parse import join_lines
+from headrace.pipes.ops.map_style import same
+from headrace.pipes.sharding import SHARDING_PRIORITIES
 
 class IterMethods:
     """The functional forms of iterable pipes."""
@@ -83,13 +85,13 @@ class IterMethods:
         same_filepath_fn: bool = False,
         skip_read: bool = False,
         timeout: float = 300,
-    ) -> IterPipe[str]:
+    ) -> OnDiskCacheEnd:
         """End the section that `on_disk_cache` began: write its results to files and yield their paths."""
 
     def enumerate(self, starting_index: int = 0) -> IterPipe[Any]:
         """Number the items: yield (number, item)."""
 
-    def extract(self, file_type: str | CompressionType | None = None) -> IterPipe[Any]:
+    def extract(self, file_type: str | CompressionType | None = None) -> Decompressor:
         """Decompress files: the older name of `decompress`."""
 
     def filter(self, filter_fn: Callable[..., Any], input_col: Any = None) -> IterPipe[Any]:
@@ -276,7 +278,7 @@ class IterMethods:
 
     def sample_multiplexer(
         self, *datapipes: IterPipe[Any], weights: list[float] | None = None, seed: int | None = None
-    ) -> IterPipe[Any]:
+    ) -> SampleMultiplexer:
         """Mix this pipe with others, see `SampleMultiplexer`."""
 
     def save_by_fsspec(

@@ -1,7 +1,7 @@
 """Functions over graphs: to find, replace and split pipes, seed them, save their state; torchdata's functions too.
 
 Decides what may run where, and the seeds and states of a graph; starts nothing, and knows operations by their class
-names only. Read `split.py` first, then `hoist.py` and `state.py`.
+names only. Read `split.py` first and `state.py`.
 """
 
 from ..core.base import is_iter_pipe as is_iter_pipe
@@ -14,7 +14,6 @@ from ..core.walk import sources_of as sources_of
 from ..core.walk import traverse as traverse
 from .edit import remove as remove
 from .edit import replace as replace
-from .hoist import hoist_joins as hoist_joins
 from .split import Parts as Parts
 from .split import lowest_common_ancestor as lowest_common_ancestor
 from .split import split_graph as split_graph

@@ -1,58 +1,17 @@
-"""Shows which pipe will run in which process, before anything is started: as text, for mermaid, for graphviz."""
+"""Shows which pipe will run in which process, before anything is started, and draws a graph by graphviz."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import ConfigError
 
 from ..core.naming import class_name, describe
 from ..core.walk import list_pipes, sources_of
-from .hoist import Hoist, plan_hoists
 from .lint import find_warnings
 from .split import Parts, split_graph
-
-
-def wiring_of(pipe: Any, hoists: list[Hoist]) -> dict[int, list[Any]]:
-    """Return for each pipe of a graph, by `id`, the pipes that it reads once joins have been moved.
-
-    A moved join reads the dispatched pipes, the first operation of each branch reads the join, and the readers of the
-    join read the last operations of the branches. (A few internal pipes between them are not shown.)
-
-    Args:
-        pipe: The end of the graph. It is not changed.
-        hoists: What `plan_hoists` returned for it.
-    """
-    pipes = list_pipes(pipe)
-    sources = {id(each): sources_of(each) for each in pipes}
-    exits: dict[int, list[Any]] = {}  # for each moved join, the last operations of its branches
-    for hoist in hoists:
-        join, readers_of_bases = hoist.join, set[int]()
-        exits[id(join)] = []
-        for base, operations in zip(hoist.bases, hoist.operations, strict=True):
-            if not operations:
-                exits[id(join)].append(join)
-                continue
-            ends = exits.get(id(operations[-1]), [operations[-1]])
-            sources[id(join)] = _put(sources[id(join)], ends, [base])
-            for reader in pipes:
-                if reader is not join and any(each is base for each in sources[id(reader)]):
-                    sources[id(reader)] = _put(sources[id(reader)], [base], [join])
-                    readers_of_bases.add(id(reader))
-            exits[id(join)] += _put(ends, [base], [join])
-        for reader in pipes:
-            if id(reader) not in readers_of_bases:
-                sources[id(reader)] = _put(sources[id(reader)], [join], exits[id(join)])
-    return sources
-
-
-def _put(pipes: list[Any], old: list[Any], new: list[Any]) -> list[Any]:
-    """Return a list of pipes with some of them replaced by others, each pipe once."""
-    gone = {id(each) for each in old}
-    found = [end for each in pipes for end in (new if id(each) in gone else [each])]
-    return list({id(each): each for each in found}.values())
 
 
 def explain(pipe: Any, reading_service: Any = None) -> str:
@@ -66,13 +25,13 @@ def explain(pipe: Any, reading_service: Any = None) -> str:
         ConfigError: The graph has a cycle, or cannot be split.
     """
     plan = _plan_of(reading_service)
-    parts, sources = _split(pipe, plan)
+    parts = _split(pipe, plan)
     numbers = {id(each): number for number, each in enumerate(list_pipes(pipe), start=1)}
     lines = []
     for title, pipes, after in _sections(parts, plan):
         lines.append(f"{title}:")
         for each in pipes:
-            read = ", ".join(str(numbers[id(source)]) for source in sources[id(each)])
+            read = ", ".join(str(numbers[id(source)]) for source in sources_of(each))
             lines.append(f"  {numbers[id(each)]} {describe(each)}{' <- ' if read else ''}{read}")
         lines += [f"  {note}" for note in after]
     warnings = find_warnings(parts, plan.num_workers)
@@ -80,46 +39,16 @@ def explain(pipe: Any, reading_service: Any = None) -> str:
     return "\n".join(lines)
 
 
-def to_mermaid(pipe: Any, reading_service: Any = None) -> str:
-    """Return the graph as a mermaid flowchart, with a box for each process.
-
-    Args:
-        pipe: The end of the graph.
-        reading_service: As for `explain`.
-
-    Raises:
-        ConfigError: The graph has a cycle, or cannot be split.
-
-    Examples:
-        >>> from headrace.pipes.iter import IterableWrapper
-        >>> from headrace.pipes import to_mermaid
-        >>> to_mermaid(IterableWrapper(range(4)).batch(2)).splitlines()[0]
-        'flowchart TD'
-    """
-    plan = _plan_of(reading_service)
-    parts, sources = _split(pipe, plan)
-    names = {id(each): f"p{number}" for number, each in enumerate(list_pipes(pipe), start=1)}
-    lines = ["flowchart TD"]
-    for number, (title, pipes, _) in enumerate(_sections(parts, plan), start=1):
-        if pipes:
-            lines.append(f'  subgraph s{number}["{_escaped(title)}"]')
-            lines += [f'    {names[id(each)]}["{_escaped(describe(each))}"]' for each in pipes]
-            lines.append("  end")
-    lines += [f"  {names[id(source)]} --> {name}" for number, name in names.items() for source in sources[number]]
-    return "\n".join(lines)
-
-
-def to_graph(dp: Any, *, debug: bool = False, reading_service: Any = None) -> Any:
+def to_graph(dp: Any, *, debug: bool = False) -> Any:
     """Return the graph as a `graphviz.Digraph`.
 
     Args:
         dp: The end of the graph.
         debug: Show the parameters of pipes, not only their class names.
-        reading_service: As for `explain`.
 
     Raises:
         ModuleNotFoundError: The package `graphviz` is not installed.
-        ConfigError: The graph has a cycle, or cannot be split.
+        ConfigError: The graph has a cycle.
 
     Examples:
         >>> from headrace.pipes import to_graph
@@ -129,19 +58,15 @@ def to_graph(dp: Any, *, debug: bool = False, reading_service: Any = None) -> An
     try:
         import graphviz
     except ModuleNotFoundError as error:
-        error.add_note("to_graph needs graphviz: pip install graphviz. to_mermaid and explain work without it")
+        error.add_note("to_graph needs graphviz: pip install graphviz. explain works without it")
         raise
-    plan = _plan_of(reading_service)
-    parts, sources = _split(dp, plan)
-    names = {id(each): f"p{number}" for number, each in enumerate(list_pipes(dp), start=1)}
     graph = graphviz.Digraph(node_attr={"shape": "box", "fontname": "sans-serif"})
-    for number, (title, pipes, _) in enumerate(_sections(parts, plan), start=1):
-        with graph.subgraph(name=f"cluster{number}", graph_attr={"label": title}) as box:
-            for each in pipes:
-                box.node(names[id(each)], graphviz.escape(describe(each) if debug else type(each).__name__))
-    for number, name in names.items():
-        for source in sources[number]:
-            graph.edge(names[id(source)], name)
+    pipes = list_pipes(dp)
+    names = {id(each): f"p{number}" for number, each in enumerate(pipes, start=1)}
+    for each in pipes:
+        graph.node(names[id(each)], graphviz.escape(describe(each) if debug else type(each).__name__))
+        for source in sources_of(each):
+            graph.edge(names[id(source)], names[id(each)])
     return graph
 
 
@@ -182,20 +107,10 @@ def _flat(service: Any) -> Iterator[Any]:
             yield from _flat(each)
 
 
-def _split(pipe: Any, plan: _Plan) -> tuple[Parts, dict[int, list[Any]]]:
-    """Return what runs where, and the pipes that each pipe reads, by `id`."""
-    pipes = list_pipes(pipe)
+def _split(pipe: Any, plan: _Plan) -> Parts:
     if plan.num_workers <= 0:
-        return Parts(pipe, None, None, (), (), tuple(pipes)), wiring_of(pipe, [])
-    parts, hoists = split_graph(pipe), plan_hoists(pipe)
-    moved = {id(each) for hoist in hoists for operations in hoist.operations for each in operations}
-    moved -= {id(hoist.join) for hoist in hoists}
-    parts = replace(
-        parts,
-        dispatched=tuple(each for each in parts.dispatched if id(each) not in moved),
-        replicated=(*(each for each in parts.dispatched if id(each) in moved), *parts.replicated),
-    )
-    return parts, wiring_of(pipe, hoists)
+        return Parts(pipe, None, None, (), (), tuple(list_pipes(pipe)))
+    return split_graph(pipe)
 
 
 def _sections(parts: Parts, plan: _Plan) -> Iterator[tuple[str, tuple[Any, ...], list[str]]]:
@@ -214,10 +129,3 @@ def _sections(parts: Parts, plan: _Plan) -> Iterator[tuple[str, tuple[Any, ...],
     if plan.main_prefetch > 0:
         after.append(f"-> reads {plan.main_prefetch} items ahead")
     yield "main process", parts.main, after
-
-
-def _escaped(text: str) -> str:
-    text = " ".join(text.split())
-    for character, entity in (("#", "#35;"), ('"', "#quot;"), ("<", "#lt;"), (">", "#gt;"), ("`", "#96;")):
-        text = text.replace(character, entity)
-    return text

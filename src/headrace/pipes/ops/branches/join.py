@@ -1,7 +1,4 @@
-"""Joining pipes: one after another, item by item, in turn, or at random.
-
-None of these operations looks at its items, which is why `graph/hoist.py` may move them before one-to-one operations.
-"""
+"""Joining pipes: one after another, item by item, in turn, or at random."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
-from ..core.base import IterPipe, MapPipe
-from ..core.registry import list_functions
-from ..core.torch_classes import COUNTERPARTS, find_torch_class, lend_function
+from .base import IterPipe, MapPipe
+from .registry import list_functions
+from .torch_classes import COUNTERPARTS, find_torch_class, lend_function
 
 _MODULE = "torch.utils.data"
 
