@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.configs import Job, apply_setting, load_job, parse_epochs
+from headrace.cli.configs import Job, load_job, parse_epochs, parse_settings
 from headrace.datasets import DummyDataset
 from headrace.errors import ConfigError
 
@@ -191,27 +191,13 @@ def test_a_text_that_names_no_epoch_is_refused(value: object) -> None:
     ],
 )
 def test_a_setting_is_a_literal_or_else_a_text(text: str, value: object) -> None:
-    options: dict[str, object] = {"key": "old"}
-    apply_setting(options, f"key={text}")
-    assert options == {"key": value}
+    assert parse_settings(["key=old", f"key={text}"]) == {"key": value}
 
 
-def test_a_setting_reaches_into_a_nested_dict_and_leaves_the_config_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    inner = {"class": "HDFDataset", "files": []}
-    options = {"class": "Outer", "dataset": inner}
-    apply_setting(options, "dataset.seq_ordering=random")
-    apply_setting(options, 'dataset.files=["x.hdf"]')
-    assert options["dataset"] == {"class": "HDFDataset", "seq_ordering": "random", "files": [f"{tmp_path}/x.hdf"]}
-    assert inner == {"class": "HDFDataset", "files": []}
-
-
-@pytest.mark.parametrize("setting", ["key", "=3", "dataste.key=3", "class.key=3"])
-def test_a_setting_without_a_place_is_refused(setting: str) -> None:
+@pytest.mark.parametrize("setting", ["key", "=3"])
+def test_a_setting_without_a_key_or_a_value_is_refused(setting: str) -> None:
     with pytest.raises(ConfigError) as error:
-        apply_setting({"class": "Outer", "dataset": {}}, setting)
+        parse_settings([setting])
     assert setting in str(error.value)
 
 

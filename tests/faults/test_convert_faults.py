@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from headrace.cli.app import app
-from headrace.files.locks import lock_exclusive_nowait
 from headrace.sources import HDFSource, HDFWriter, open_source
 
 pytestmark = pytest.mark.long
@@ -29,7 +28,6 @@ PROGRAM = """
 import json, os, shutil, signal, sys
 corpus, folder, moments = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 
-import headrace.cli.convert.journal as journal
 import headrace.cli.convert.shards as shards
 import headrace.sources.hdf.writer as hdf_write
 from headrace.cli import main
@@ -54,7 +52,6 @@ def watch(event, function):
 
 hdf_write.HDFWriter.append = watch("append", hdf_write.HDFWriter.append)
 hdf_write.HDFWriter.close = watch("close", hdf_write.HDFWriter.close)
-journal.Journal.save = watch("save", journal.Journal.save)
 shards._verify = watch("verify", shards._verify)
 
 def convert(out):
@@ -85,13 +82,11 @@ for kind, left in moments:
 print("the same")
 """
 MOMENTS = [
-    ("before save", 1),
     ("after append", 7),
     ("before close", 2),
     ("after close", 3),
-    ("before save", 3),
     ("after verify", 4),
-    ("after save", 5),
+    ("before verify", 1),
 ]
 
 
@@ -142,13 +137,12 @@ def test_what_is_whole_is_not_written_again(corpus: Path, out: Path, monkeypatch
         assert "2 of 4 shards are whole" in result.stderr
     first = out.with_name("part-00000.hdf")
     inode = first.stat().st_ino
-    assert len(json.loads(out.with_name("part.hdf.convert.json").read_text())["done"]) == 2
     assert convert(corpus, out).exit_code == 0
     assert first.stat().st_ino == inode
     written = open_source(str(out.with_name("part-*.hdf")), index=None)
     assert list(written.index.tags) == [f"tag/{number}" for number in range(NUM_SEQS)]
     written.close()
-    assert len(os.listdir(out.parent)) == 5
+    assert len(os.listdir(out.parent)) == 4
 
 
 def _in_small_disk(folder: Path, *command: str) -> list[str]:
@@ -172,11 +166,11 @@ result = run()
 assert result.exit_code == 1, result.output
 assert "No space left" in result.stderr and "2 of 4 shards are whole" in result.stderr, result.stderr
 names = sorted(os.listdir(disk))
-assert names == ["filler", "part-00000.hdf", "part-00001.hdf", "part.hdf.convert.json"], names
+assert names == ["filler", "part-00000.hdf", "part-00001.hdf"], names
 os.unlink(os.path.join(disk, "filler"))
 result = run()
 assert result.exit_code == 0, result.stderr
-assert len(os.listdir(disk)) == 5
+assert len(os.listdir(disk)) == 4
 print("whole")
 """
 
@@ -228,14 +222,4 @@ print(result.exit_code, result.stderr)
     written = open_source(str(out.with_name("part-*.hdf")), index=None)
     assert list(written.index.tags) == [f"tag/{number}" for number in range(NUM_SEQS)]
     written.close()
-    assert len(os.listdir(out.parent)) == 5
-
-
-def test_two_processes_do_not_write_the_same_shards(corpus: Path, out: Path) -> None:
-    lock = lock_exclusive_nowait(str(out.with_name(".part.hdf.convert.json.lock")))
-    assert lock is not None
-    done = convert(corpus, out)
-    lock.close()
-    assert done.exit_code == 2
-    assert "another process" in done.stderr
-    assert os.listdir(out.parent) == [".part.hdf.convert.json.lock"]
+    assert len(os.listdir(out.parent)) == 4

@@ -90,7 +90,7 @@ def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[st
 
     Args:
         path: `.toml`, `.json` or `.py`; any other name holds one Python literal.
-        settings: "key=value" texts that override options of the dataset, see `apply_setting`.
+        settings: "key=value" texts that override options of the dataset, see `parse_settings`.
         callables: Modules whose functions and classes the config may name, see `check_callables`.
 
     Raises:
@@ -117,10 +117,7 @@ def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[st
             where=str(path),
             fix="let the program define `dataset` as a dict of options, or a function that returns one",
         )
-    options = dict(job.dataset)
-    for setting in settings:
-        apply_setting(options, setting)
-    return dataclasses.replace(job, dataset=options)
+    return dataclasses.replace(job, dataset={**job.dataset, **parse_settings(settings)})
 
 
 @contextmanager
@@ -152,27 +149,30 @@ def parse_epochs(value: object, where: str) -> range:
     )
 
 
-def apply_setting(options: dict[str, Any], setting: str) -> None:
-    """Override one option of a dataset by "key=value".
-
-    The value is read as JSON or as a Python literal if it is one, else it is a text. "dataset.key" reaches into a
-    nested dict. A relative file name is relative to the current folder.
+def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
+    """Return the options that "key=value" texts give: a value is JSON or a Python literal, or else a text.
 
     Raises:
-        ConfigError: It has no "=", or the path leads through something that is not a dict.
+        ConfigError: One has another form.
     """
-    where = f"--set {setting}"
-    key, equals, text = setting.partition("=")
-    if not equals or not key:
-        raise ConfigError("expected key=value", where=where, fix="for example --set seq_ordering=random")
-    *parents, last = key.split(".")
-    for parent in parents:
-        child = options.get(parent)
-        if not isinstance(child, Mapping):
-            raise ConfigError(f"{parent!r} is not a dict of options", where=where, fix=did_you_mean(parent, options))
-        options[parent] = dict(child)
-        options = options[parent]
-    options.update(_resolve_paths({last: _parse_value(text)}, Path.cwd()))
+    options: dict[str, Any] = {}
+    for setting in settings or ():
+        key, equals, text = setting.partition("=")
+        if not equals or not key:
+            raise ConfigError(
+                "expected key=value", where=f"--set {setting}", fix="for example --set seq_ordering=random"
+            )
+        options[key] = _parse_value(text)
+    return options
+
+
+def _parse_value(text: str) -> Any:
+    for parse in (json.loads, ast.literal_eval):
+        try:
+            return parse(text)
+        except _PARSE_ERRORS:
+            continue
+    return text
 
 
 def _parse(path: Path) -> Any:
@@ -235,15 +235,6 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise RecursionError(f"nested more than {_MAX_DEPTH} levels deep")
-
-
-def _parse_value(text: str) -> Any:
-    for parse in (json.loads, ast.literal_eval):
-        try:
-            return parse(text)
-        except _PARSE_ERRORS:
-            continue
-    return text
 
 
 def _run_program(path: Path, folder: Path) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from headrace.show.watched import PATIENCE_SECONDS
 from headrace.sources import AudioSource
 from headrace.sources.registry import keeps_index
 
+from .configs import parse_settings
 from .console import bold, open_messages, open_output, print_json
-from .opening import class_of, find_data_files, open_corpus, parse_settings
+from .opening import class_of, find_data_files, open_corpus
 from .options import DATA_FILES_HELP, AsJson, SourceClass, SourceSettings
 
 _INDEX_MAGIC = b"HRINDEX\n"

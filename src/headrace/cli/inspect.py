@@ -18,9 +18,10 @@ from headrace.show.drawing import QUANTILES, draw_histogram, format_bytes, forma
 from headrace.sources.formats import FORMATS, find_format
 from headrace.specs import DataSpec
 
+from .configs import parse_settings
 from .console import bold, open_output, print_json, shorten
 from .convert.shards import size_of
-from .opening import DataFile, find_data_files, open_corpus, parse_settings
+from .opening import DataFile, find_data_files, open_corpus
 from .options import DATA_FILES_HELP, AsJson, SourceClass, SourceSettings
 from .report import describe_key
 

@@ -14,7 +14,7 @@ from headrace.sources.formats import without_side_files
 from headrace.sources.registry import keeps_index, resolve_files
 from headrace.sources.shared.paths import expand_path, local_files
 
-from .configs import apply_setting, extend_import_path
+from .configs import extend_import_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +48,6 @@ def find_data_files(arguments: Iterable[str]) -> list[DataFile]:
             names.append(name)
     names = without_side_files(names)
     return [DataFile(path, called[name]) for path, name in zip(local_files(names), names, strict=True)]
-
-
-def parse_settings(settings: Iterable[str] | None) -> dict[str, Any]:
-    """Return the options that "key=value" texts give.
-
-    Raises:
-        ConfigError: One has another form.
-    """
-    options: dict[str, Any] = {}
-    for setting in settings or ():
-        apply_setting(options, setting)
-    return options
 
 
 def class_of(files: Sequence[str], source_class: str | None) -> type[Source]:

@@ -24,14 +24,14 @@ from headrace.sources.naming.classes import CALLABLE, options_of, resolve_callab
 from headrace.sources.registry import writer_class_of
 from headrace.specs import DataSpec
 
+from ..configs import parse_settings
 from ..console import bold, open_messages, open_output
-from ..opening import class_of, find_data_files, import_from_here, open_corpus, parse_settings
+from ..opening import class_of, find_data_files, import_from_here, open_corpus
 from ..options import DATA_FILES_HELP, Quiet, SourceClass, SourceSettings
 from ..report import describe_key
 from .conversion import Conversion
-from .journal import ShardRecord, join_digests
 from .shard_plan import Sharding
-from .shards import Target, losses, open_written
+from .shards import ShardRecord, Target, join_digests, losses, open_written
 from .some_keys import SomeKeys
 
 _WRITTEN = ", ".join(sorted(name for name, entry in FORMATS.items() if entry.writer))
@@ -109,9 +109,7 @@ def convert(
     ] = None,
     num_workers: Annotated[int, typer.Option(min=0, help="Processes; each writes one shard at a time.")] = 0,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Do not verify by reading back.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace existing files and journals; start over.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace existing files; start over.")] = False,
     features: Annotated[Features | None, typer.Option(help='Recordings: what to store under the key "data".')] = None,
     label: Annotated[
         list[str] | None, typer.Option(metavar="KEY=FIELD", help="Recordings: class indices from a manifest field.")
@@ -148,11 +146,9 @@ def convert(
         conversion = Conversion(
             chosen,
             out,
-            Target(entry, writer_options, verify=not no_verify),
+            Target(entry, writer_options, verify=not no_verify, replaces=overwrite),
             sharding,
-            {name: value for name, value in options.items() if name != "index"},
             num_workers,
-            overwrite,
         )
         messages = open_messages()
         records = conversion.run(messages, quiet=quiet)
@@ -264,7 +260,6 @@ def _print_written(output: Console, messages: Console, conversion: Conversion, r
         files = str(first) if len(records) == 1 else f"{first} … {records[-1].name}"
         noun = "shard" if len(records) == 1 else "shards"
         output.print(bold(files), f"{format_count(len(source))} sequences in {len(records)} {noun}, {size}")
-        output.print(f"  journal {out}.convert.json")
     specs, lost = dict(source.specs), []
     if conversion.target.verify:
         with contextlib.closing(
@@ -274,7 +269,7 @@ def _print_written(output: Console, messages: Console, conversion: Conversion, r
             for key in specs.keys() & written.specs.keys():
                 specs[key] = replace(specs[key], has_time=written.specs[key].has_time)
     output.print(f"  {describe_layout(specs)}")
-    verified = "verified" if all(record.verified for record in records) else "not verified"
+    verified = "verified" if conversion.target.verify else "not verified"
     output.print(f"  {verified}: digest {join_digests(records)}")
     for loss in lost:
         messages.print(f"warning: {loss}: {conversion.target.format.title} cannot store more")

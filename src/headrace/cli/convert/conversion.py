@@ -1,32 +1,29 @@
-"""From any source to any writer: one file, or resumable shards, verified by reading back.
+"""From any source to any writer: one file, or shards, verified by reading back.
 
-A corpus that the target cannot hold, or a target that exists, is refused before a byte is written. One file needs no
-journal: it appears whole or not at all. Shards are recorded in `OUT.convert.json` beside them, see `journal.py`.
+A corpus that the target cannot hold, or a target that exists, is refused before a byte is written. Each file appears
+whole or not at all; so a shard that is there and holds what it should is done, and the same command resumes.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
 from headrace.engine import Engine, EngineOptions
 from headrace.engine.user.job import Job
-from headrace.errors import CacheError, ConfigError, SourceError, takes_note
-from headrace.files.locks import lock_exclusive_nowait
+from headrace.errors import ConfigError, takes_note
 from headrace.show.drawing import format_count
 from headrace.show.reporters import Reporter, open_reporter
 from headrace.sources import Source
 from headrace.specs import DataSpec
 
-from .journal import Journal, ShardRecord, describe_files, describe_options
-from .shard_plan import Shard, Sharding, plan_shards
-from .shards import Target, WriteShards, largest_values, open_target, remove, size_of, write_shard
+from .shard_plan import Shard, Sharding, list_unplanned, plan_shards
+from .shards import ShardRecord, Target, WriteShards, largest_values, open_target, write_shard
 
 # A shard may take hours, without a sign of life meanwhile.
 _ENGINE = EngineOptions(tickets_per_worker=1, warn_seconds=0, stall_seconds=0)
@@ -41,48 +38,40 @@ class Conversion:
         out: The file to make; with shards, the name that theirs are made of.
         target: How files are written.
         sharding: How the corpus is cut into files.
-        options: JSON data about how the source was opened: other options make another conversion.
         num_workers: How many processes write shards; 0: this one.
-        overwrite: Whether existing files may be replaced.
     """
 
     source: Source
     out: Path
     target: Target
     sharding: Sharding = field(default_factory=Sharding)
-    options: Mapping[str, Any] = field(default_factory=dict)
     num_workers: int = 0
-    overwrite: bool = False
 
     def run(self, messages: Console, *, quiet: bool = False) -> list[ShardRecord]:
         """Write the missing files; return the records of all, in order.
 
         Raises:
-            ConfigError: An option is wrong; the target cannot hold the corpus; something would be replaced; or another
-                conversion was started under this name.
+            ConfigError: An option is wrong; the target cannot hold the corpus; or something would be replaced.
             SourceError: A sequence cannot be read or written. Whole shards are kept, and the next run continues after
                 them.
         """
-        out = os.path.abspath(self.out)
-        shards = plan_shards(self.source, out, self.target.format.suffix, self.sharding)
+        out, suffix = os.path.abspath(self.out), self.target.format.suffix
+        shards = plan_shards(self.source, out, suffix, self.sharding)
         self._refuse_own_input(shards)
-        if self.num_workers and self.sharding.is_one_file:
-            raise ConfigError(
-                "--num-workers needs shards: each worker writes one at a time", fix="add --shard-seqs or --shard-bytes"
-            )
         if self.sharding.is_one_file:
+            if self.num_workers:
+                raise ConfigError(
+                    "--num-workers needs shards: each worker writes one at a time",
+                    fix="add --shard-seqs or --shard-bytes",
+                )
             self._refuse_existing(shards)
-            # A file that another process creates meanwhile is not replaced, either.
-            alone = replace(self, target=replace(self.target, replaces=self.overwrite))
-            return alone._write(shards, alone._checked_specs(shards), None, messages, quiet=quiet)
-        path = journal_path(out)
-        with _alone(path):
-            journal = self._open_journal(path, shards)
-            specs = self._checked_specs(shards)
-            if self.overwrite and path.exists():
-                self._remove_unplanned(path, shards)
-            journal.save()
-            return self._write(shards[len(journal.done) :], specs, journal, messages, quiet=quiet)
+        elif unplanned := list_unplanned(shards, out, suffix):
+            raise ConfigError(
+                f"{len(unplanned)} files have names of further shards, and would be read together with these",
+                where=unplanned[0],
+                fix="remove them, or choose another name",
+            )
+        return self._write(shards, self._checked_specs(shards), messages, quiet=quiet)
 
     # --- before anything is written ---
 
@@ -96,50 +85,8 @@ class Conversion:
         entry = self.target.format
         names = (name for shard in shards for name in (shard.path, *entry.files_beside(shard.path)))
         existing = next((name for name in names if os.path.lexists(name)), None)
-        if existing is not None and not self.overwrite:
+        if existing is not None and not self.target.replaces:
             raise ConfigError("the file exists already", where=existing, fix="choose another name, or pass --overwrite")
-
-    def _open_journal(self, path: Path, shards: list[Shard]) -> Journal:
-        about = self._about()
-        if not path.exists() or self.overwrite:
-            self._refuse_existing(shards)
-            return Journal(path, about, [])
-        journal = Journal.read(path)
-        journal.check(about)
-        kept = 0
-        for record, shard in zip(journal.done, shards, strict=False):
-            if record.name != shard.name or record.bytes != size_of(shard.path):
-                break  # removed or changed from outside: written again, as are all after it
-            kept += 1
-        return Journal(path, about, journal.done[:kept])
-
-    def _remove_unplanned(self, path: Path, shards: list[Shard]) -> None:
-        """Remove the shards of an earlier conversion that this one will not replace: they would be read with it."""
-        planned = {shard.name for shard in shards}
-        try:
-            earlier = Journal.read(path).done
-        except SourceError:  # no readable journal: no file is known to be of an earlier conversion
-            return
-        for record in earlier:
-            old = str(path.parent / record.name)
-            if record.name not in planned and size_of(old) == record.bytes:
-                remove(old, self.target.format)
-
-    def _about(self) -> dict[str, Any]:
-        index = self.source.index
-        return {
-            "source": {
-                "class": type(self.source).__name__,
-                "options": describe_options(self.options),
-                "keys": list(self.source.specs),
-                "num_seqs": len(self.source),
-                "digest": index.digest,
-                "kind": index.kind,
-                "files": describe_files(index.files),
-            },
-            "target": {"format": self.target.format.name, "options": describe_options(self.target.options)},
-            "shards": {"max_seqs": self.sharding.max_seqs, "max_bytes": self.sharding.max_bytes},
-        }
 
     def _checked_specs(self, shards: list[Shard]) -> Mapping[str, DataSpec]:
         """Return the specs for the writer, which refuses here what the format cannot hold."""
@@ -157,38 +104,28 @@ class Conversion:
             # The layout has a number of classes, and files of one corpus must agree in it.
             largest = largest_values(self.source, unknown)
             specs.update({key: replace(specs[key], dim=max(largest[key] + 1, 1)) for key in unknown})
-        open_target(self.source, self.target, specs, shards[0].path).abort()
+        open_target(self.source, replace(self.target, replaces=True), specs, shards[0].path).abort()
         return specs
 
     # --- writing ---
 
     def _write(
-        self,
-        shards: list[Shard],
-        specs: Mapping[str, DataSpec],
-        journal: Journal | None,
-        messages: Console,
-        *,
-        quiet: bool,
+        self, shards: list[Shard], specs: Mapping[str, DataSpec], messages: Console, *, quiet: bool
     ) -> list[ShardRecord]:
-        records = [] if journal is None else journal.done
-        num_before, num_shards = sum(record.num_seqs for record in records), len(records) + len(shards)
+        records: list[ShardRecord] = []
+        existing_first = sorted(shards, key=lambda shard: not os.path.lexists(shard.path))  # refused before any is made
         try:
             with (
-                open_reporter(messages, "converting", len(self.source) - num_before, quiet=quiet) as reporter,
-                contextlib.closing(self._records(shards, specs, reporter)) as written,
+                open_reporter(messages, "converting", len(self.source), quiet=quiet) as reporter,
+                contextlib.closing(self._records(existing_first, specs, reporter)) as written,
             ):
-                for record in written:
-                    if journal is None:
-                        records.append(record)
-                    else:
-                        journal.note(record)  # it is on the disk: writers sync
+                records.extend(written)
         except BaseException as error:
-            if journal is not None:
-                done = f"{format_count(len(journal.done))} of {format_count(num_shards)}"
+            if not self.sharding.is_one_file:
+                done = f"{format_count(len(records))} of {format_count(len(shards))}"
                 takes_note(error, f"{done} shards are whole: the same command continues after them")
             raise
-        return records
+        return sorted(records, key=lambda record: record.name)
 
     def _records(
         self, shards: list[Shard], specs: Mapping[str, DataSpec], reporter: Reporter
@@ -212,28 +149,3 @@ class Conversion:
 
         for shard in shards:
             yield write_shard(self.source, self.target, specs, shard, tell)
-
-
-def journal_path(out: str | os.PathLike[str]) -> Path:
-    """Return the path of the journal of a conversion to shards."""
-    return Path(f"{os.path.abspath(out)}.convert.json")
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Refuse to write shards that another process is writing. The lock ends with the process, whatever ends it."""
-    name = path.with_name(f".{path.name}.lock")
-    try:
-        lock = lock_exclusive_nowait(str(name))
-    except FileNotFoundError as error:
-        raise ConfigError("the folder does not exist", where=str(path.parent), fix="make it first") from error
-    except CacheError:  # a disk without locks: two conversions at once are the user's responsibility
-        yield
-        return
-    if lock is None:
-        raise ConfigError("another process is converting to these files", where=str(path), fix="wait for it")
-    try:
-        yield
-    finally:
-        name.unlink(missing_ok=True)  # while it is locked: a process that opened it meanwhile sees that it is gone
-        lock.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import glob
 import os
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,6 +81,15 @@ def plan_shards(source: Source, out: str, suffix: str, sharding: Sharding) -> li
         Shard(f"{stem}-{number:0{digits}d}{suffix}", start, stop)
         for number, (start, stop) in enumerate(zip(starts, stops, strict=True))
     ]
+
+
+def list_unplanned(shards: list[Shard], out: str, suffix: str) -> list[str]:
+    """Return the files that have names of shards of this target, and are none of these."""
+    stem, suffix = split_suffix(out, suffix)
+    planned = {shard.path for shard in shards}
+    numbered = re.compile(re.escape(stem) + rf"-\d{{{_MIN_DIGITS},}}" + re.escape(suffix))
+    found = glob.glob(f"{glob.escape(stem)}-*{glob.escape(suffix)}")
+    return sorted(path for path in found if path not in planned and numbered.fullmatch(path))
 
 
 def split_suffix(path: str, suffix: str) -> tuple[str, str]:

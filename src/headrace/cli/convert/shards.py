@@ -14,10 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.engine import WorkerInfo
-from headrace.errors import HeadraceError, SourceError, takes_note
+from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
 from headrace.files.atomic.names import exchange
 from headrace.files.atomic.pending import PendingFolder, fsync_path
 from headrace.files.atomic.together import PendingFiles
@@ -27,10 +28,26 @@ from headrace.sources.registry import keeps_index, open_writer
 from headrace.specs import DataSpec
 
 from ..tally import SeqsDigest
-from .journal import ShardRecord
 from .shard_plan import Shard
 
 Tell = Callable[[int, int], None]  # called with numbers of further sequences and bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRecord:
+    """What is known of a file that is whole.
+
+    Attributes:
+        name: File name.
+        num_seqs: Number of its sequences.
+        bytes: The size of the file, or of all files in the folder that it is.
+        digest: XXH3-128 over its tags and arrays in order.
+    """
+
+    name: str
+    num_seqs: int
+    bytes: int
+    digest: str
 
 
 @dataclass(frozen=True)
@@ -41,13 +58,13 @@ class Target:
         format: Their format.
         options: More options of its writer.
         verify: Whether each file is read back and compared.
-        replaces: Whether a file that exists when the new one is whole may be replaced.
+        replaces: Whether an existing file may be replaced.
     """
 
     format: Format
     options: Mapping[str, Any] = field(default_factory=dict)
     verify: bool = True
-    replaces: bool = True
+    replaces: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,15 +89,46 @@ class WriteShards:
 def write_shard(
     source: Source, target: Target, specs: Mapping[str, DataSpec], shard: Shard, tell: Tell | None = None
 ) -> ShardRecord:
-    """Write one file, replacing an existing one, and verify it.
+    """Write one file and verify it, unless it is there and holds what it should.
 
     Raises:
+        ConfigError: The file exists, and is not to be replaced.
         SourceError: A sequence cannot be read or held, the disk is full, or the file reads back differently. It is
             removed then, and an existing one is kept.
     """
-    if target.verify and target.replaces and os.path.lexists(shard.path):
+    if not os.path.lexists(shard.path):
+        return _write_directly(source, target, specs, shard, tell)
+    if not target.replaces:
+        return _confirm_existing(source, target, shard, tell)
+    if target.verify:
         return _write_aside(source, target, specs, shard, tell)
     return _write_directly(source, target, specs, shard, tell)
+
+
+def _confirm_existing(source: Source, target: Target, shard: Shard, tell: Tell | None) -> ShardRecord:
+    """Return the record of a file that exists, if it holds the sequences of the shard."""
+    if not target.verify:
+        raise ConfigError(
+            "the file exists already",
+            where=shard.path,
+            fix="choose another name, or pass --overwrite; without --no-verify, files that are whole are kept",
+        )
+    digest = SeqsDigest()
+    for corpus_idx in range(shard.start, shard.stop):
+        arrays = source.read_seq(corpus_idx)
+        digest.add(source.tag(corpus_idx), comparable(arrays, source.specs))
+        if tell is not None:
+            tell(1, sum(array.nbytes for array in arrays.values()))
+    confirm_reads()
+    try:
+        _verify(target, shard, list(source.specs), digest.hexdigest())
+    except SourceError as error:
+        raise ConfigError(
+            f"the file exists, and does not hold sequences {shard.start} to {shard.stop - 1} of the corpus: {error}",
+            where=shard.path,
+            fix="choose another name, or pass --overwrite",
+        ) from error
+    return _record_of(shard, digest)
 
 
 def _write_aside(
@@ -157,9 +205,11 @@ def _write_directly(
         except BaseException:
             remove(shard.path, target.format)
             raise
-    return ShardRecord(
-        shard.name, shard.stop - shard.start, size_of(shard.path), digest.hexdigest(), verified=target.verify
-    )
+    return _record_of(shard, digest)
+
+
+def _record_of(shard: Shard, digest: SeqsDigest) -> ShardRecord:
+    return ShardRecord(shard.name, shard.stop - shard.start, size_of(shard.path), digest.hexdigest())
 
 
 def open_target(source: Source, target: Target, specs: Mapping[str, DataSpec], path: str) -> Any:
@@ -188,9 +238,9 @@ def comparable(arrays: Mapping[str, NDArray[Any]], specs: Mapping[str, DataSpec]
 
 
 def size_of(path: str) -> int:
-    """Return the bytes of a file, or of all files in a folder; -1 if there is nothing."""
+    """Return the bytes of a file, or of all files in a folder."""
     if not os.path.isdir(path):
-        return os.stat(path).st_size if os.path.exists(path) else -1
+        return os.stat(path).st_size
     return sum(os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
 
 
@@ -221,6 +271,16 @@ def remove(path: str, entry: Format) -> None:
                 shutil.rmtree(name)
             else:
                 os.unlink(name)
+
+
+def join_digests(records: list[ShardRecord]) -> str:
+    """Return one digest over those of all shards in order; of a single one, its own."""
+    if len(records) == 1:
+        return records[0].digest
+    digest = xxhash.xxh3_128()
+    for record in records:
+        digest.update(f"{record.digest};".encode())
+    return digest.hexdigest()
 
 
 def losses(source: Source, written: Source) -> list[str]:
