@@ -170,16 +170,6 @@ def on_ray(kind: str) -> Goal:
     return Goal("ray_workers", f"workers on Ray, items of {kind} / Ray's object store", find, least=15)
 
 
-def of_ray_data(corpus: str) -> Goal:
-    """Return a goal of padded batches a second, against Ray Data with batches padded in its workers."""
-
-    def find(figures: Figures) -> float:
-        rates = {name: rate for name, (rate, _) in figures[corpus].items()}
-        return float(rates["Headrace, worker processes"] / rates["Ray Data, map_batches"])
-
-    return Goal("ray_data", f"padded batches of {corpus} / Ray Data, map_batches", find, least=5)
-
-
 GOALS = [
     in_house("source files", most=330),
     in_house("code lines", most=44_000),
@@ -236,8 +226,6 @@ GOALS = [
     ),
     on_ray("1KiB"),
     on_ray("64KiB"),
-    of_ray_data("speech"),
-    of_ray_data("words"),
     Goal("ray_workers", "first item on a cluster that runs, s", lambda figures: figures["first item"], most=2),
     Goal(
         "ray_workers",

@@ -85,7 +85,6 @@ _TITLES = {
 # The page that explains the names of a room, for those that no page uses: the first that fits.
 _GUIDES = (
     ("adapters.lhotse", "reference/lhotse.md"),
-    ("adapters.ray_data", "how-to/tables.md"),
     ("adapters", "reference/trainers.md"),
     ("batching", "reference/batching.md"),
     ("cli", "reference/cli.md"),

@@ -14,6 +14,7 @@ from .errors import NotCarriedOverError
 
 # What Headrace no longer has, for all rooms and configs: name -> what to use instead.
 DEPARTED = {
+    "RayDataSource": "ParquetSource over what the `write_parquet` of the dataset has written",
     "CutSource": "LhotseDataLoader with lhotse's samplers, or a map-style dataset over the CutSet with `get_seq_len`",
     "SamplingBytePairEncoding": "BytePairEncoding; to draw parts, read the text as bytes and encode it in a transform, "
     "by the dropout of a BPE model of tokenizers, or by sentencepiece",

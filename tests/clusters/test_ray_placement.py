@@ -108,38 +108,3 @@ def test_what_the_executor_is_told_goes_before_what_the_source_knows(cluster: An
 def test_an_answer_that_is_none_is_an_error_that_shows_it(cluster: Any) -> None:
     with pytest.raises(ConfigError, match=r"mapping of hosts to bytes, not \{'node': 'much'\}"):
         load({"node": "much"}, num_workers=1, executor=on_ray())
-
-
-def near_blocks(seq: Any) -> Any:
-    return {"raylet": np.array(int(os.environ.get("RAY_RAYLET_PID", 0))), "number": seq["number"]}
-
-
-def test_workers_are_near_the_blocks_of_a_dataset_of_ray_data(cluster: Any) -> None:
-    pa = pytest.importorskip("pyarrow")
-    pytest.importorskip("pandas", reason="Ray Data needs it")
-
-    @ray.remote(num_cpus=0.1, resources={"second": 0.1})
-    def make(number: int) -> Any:
-        return pa.table({"x": [list(range(100_000 + number))], "number": [number]})
-
-    ray.data.DataContext.get_current().enable_progress_bars = False
-    blocks = [make.remote(number) for number in range(4)]
-    ray.wait(blocks, num_returns=4, fetch_local=False)
-    source = hr.sources.RayDataSource(ray.data.from_arrow_refs(blocks))
-    hosts = source.data_hosts()
-    assert hosts[cluster.second.node_id] == max(hosts.values())
-    dataset = hr.SourceDataset(source)
-    assert dataset.data_hosts() == hosts
-    nodes = {node.node_id: node for node in (cluster.head_node, cluster.first, cluster.second)}
-    for _ in range(3):  # where a node has no room at that moment, Ray takes another one
-        with hr.DataLoader(
-            dataset, batch_size=1, transform=near_blocks, num_workers=1, executor=on_ray(num_cpus=0)
-        ) as loader:
-            found = [(int(batch["number"][0]), int(batch["raylet"][0])) for batch in loader]
-        assert [number for number, _ in found] == list(range(4))
-        later = source.data_hosts()  # Ray itself copies blocks to other nodes, where somebody has asked for them
-        near = {host for known in (hosts, later) for host, weight in known.items() if weight == max(known.values())}
-        is_near = {raylet for _, raylet in found} <= {raylet_of(nodes[host]) for host in near}
-        if is_near:
-            break
-    assert is_near
