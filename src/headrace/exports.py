@@ -14,6 +14,7 @@ from .errors import NotCarriedOverError
 
 # What Headrace no longer has, for all rooms and configs: name -> what to use instead.
 DEPARTED = {
+    "SharedService": "workers of each training's own (num_workers=), and a dataset that is converted once for all",
     "RayDataSource": "ParquetSource over what the `write_parquet` of the dataset has written",
     "CutSource": "LhotseDataLoader with lhotse's samplers, or a map-style dataset over the CutSet with `get_seq_len`",
     "SamplingBytePairEncoding": "BytePairEncoding; to draw parts, read the text as bytes and encode it in a transform, "

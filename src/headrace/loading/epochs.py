@@ -115,19 +115,16 @@ class Recipe:
         is_seeded = self.options.seeds_globals and subject.may_draw_order()
         return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
-    def open_engine(
-        self, work: Callable[[WorkerInfo], Callable[[Any], Any]], *, is_pure: bool = False, **others: Any
-    ) -> Engine:
+    def open_engine(self, work: Callable[[WorkerInfo], Callable[[Any], Any]], **others: Any) -> Engine:
         """Return an engine. Workers start with the first run; importing modules for them begins now.
 
         Args:
             work: What they do.
-            is_pure: See `Job`.
             **others: Options of the loader that are others for these workers.
         """
         options = replace(self.options, **others) if others else self.options
         engine = Engine(
-            Job(work, options.worker_init, options.seed, is_pure=is_pure),
+            Job(work, options.worker_init, options.seed),
             num_workers=options.num_workers,
             executor=options.limited_executor(),
             options=options.engine_options,
@@ -269,7 +266,7 @@ class PlannedEpochs(Epochs):
 
     def __init__(self, subject: Subject, recipe: Recipe) -> None:
         super().__init__(subject, recipe)
-        self.engine = recipe.open_engine(recipe.work, is_pure=True)
+        self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
         self._dealt: Dealt | None = None  # the batching of the plan, if it is that of one rank
 
