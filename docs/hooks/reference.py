@@ -90,7 +90,6 @@ _GUIDES = (
     ("cli", "reference/cli.md"),
     ("dataloader2", "reference/pipes.md"),
     ("datasets", "reference/datasets.md"),
-    ("engine.remote", "how-to/remote-workers.md"),
     ("engine", "reference/workers.md"),
     ("errors", "how-to/symptoms.md"),
     ("features", "how-to/folders.md"),
@@ -145,7 +144,7 @@ def _list_public_modules(package: Path) -> Iterator[tuple[str, Path]]:
     rooms = {file.parent.name for file in package.glob("*/__init__.py")} - {"cli", "pipes", "adapters", "show", *_FIRST}
     for room in (*_FIRST, *sorted(rooms)):
         yield room, package / room / "__init__.py"
-    for module in ("engine/remote", "files/fetch", "pipes", "pipes/graph"):
+    for module in ("files/fetch", "pipes", "pipes/graph"):
         yield module.replace("/", "."), package / module / "__init__.py"
     for module in ("pipes/iter", "pipes/map", "pipes/utils", "dataloader2/graph", "show/iteration", "show/plot"):
         yield module.replace("/", "."), package / f"{module}.py"

@@ -395,6 +395,11 @@ def test_an_option_of_the_data_is_sent_to_who_reads_them():
         DataLoader("a.hdf", batch_size=2, targets={})
 
 
+def test_workers_on_a_ray_cluster_are_refused_with_advice():
+    with pytest.raises(NotCarriedOverError, match="a rank on each host"):
+        DataLoader([1, 2], batch_size=2, num_workers=1, executor="ray")
+
+
 def test_a_dataset_of_ray_data_is_sent_through_parquet(monkeypatch):
     dataset_class = type("Dataset", (), {})
     monkeypatch.setitem(sys.modules, "ray.data", SimpleNamespace(Dataset=dataset_class))
