@@ -150,36 +150,6 @@ def pipes(case: str, least: float) -> Goal:
     return Goal("pipes", f"DataLoader2, {case} items / torchdata", find, least=least)
 
 
-def remote(kind: str) -> Goal:
-    """Return a goal of bytes a second of remote workers, against plain connections."""
-
-    def find(figures: Figures) -> float:
-        row = figures[kind]
-        return float(row["remote_items_per_second"] / row["plain_items_per_second"])
-
-    return Goal("remote", f"remote workers, items of {kind} / plain TCP", find, least=0.8)
-
-
-def on_ray(kind: str) -> Goal:
-    """Return a goal of items a second of workers on Ray, against the best that goes through Ray's object store."""
-
-    def find(figures: Figures) -> float:
-        rates = {name: rate for name, (rate, _) in figures[kind].items()}
-        return float(rates.pop("RayExecutor") / max(rates.values()))
-
-    return Goal("ray_workers", f"workers on Ray, items of {kind} / Ray's object store", find, least=15)
-
-
-def of_ray_data(corpus: str) -> Goal:
-    """Return a goal of padded batches a second, against Ray Data with batches padded in its workers."""
-
-    def find(figures: Figures) -> float:
-        rates = {name: rate for name, (rate, _) in figures[corpus].items()}
-        return float(rates["Headrace, worker processes"] / rates["Ray Data, map_batches"])
-
-    return Goal("ray_data", f"padded batches of {corpus} / Ray Data, map_batches", find, least=5)
-
-
 GOALS = [
     in_house("source files", most=330),
     in_house("code lines", most=44_000),
@@ -226,25 +196,6 @@ GOALS = [
     Goal("order", "permute, us an index", lambda figures: max(figures["permute_us"].values()), most=0.2),
     lhotse("1 KiB, numpy", 1),
     lhotse("64 KiB, numpy", 1),
-    remote("1MiB"),
-    remote("16MiB"),
-    Goal(
-        "remote",
-        "items of 1KiB: processor time of the trainer, us",
-        lambda figures: 1e6 * figures["1KiB"]["remote_trainer_seconds"],
-        most=20,
-    ),
-    on_ray("1KiB"),
-    on_ray("64KiB"),
-    of_ray_data("speech"),
-    of_ray_data("words"),
-    Goal("ray_workers", "first item on a cluster that runs, s", lambda figures: figures["first item"], most=2),
-    Goal(
-        "ray_workers",
-        "longest wait after a node was killed, s",
-        lambda figures: figures["wait after a node was killed"],
-        most=2,
-    ),
     pipes("1 KiB", 100),
     pipes("1 MiB", 10),
     Goal(

@@ -55,11 +55,8 @@ def wait_until() -> Callable[[Callable[[], bool], str], None]:
 # Whole folders that need optional packages; and what the next version of the library will not have
 _HERE = Path(__file__).parent
 _MARKED = [
-    ("adapters/|clusters/|peers/|torch_loader/", pytest.mark.extra),
-    (
-        "clusters/|engine/remote/|faults/test_remote_|.*_shar_|sources/.*_(safetensors_source|numpy_folder)",
-        pytest.mark.long,
-    ),
+    ("adapters/|peers/|torch_loader/", pytest.mark.extra),
+    (".*_shar_|sources/.*_(safetensors_source|numpy_folder)", pytest.mark.long),
 ]
 
 

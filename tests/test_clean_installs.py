@@ -62,7 +62,7 @@ _USES = {
     "arrow": "import headrace as hr, pyarrow.parquet; hr.ParquetSource; hr.ArrowSource",
     "hf": "import headrace as hr, datasets as d; hr.HuggingFaceSource(d.Dataset.from_dict({'x': [1]}))",
     "text": "import headrace.vocabularies, sentencepiece, tokenizers",
-    "ray": "import headrace as hr, ray.train; hr.RayExecutor",
+    "ray": "from headrace.adapters import ray_train",
     "transformers": "from headrace.adapters.transformers import HeadraceTrainer",
     "lightning": "from headrace.adapters.lightning import HeadraceDataModule",
     "accelerate": "from headrace.adapters.accelerate import prepare_loader",

@@ -85,14 +85,11 @@ _TITLES = {
 # The page that explains the names of a room, for those that no page uses: the first that fits.
 _GUIDES = (
     ("adapters.lhotse", "reference/lhotse.md"),
-    ("adapters.ray_data", "how-to/tables.md"),
     ("adapters", "reference/trainers.md"),
     ("batching", "reference/batching.md"),
     ("cli", "reference/cli.md"),
     ("dataloader2", "reference/pipes.md"),
     ("datasets", "reference/datasets.md"),
-    ("engine.remote.service", "how-to/shared-service.md"),
-    ("engine.remote", "how-to/remote-workers.md"),
     ("engine", "reference/workers.md"),
     ("errors", "how-to/symptoms.md"),
     ("features", "how-to/folders.md"),
@@ -147,7 +144,7 @@ def _list_public_modules(package: Path) -> Iterator[tuple[str, Path]]:
     rooms = {file.parent.name for file in package.glob("*/__init__.py")} - {"cli", "pipes", "adapters", "show", *_FIRST}
     for room in (*_FIRST, *sorted(rooms)):
         yield room, package / room / "__init__.py"
-    for module in ("engine/remote", "engine/remote/service", "files/fetch", "pipes", "pipes/graph"):
+    for module in ("files/fetch", "pipes", "pipes/graph"):
         yield module.replace("/", "."), package / module / "__init__.py"
     for module in ("pipes/iter", "pipes/map", "pipes/utils", "dataloader2/graph", "show/iteration", "show/plot"):
         yield module.replace("/", "."), package / f"{module}.py"

@@ -57,9 +57,6 @@ if TYPE_CHECKING:
     from .datasets import init_dataset as init_dataset
     from .engine import EngineOptions as EngineOptions
     from .engine import get_worker_info as get_worker_info
-    from .engine.remote import RayExecutor as RayExecutor
-    from .engine.remote import RemoteExecutor as RemoteExecutor
-    from .engine.remote.service import SharedService as SharedService
     from .errors import CacheError as CacheError
     from .errors import ConfigError as ConfigError
     from .errors import HeadraceError as HeadraceError
@@ -163,8 +160,6 @@ _ROOM_OF = {
         "init_dataset",
     ),
     "engine": ("EngineOptions", "get_worker_info"),
-    "engine.remote": ("RayExecutor", "RemoteExecutor"),
-    "engine.remote.service": ("SharedService",),
     "errors": (
         "CacheError",
         "ConfigError",

@@ -12,8 +12,17 @@ from typing import Any
 
 from .errors import NotCarriedOverError
 
+_ON_EACH_HOST = (
+    'executor="process", with as many workers as each host has cores, and a rank on each host: workers on other hosts, '
+    "or on a Ray cluster, are not in this version"
+)
 # What Headrace no longer has, for all rooms and configs: name -> what to use instead.
 DEPARTED = {
+    "RayExecutor": _ON_EACH_HOST,
+    "RemoteExecutor": _ON_EACH_HOST,
+    "MixedExecutor": _ON_EACH_HOST,
+    "SharedService": "workers of each training's own (num_workers=), and a dataset that is converted once for all",
+    "RayDataSource": "ParquetSource over what the `write_parquet` of the dataset has written",
     "CutSource": "LhotseDataLoader with lhotse's samplers, or a map-style dataset over the CutSet with `get_seq_len`",
     "SamplingBytePairEncoding": "BytePairEncoding; to draw parts, read the text as bytes and encode it in a transform, "
     "by the dropout of a BPE model of tokenizers, or by sentencepiece",

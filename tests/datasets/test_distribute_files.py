@@ -18,7 +18,9 @@ from headrace.datasets import (
     StaticDataset,
     init_dataset,
 )
+from headrace.datasets.distribute.shared import Shared
 from headrace.engine import EngineOptions, Skipping
+from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, HeadraceError, OptionalNotImplementedError, SourceError
 from headrace.files.cache.entry import CachedFile
 from headrace.files.lists.sizes import FileTable
@@ -1173,3 +1175,32 @@ def test_a_file_and_what_belongs_to_it_are_not_two_shares_of_the_data(open_datas
         dataset = open_dataset(given, documents, partition_epoch=3)
         assert len(dataset.files) == 3
         assert sorted(tag for epoch in (1, 2, 3) for tag in tags(dataset, epoch)) == expected
+
+
+class ElsewhereExecutor(ProcessExecutor):
+    """As far as others can tell, its workers are on other machines."""
+
+    name = "elsewhere"
+    may_be_elsewhere = True
+
+
+def test_workers_on_other_machines_get_the_plan_with_their_tickets(files, monkeypatch):
+    options = {"files": files, "get_sub_epoch_dataset": hdf, "partition_epoch": 2, "seq_ordering": "random"}
+    with DistributeFilesDataset(**options, num_workers=0) as dataset:
+        expected = [[seq.seq_tag for seq in dataset.epoch(epoch)] for epoch in (1, 2, 3)]
+    monkeypatch.setattr(Shared, "put_into_memory_file", lambda self: pytest.fail("another machine cannot read it"))
+    with DistributeFilesDataset(**options, num_workers=2, executor=ElsewhereExecutor()) as dataset:
+        assert [[seq.seq_tag for seq in dataset.epoch(epoch)] for epoch in (1, 2, 3)] == expected
+
+
+def test_a_plan_that_cannot_be_sent_to_another_machine_is_refused_before_a_worker_starts(files, tmp_path):
+    with (
+        (tmp_path / "held").open("w") as held,
+        DistributeFilesDataset(
+            files=files,
+            get_sub_epoch_dataset=lambda names: {**hdf(names), "held": held},
+            executor=ElsewhereExecutor(),
+        ) as dataset,
+        pytest.raises(ConfigError, match="the dataset of sub-epoch 1"),
+    ):
+        dataset.init_seq_order(1)

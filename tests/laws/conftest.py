@@ -5,14 +5,11 @@ from __future__ import annotations
 import pytest
 from format_cases import FORMATS, FormatCase
 
-from headrace.engine import Executor
-from headrace.engine.remote import LocalLauncher, RemoteExecutor
 
-
-@pytest.fixture(scope="session", params=["inline", "thread", "process", pytest.param("remote", marks=pytest.mark.long)])
-def engine_executors(request: pytest.FixtureRequest) -> str | Executor:
-    """Return the name of an executor, or one that is not started, for one engine after the other."""
-    return RemoteExecutor(LocalLauncher(), dead_seconds=20.0) if request.param == "remote" else request.param
+@pytest.fixture(scope="session", params=["inline", "thread", "process"])
+def engine_executors(request: pytest.FixtureRequest) -> str:
+    """Return the name of an executor, for one engine after the other."""
+    return request.param
 
 
 @pytest.fixture(

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples_of_laws import examples
-from headrace.engine import Engine, EngineOptions, Executor, Job, Raising, Skipping, empty, note_item, skip_item
+from headrace.engine import Engine, EngineOptions, Job, Raising, Skipping, empty, note_item, skip_item
 from headrace.engine.group_size import GroupSize
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.engine.user.worker_info import WorkerInfo
@@ -86,7 +86,7 @@ def _no_thread_is_left():
 @examples(25)
 @given(num_workers=NUM_WORKERS, options=OPTIONS, rounds=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 45))))
 def test_runs_that_are_read_whole_or_abandoned_give_what_a_plain_loop_gives(
-    engine_executors: str | Executor, num_workers: int, options: dict, rounds: list[tuple[int, int]]
+    engine_executors: str, num_workers: int, options: dict, rounds: list[tuple[int, int]]
 ) -> None:
     job = Job(square_or_raise(frozenset()))
     with Engine(job, num_workers=num_workers, executor=engine_executors, options=EngineOptions(**options)) as engine:
@@ -246,7 +246,7 @@ def test_whatever_comes_together_the_stream_is_the_same(
     payloads_end=st.none() | st.integers(0, 40),
 )
 def test_errors_of_workers_and_of_payloads_come_where_a_plain_loop_has_them(
-    engine_executors: str | Executor,
+    engine_executors: str,
     num_workers: int,
     options: dict,
     num_payloads: int,
@@ -281,7 +281,7 @@ def test_errors_of_workers_and_of_payloads_come_where_a_plain_loop_has_them(
 @examples(25)
 @given(num_workers=NUM_WORKERS, options=OPTIONS, bad=st.frozensets(st.integers(0, 30), max_size=8))
 def test_skips_are_the_same_for_any_number_of_workers_in_the_stream_and_on_disk(
-    engine_executors: str | Executor, num_workers: int, options: dict, bad: frozenset[int]
+    engine_executors: str, num_workers: int, options: dict, bad: frozenset[int]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quarantine.jsonl"
@@ -308,7 +308,7 @@ def test_skips_are_the_same_for_any_number_of_workers_in_the_stream_and_on_disk(
 @examples(25)
 @given(num_workers=NUM_WORKERS, options=OPTIONS, bad=st.frozensets(st.integers(0, 20), max_size=5))
 def test_single_items_are_left_out_of_tickets_of_many(
-    engine_executors: str | Executor, num_workers: int, options: dict, bad: frozenset[int]
+    engine_executors: str, num_workers: int, options: dict, bad: frozenset[int]
 ) -> None:
     def setup(info):
         function = square_or_raise(bad)(info)
@@ -340,7 +340,7 @@ def test_single_items_are_left_out_of_tickets_of_many(
     num_read=st.none() | st.integers(1, 20),
 )
 def test_streams_take_turns_as_plain_iterators_do(
-    engine_executors: str | Executor, lengths: list[int], options: dict, bad: frozenset[int], num_read: int | None
+    engine_executors: str, lengths: list[int], options: dict, bad: frozenset[int], num_read: int | None
 ) -> None:
     expected = [
         (worker_idx, item)
@@ -361,7 +361,7 @@ def test_streams_take_turns_as_plain_iterators_do(
 @examples(25)
 @given(num_workers=NUM_WORKERS, options=OPTIONS, rounds=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 45))))
 def test_in_turns_a_worker_goes_on_with_what_it_did_before(
-    engine_executors: str | Executor, num_workers: int, options: dict, rounds: list[tuple[int, int]]
+    engine_executors: str, num_workers: int, options: dict, rounds: list[tuple[int, int]]
 ) -> None:
     def setup(info: WorkerInfo):
         numbers: list[int] = []

@@ -39,7 +39,6 @@ NOT_HERE = {
     "AudioTableSource": "its table is in memory, and its recordings are read as those of a manifest",
     "MapSource": "an object of the user's",
     "MemorySource": "no files",
-    "RayDataSource": "no files",
 }
 
 
@@ -62,7 +61,6 @@ def test_every_source_and_writer_is_of_a_format_by_which_laws_and_commands_find_
     assert {entry.source_name for entry in entries} == _exported(Source) - {
         "MapSource",
         "MemorySource",
-        "RayDataSource",
         "AudioTableSource",
     }
     assert {entry.writer_name for entry in entries if entry.writer} == _exported(Writer)

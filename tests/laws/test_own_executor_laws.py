@@ -12,7 +12,6 @@ from headrace.engine import Engine, Executor, Job, make_executor
 from headrace.engine.local.inline import InlineExecutor
 from headrace.engine.local.thread import ThreadExecutor
 from headrace.engine.process.executor import ProcessExecutor
-from headrace.engine.remote import LocalLauncher, RemoteExecutor
 from headrace.errors import ConfigError
 from headrace.testing import check_executor
 
@@ -31,24 +30,12 @@ class ElsewhereExecutor(ProcessExecutor):
     name = "elsewhere"
 
 
-class RemoteHereExecutor(RemoteExecutor):
-    """Its workers run on this machine."""
-
-    def __init__(self) -> None:
-        super().__init__(LocalLauncher(), dead_seconds=20.0)
-
-
-OWN = [PoolExecutor, HereExecutor, ElsewhereExecutor, RemoteHereExecutor]
+OWN = [PoolExecutor, HereExecutor, ElsewhereExecutor]
 
 
 @pytest.mark.parametrize("name", ["inline", "thread", "process"])
 def test_executors_of_headrace_keep_their_promises(name: str) -> None:
     check_executor(lambda: make_executor(name), num_workers=2)
-
-
-@pytest.mark.long
-def test_the_remote_executor_keeps_them_too() -> None:
-    check_executor(RemoteHereExecutor, num_workers=2)
 
 
 class Forgetting(ThreadExecutor):
@@ -174,7 +161,7 @@ def test_global_generators_are_left_alone_where_threads_share_them(executor: typ
         assert np.random.random() == expected
 
 
-@pytest.mark.parametrize("executor", [ThreadExecutor, ProcessExecutor, PoolExecutor, RemoteHereExecutor])
+@pytest.mark.parametrize("executor", [ThreadExecutor, ProcessExecutor, PoolExecutor])
 def test_one_executor_carries_one_engine(executor: type[Executor]) -> None:
     shared, job = executor(), Job(lambda info: abs)
     with Engine(job, num_workers=1, executor=shared) as first:
@@ -187,7 +174,7 @@ def test_one_executor_carries_one_engine(executor: type[Executor]) -> None:
         (Engine(job, num_workers=1, executor=shared), Engine(job, num_workers=1, executor=shared))
 
 
-@pytest.mark.parametrize("executor", [PoolExecutor, RemoteHereExecutor])
+@pytest.mark.parametrize("executor", [PoolExecutor, ElsewhereExecutor])
 def test_multi_proc_takes_an_executor_of_ones_own(executor: type[Executor]) -> None:
     config = {"class": "StaticDataset", "data": [{"data": np.full((2, 1), float(n))} for n in range(9)]}
     with MultiProcDataset(config, num_workers=2, buffer_size=4, executor=executor()) as corpus:

@@ -19,7 +19,6 @@ from examples_of_laws import examples
 from headrace.engine import Engine, EngineOptions, Job, Restarting
 from headrace.engine.local.thread import ThreadExecutor
 from headrace.engine.process.executor import ProcessExecutor
-from headrace.engine.remote import LocalLauncher, RemoteExecutor
 from headrace.errors import ConfigError, HeadraceError
 
 # After so many results: so many workers, or one more death.
@@ -29,7 +28,6 @@ OPTIONS = st.builds(dict, tickets_per_worker=st.none() | st.integers(1, 9), look
 EXECUTORS = {
     "thread": ThreadExecutor,
     "process": ProcessExecutor,
-    "remote": lambda: RemoteExecutor(LocalLauncher()),
 }
 
 
@@ -99,15 +97,6 @@ def test_processes_that_come_and_go_leave_the_stream_as_it_is(
     num_workers: int, changes: list[tuple[int, int]], deaths: frozenset[int], options: dict[str, Any]
 ) -> None:
     check_runs("process", num_workers, changes, deaths, options)
-
-
-@examples(2)
-@given(CHANGES.filter(len), DEATHS)
-def test_remote_workers_that_come_and_go_leave_the_stream_as_it_is(
-    changes: list[tuple[int, int]], deaths: frozenset[int]
-) -> None:
-    changes = [(at, min(number, 3)) for at, number in changes[:3]]
-    check_runs("remote", 1, changes, deaths, {}, num_rounds=1)
 
 
 ITEMS = [{"x": np.arange(length, dtype=np.float32)} for length in range(1, 60)]

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,6 +20,7 @@ from headrace import (
     TransformError,
 )
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, LimitLengths, Pack
+from headrace.errors import NotCarriedOverError
 from headrace.loading import DataLoader
 from headrace.sources import HDFWriter
 
@@ -390,3 +393,15 @@ def test_an_option_of_a_dataset_that_there_is_not_is_named_with_the_closest_one(
 def test_an_option_of_the_data_is_sent_to_who_reads_them():
     with pytest.raises(ConfigError, match=r"no option 'targets'(.|\n)*open_source\(files, targets"):
         DataLoader("a.hdf", batch_size=2, targets={})
+
+
+def test_workers_on_a_ray_cluster_are_refused_with_advice():
+    with pytest.raises(NotCarriedOverError, match="a rank on each host"):
+        DataLoader([1, 2], batch_size=2, num_workers=1, executor="ray")
+
+
+def test_a_dataset_of_ray_data_is_sent_through_parquet(monkeypatch):
+    dataset_class = type("Dataset", (), {})
+    monkeypatch.setitem(sys.modules, "ray.data", SimpleNamespace(Dataset=dataset_class))
+    with pytest.raises(NotCarriedOverError, match="write_parquet"):
+        DataLoader(dataset_class(), batch_size=2)

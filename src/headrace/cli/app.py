@@ -26,9 +26,7 @@ from .convert.command import convert
 from .index import index
 from .inspect import inspect
 from .plan.command import plan
-from .remote_worker import worker
 from .run import run
-from .serve import serve
 
 EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_BROKEN_PIPE = 1, 2, 130, 141
 _DEBUG = "--debug"
@@ -167,7 +165,7 @@ def _global_options(
     """Options of every command; read by the error boundary."""
 
 
-for _command in (run, inspect, plan, index, convert, worker, serve):
+for _command in (run, inspect, plan, index, convert):
     app.command(cls=_Command)(_command)
 app.add_typer(cache)
 

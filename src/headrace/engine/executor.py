@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from headrace.errors import ConfigError, did_you_mean
+from headrace.exports import refuse_departed
 
 from .events import Event
 from .memory.lease import MemoryWatcher
@@ -212,10 +213,9 @@ class Executor(ABC):
 _CLASS_OF = {
     "inline": ("local.inline", "InlineExecutor"),
     "process": ("process.executor", "ProcessExecutor"),
-    "ray": ("remote.ray", "RayExecutor"),
     "thread": ("local.thread", "ThreadExecutor"),
 }
-_RUNS_IN: dict[str, RunsIn] = {"inline": "caller", "process": "process", "ray": "process", "thread": "thread"}
+_RUNS_IN: dict[str, RunsIn] = {"inline": "caller", "process": "process", "thread": "thread"}
 
 
 _logger = logging.getLogger(__name__)
@@ -233,14 +233,8 @@ def where_runs(executor: str | Executor) -> RunsIn:
 
 
 def may_be_elsewhere(executor: str | Executor) -> bool:
-    """Tell whether the workers of an executor may be on other machines; its module is not imported for that.
-
-    Raises:
-        ConfigError: There is none of this name.
-    """
-    if isinstance(executor, Executor):
-        return executor.may_be_elsewhere
-    return _CLASS_OF[_name_here(executor)][0].startswith("remote.")
+    """Tell whether the workers of an executor may be on other machines: those of no built-in one are."""
+    return isinstance(executor, Executor) and executor.may_be_elsewhere
 
 
 def check_executor_name(name: str) -> None:
@@ -248,7 +242,10 @@ def check_executor_name(name: str) -> None:
 
     Raises:
         ConfigError: There is no executor of this name.
+        NotCarriedOverError: There was one.
     """
+    if name == "ray":
+        refuse_departed("RayExecutor", 'executor="ray"')
     if name not in _CLASS_OF:
         raise ConfigError(f"there is no executor {name!r}", fix=did_you_mean(name, _CLASS_OF))
 

@@ -275,18 +275,6 @@ def _layout_text(layout: tuple[Any, int] | None) -> str:
     return "texts or objects" if layout[0] is None else f"{layout[0]} with {layout[1]} axes"
 
 
-def row_of(delivered: Any) -> dict[str, Any]:
-    """Return what a loader delivers as a row of a table: value by column.
-
-    A `Batch` has its arrays, padded, by data key; `<data key>_lengths` of those with time, and `tags`. A dict is a row
-    by data key, anything else the column "item".
-    """
-    if isinstance(delivered, Batch):
-        lengths = {f"{key}_lengths": value for key, value in delivered.lengths.items()}
-        return {**delivered.arrays, **lengths, "tags": list(delivered.tags)}
-    return dict(delivered) if isinstance(delivered, Mapping) else {"item": delivered}
-
-
 class _NoKeyError(SourceError, KeyError):
     """The error for an unknown data key; also a `KeyError`, so that `batch.get(key)` and `key in batch` work."""
 

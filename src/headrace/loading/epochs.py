@@ -9,29 +9,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from copy import copy
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any, Self
 
 from headrace.batching import PLAN_VERSION, PlanCounts, Steps
 from headrace.batching.data_key import choose_data_key
 from headrace.batching.dealing import Dealt, LastStep
-from headrace.engine import Engine, EngineOptions, Job, Skipping, WorkerInfo
-from headrace.engine.user.ship import ship_job, unship
-from headrace.errors import ConfigError, InternalError
+from headrace.engine import Engine, Job, WorkerInfo
+from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 from headrace.rng import wants_rng
 
-from .batch import row_of
 from .inputs import EpochOrder, PlanNeeds, Subject
-from .iterate import BatchIterator, Begun, CloseableRun, Consumer, LoaderPosition
+from .iterate import CloseableRun, LoaderPosition
 from .options import LoaderOptions
 from .plan import EpochPlan, NoLengthError, PlanRecipe, Progress
 from .sampler import SampledBatches
 from .shapes import BatchShapes, no_shapes_error, shapes_of
 from .state import digest_text
-from .steps import Arrivals, Arrived, EpochRun, PlannedArrivals, check_position, steps_of
+from .steps import Arrivals, EpochRun, PlannedArrivals, check_position, steps_of
 from .work import BatchWork, CarriedTask, WorkOptions
 
 
@@ -119,23 +115,16 @@ class Recipe:
         is_seeded = self.options.seeds_globals and subject.may_draw_order()
         return self.options.order_seeded(epoch) if is_seeded else nullcontext()
 
-    def job(self, work: Callable[[WorkerInfo], Callable[[Any], Any]], *, is_pure: bool = False) -> Job:
-        """Return what workers are given."""
-        return Job(work, self.options.worker_init, self.options.seed, is_pure=is_pure)
-
-    def open_engine(
-        self, work: Callable[[WorkerInfo], Callable[[Any], Any]], *, is_pure: bool = False, **others: Any
-    ) -> Engine:
+    def open_engine(self, work: Callable[[WorkerInfo], Callable[[Any], Any]], **others: Any) -> Engine:
         """Return an engine. Workers start with the first run; importing modules for them begins now.
 
         Args:
             work: What they do.
-            is_pure: See `Job`.
             **others: Options of the loader that are others for these workers.
         """
         options = replace(self.options, **others) if others else self.options
         engine = Engine(
-            self.job(work, is_pure=is_pure),
+            Job(work, options.worker_init, options.seed),
             num_workers=options.num_workers,
             executor=options.limited_executor(),
             options=options.engine_options,
@@ -143,80 +132,6 @@ class Recipe:
         )
         engine.prepare()
         return engine
-
-
-@dataclass(frozen=True)
-class Portion:
-    """Consecutive batches of an epoch, as plain data: any process that has the job of the loader can make them from it.
-
-    Attributes:
-        position: Where the epoch was begun.
-        ranks: The rank that it is for.
-        tasks: One for each batch.
-        arrived: What is known of each, without its value.
-        data_key: Data key of the batches.
-        equal_steps_of: See `Begun`.
-        options: Options of the engine.
-    """
-
-    position: LoaderPosition
-    ranks: Ranks
-    tasks: list[CarriedTask]
-    arrived: list[Arrived]
-    data_key: str | None
-    equal_steps_of: str | None
-    options: EngineOptions | None
-
-    @property
-    def num_rows(self) -> int | None:
-        """How many batches it has; None: some may be skipped."""
-        options = self.options
-        return None if options is not None and isinstance(options.on_error, Skipping) else len(self.tasks)
-
-    def rows(self, data: bytes, buffers: list[memoryview]) -> Iterator[dict[str, Any]]:
-        """Make the batches here, one after the other, and yield each as a row.
-
-        Args:
-            data: Data of the parcel of the job.
-            buffers: Buffers of the parcel.
-        """
-        job: Job = unship(data, buffers)
-        arrivals = PlannedArrivals()
-        arrivals.asked.extend(map(copy, self.arrived))
-        with Engine(job, num_workers=0, options=self.options) as engine:
-            run = engine.run(self.tasks)
-            begun = Begun(self.position, self.ranks, run, arrivals, None, self.equal_steps_of)
-            consumer = Consumer(self.position)
-            yield from map(row_of, BatchIterator(lambda _: begun, consumer, lambda _: None, self.data_key, begun))
-
-
-class Portions:
-    """The rest of an epoch, for processes that no executor of ours has started.
-
-    Args:
-        job: With which they make it.
-        whole: All of it.
-
-    Attributes:
-        parcel: The job, pickled.
-    """
-
-    def __init__(self, job: Job, whole: Portion) -> None:
-        self.parcel = ship_job(job)
-        self._whole = whole
-
-    def cut(self, num: int) -> list[Portion]:
-        """Return `num` portions of equal size, or fewer; at least one."""
-        whole, num = self._whole, max(min(num, len(self)), 1)
-        ends = [len(self) * number // num for number in range(num + 1)]
-        return [
-            replace(whole, tasks=whole.tasks[first:end], arrived=whole.arrived[first:end])
-            for first, end in pairwise(ends)
-        ]
-
-    def __len__(self) -> int:
-        """Return the number of batches."""
-        return len(self._whole.tasks)
 
 
 class Epochs(ABC):
@@ -291,24 +206,6 @@ class Epochs(ABC):
             )
         self.last_step, self._digests = last_step, None
 
-    @property
-    def can_be_divided(self) -> bool:
-        """Whether independent processes can make parts of an epoch, see `portions`."""
-        return False
-
-    def portions(self, position: LoaderPosition, ranks: Ranks, equal_steps_of: str | None) -> Portions:
-        """Return the rest of an epoch for other processes to make.
-
-        Args:
-            position: Where it begins.
-            ranks: The rank that it is for.
-            equal_steps_of: See `Begun`.
-
-        Raises:
-            ResumeError: There is no such position.
-        """
-        raise InternalError(f"the steps of {ranks} from {position} on cannot be divided {equal_steps_of or ''}")
-
     @abstractmethod
     def num_steps(self, epoch: int, position: int, ranks: Ranks) -> int:
         """Return the number of steps of an epoch on one of the ranks, from a position on."""
@@ -369,7 +266,7 @@ class PlannedEpochs(Epochs):
 
     def __init__(self, subject: Subject, recipe: Recipe) -> None:
         super().__init__(subject, recipe)
-        self.engine = recipe.open_engine(recipe.work, is_pure=True)
+        self.engine = recipe.open_engine(recipe.work)
         self.plan: EpochPlan | None = None
         self._dealt: Dealt | None = None  # the batching of the plan, if it is that of one rank
 
@@ -400,20 +297,6 @@ class PlannedEpochs(Epochs):
             last = plan.num_batches() - 1 if self.last_step == "repeat" else None
             steps = (step._replace(is_repeat=step.number == last) for step in steps)
         return arrivals.tasks(plan, steps)
-
-    @property
-    def can_be_divided(self) -> bool:
-        """Whether ranks know how many steps there are, and do not ask each other while they go."""
-        return self._recipe.options.agree is None
-
-    def portions(self, position: LoaderPosition, ranks: Ranks, equal_steps_of: str | None) -> Portions:
-        """Plan the rest of the epoch, all of it."""
-        options, arrivals = self._recipe.options, PlannedArrivals()
-        tasks = list(self._tasks(position, ranks, arrivals))
-        whole = Portion(
-            position, ranks, tasks, list(arrivals.asked), self._recipe.data_key, equal_steps_of, options.engine_options
-        )
-        return Portions(self._recipe.job(self._recipe.work, is_pure=True), whole)
 
     def _plan_for(self, epoch: int, ranks: Ranks, start: tuple[int, int] = (0, 0)) -> tuple[EpochPlan, Ranks]:
         """Return the plan of an epoch, and the ranks that share its batches: one, where sequences are dealt."""

@@ -387,22 +387,6 @@ class Iterations:
         if self.live() is None:
             self.consumer.position = self._resumed or LoaderPosition(epoch)
 
-    def pass_over(self) -> tuple[LoaderPosition, Ranks]:
-        """Skip the next epoch because others deliver it; return where it would have begun, and on which rank.
-
-        Raises:
-            HeadraceError: The loader is closed.
-        """
-        self._check_open()
-        position, ranks = self._position_of(None), self._settle_ranks()
-        live = self.live()
-        if live is not None:
-            live.supersede("its loader was asked for a dataset of the next epoch")
-        self._take_waiting()
-        self._epoch, self._resumed = position.epoch + 1, None
-        self.consumer.position = LoaderPosition(self._epoch)
-        return position, ranks
-
     def resume(self, position: LoaderPosition) -> None:
         """Let the next iteration begin at a position. No iterator is live."""
         self._resumed = self.consumer.position = position

@@ -19,9 +19,7 @@ from headrace.errors import ConfigError, ResumeError, check_count
 from headrace.ranks import Ranks
 from headrace.rng.process import kept_globals
 from headrace.show.card import Card, Shown, layout_of
-from headrace.sources.tables.ray_rows import dataset_of_portions, dataset_of_rows
 
-from .batch import row_of
 from .epochs import Epochs, PlannedEpochs, Recipe
 from .explain import Explainer
 from .iterate import BatchIterator, Begun, Iterations, LoaderEpoch, LoaderPosition
@@ -340,29 +338,6 @@ class DataLoader(Given, Shown):
         """
         number = self.position.epoch if epoch is None else check_count("epoch", epoch, minimum=1)
         return self._runs.shapes(number, max_batches)
-
-    def to_ray_dataset(self, *, block_bytes: int = 16 << 20, **options: Any) -> Any:
-        """Return the next epoch, or the rest of that of a loaded state, as a `ray.data.Dataset` in this order.
-
-        Each row is what this loader would deliver: a sequence with `batch_size=None`, by data key; else a batch, with
-        its arrays, padded, `<data key>_lengths`, and `tags`. Anything else is the column "item". Tasks of Ray make the
-        rows whenever, and as far as, the dataset is read; the workers of this loader have no part in it. A stream, or
-        an epoch whose steps ranks agree on, is read here and at once, into the object store.
-
-        Args:
-            block_bytes: How much a task makes before it hands a block of rows over, from which Ray makes its own.
-            **options: Of `ray.data.read_datasource`: `concurrency`, `override_num_blocks`, `num_cpus`, ...
-
-        Raises:
-            ConfigError: Ray is not installed, or an option is wrong; or the epoch is empty.
-        """
-        check_count("block_bytes", block_bytes, minimum=1)
-        if not self._runs.can_be_divided:
-            return dataset_of_rows(map(row_of, self), block_bytes, **options)
-        position, ranks = self._iterations.pass_over()
-        self._rank_check.compare(self._runs, position, ranks)
-        portions = self._runs.portions(position, ranks, self._ranks.equal_steps_of(ranks))
-        return dataset_of_portions(portions, block_bytes, **options)
 
     # --- state ---
 

@@ -19,7 +19,7 @@ from headrace.datasets import Dataset, init_dataset
 from headrace.datasets.checks import remark_once
 from headrace.datasets.files.mapped import dataset_over
 from headrace.datasets.parts import open_apart
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, NotCarriedOverError
 from headrace.files.lists.patterns import is_pattern
 from headrace.files.locations import is_url
 from headrace.sources import Source
@@ -90,8 +90,7 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
 
     A `datasets.Dataset` of numbers, recordings or images becomes a source, whose lengths are known. Its rows are left
     as they are for a user's collate function, where a format or a transform makes them, and where all else is texts,
-    unless lengths are needed. A `DatasetDict` of one split stands for that split. A `ray.data.Dataset` is such a table
-    where it is materialized, and else a stream.
+    unless lengths are needed. A `DatasetDict` of one split stands for that split.
 
     Raises:
         ConfigError: It is several tables, or one whose columns cannot be told apart.
@@ -108,10 +107,9 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
             fix=f"give one of them: dataset[{next(iter(dataset), 'train')!r}]",
         )
     if _is_of_module(dataset, "ray.data", "Dataset"):
-        from headrace.sources.tables.ray_data import open_ray_data  # who else loads it, loads all tables
-
-        return open_ray_data(
-            dataset, is_as_stored=options.collate is None, needs_lengths=options.batching.needs_lengths
+        raise NotCarriedOverError(
+            "a dataset of Ray Data is no longer read",
+            fix="write it as Parquet (dataset.write_parquet(folder)), and pass ParquetSource(folder)",
         )
     if not _is_of_module(dataset, "datasets", "Dataset"):
         return dataset

@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
     from .tables.parquet import ParquetSource, ParquetWriter
-    from .tables.ray_data import RayDataSource
     from .tar.source import TarSource
     from .tar.writer import TarWriter
     from .tokens.source import TokenSource
@@ -74,7 +73,6 @@ __all__ = [
     "ParquetSource",
     "ParquetWriter",
     "PlainKey",
-    "RayDataSource",
     "RecordSource",
     "SafetensorsSource",
     "SafetensorsWriter",
@@ -123,7 +121,6 @@ __getattr__, __dir__ = export_lazily(
         "ogg_zip.source": ("OggZipSource",),
         "ogg_zip.writer": ("OggZipWriter",),
         "tables.parquet": ("ParquetSource", "ParquetWriter"),
-        "tables.ray_data": ("RayDataSource",),
         "arrays.safetensors": ("SafetensorsSource",),
         "tar.source": ("TarSource",),
         "tar.writer": ("TarWriter",),

@@ -162,7 +162,7 @@ class Source(Shown, ABC):
     def data_hosts(self) -> Mapping[str, float]:
         """Return where the data lie, as far as that is known: name, address or Ray's ID of a machine -> bytes there.
 
-        An executor that chooses machines may prefer these for its workers (`RayExecutor`). It is asked once, in the
+        An executor that chooses machines may prefer these for its workers. It is asked once, in the
         trainer, when workers start; what is delivered does not depend on it. Empty, as here: all places are alike.
         """
         return {}

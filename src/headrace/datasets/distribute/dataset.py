@@ -69,8 +69,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
             gives any sequence at once, see `Dataset.supports_jumps`.
         rank: This rank; default: detected.
         world_size: The number of ranks, likewise.
-        executor: "process", "thread", "inline" or "ray", or an `Executor`, which no other loader uses. Remote workers
-            fetch and open the files on their own machines.
+        executor: "process", "thread" or "inline", or an `Executor`, which no other loader uses.
         engine_options: What to do about errors, deaths and stalls, see `EngineOptions`; how far a worker may be ahead
             is said by `buffer_size`.
         file_cache: Options of `FileCache`, as a dict; default: those of the environment.

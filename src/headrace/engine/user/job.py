@@ -38,8 +38,6 @@ class Job:
         seed: Where the workers' own seeds come from.
         preload: Modules that each worker imports, and that may be imported once for all of them, before they are
             forked: they must start no thread. Empty: a few known ones, as far as the job refers to them.
-        is_pure: Whether, in task mode, the result of a ticket depends on the job and on its payload alone: on no other
-            ticket, and on no worker. Then several runs, of several trainers even, may share one result.
 
     Examples:
         >>> from headrace.engine import Engine, Job
@@ -54,7 +52,6 @@ class Job:
     worker_init: Callable[[WorkerInfo], None] | None = None
     seed: int = 0
     preload: tuple[str, ...] = ()
-    is_pure: bool = False
 
     def info_of(
         self,
