@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from .datasets import DatasetSeq as DatasetSeq
     from .datasets import DistributeFilesDataset as DistributeFilesDataset
     from .datasets import DummyDataset as DummyDataset
-    from .datasets import EpochWiseFilter as EpochWiseFilter
     from .datasets import FromListDataset as FromListDataset
     from .datasets import GeneratingDataset as GeneratingDataset
     from .datasets import HDFDataset as HDFDataset
@@ -140,7 +139,6 @@ _ROOM_OF = {
         "DatasetSeq",
         "DistributeFilesDataset",
         "DummyDataset",
-        "EpochWiseFilter",
         "FromListDataset",
         "GeneratingDataset",
         "HDFDataset",

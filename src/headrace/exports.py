@@ -13,7 +13,10 @@ from typing import Any
 from .errors import NotCarriedOverError
 
 # What Headrace no longer has, for all rooms and configs: name -> what to use instead.
+_BY_EPOCH = "a PostprocessingDataset whose `map_seq_stream` drops sequences by their length and the epoch"
 DEPARTED = {
+    "EpochWiseFilter": _BY_EPOCH,
+    "epoch_wise_filter": _BY_EPOCH,
     "CutSource": "LhotseDataLoader with lhotse's samplers, or a map-style dataset over the CutSet with `get_seq_len`",
     "SamplingBytePairEncoding": "BytePairEncoding; to draw parts, read the text as bytes and encode it in a transform, "
     "by the dropout of a BPE model of tokenizers, or by sentencepiece",

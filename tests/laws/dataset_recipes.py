@@ -376,8 +376,7 @@ def _concat_seqs(draw):
     if draw.rng.random() < 0.4:
         inner = {"class": "ConcatDataset", "datasets": [inner]}
     lines = draw.path("seq-0;seq-1\nseq-2\nseq-3;seq-4;seq-0\n")
-    curriculum = draw.some({"epoch_wise_filter": {(1, 2): {"max_mean_len": 4}, (2, 3): {"max_mean_len": 1}}})
-    return {"class": "ConcatSeqsDataset", "dataset": inner, "seq_list_file": lines, **draw.order(), **curriculum}
+    return {"class": "ConcatSeqsDataset", "dataset": inner, "seq_list_file": lines, **draw.order()}
 
 
 def _multi_proc(draw):
@@ -440,7 +439,6 @@ RECIPES: dict[str, Entry] = {
         _concat_seqs,
         changes={
             "repeat_in_between_last_frame_up_to_multiple_of": ({"data": 3},),
-            "epoch_wise_filter": ({(1, 3): {"max_mean_len": 2}}, None),
             **_ORDER,
         },
         idle=_NAMED,

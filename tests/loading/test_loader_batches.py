@@ -685,10 +685,6 @@ def same_stream(seqs, **_):
     yield from seqs
 
 
-def without_filter(config):
-    return {name: value for name, value in config.items() if "filter" not in name}
-
-
 @pytest.mark.parametrize(
     ("wrap", "num_all"),
     [
@@ -708,50 +704,6 @@ def test_what_a_filter_leaves_out_is_logged_once_and_counted(wrap, num_all, tmp_
             list(loader)
         assert f"8 of {num_all} sequences are left out" in loader.explain()
     assert caplog.text.count(f"a filter leaves out 8 of {num_all} sequences") == 1
-
-
-@pytest.mark.parametrize(
-    ("wrap", "counts"),
-    [
-        (lambda inner: inner, "3 of 5"),
-        (lambda inner: {"class": "MultiEpochDataset", "dataset": inner, "multi_epoch": 2}, "6 of 10"),
-        (lambda inner: {"class": "ConcatDataset", "datasets": [inner, without_filter(inner)]}, "3 of 10"),
-        (lambda inner: {"class": "MixDataset", "datasets": {"a": inner, "b": without_filter(inner)}}, "3 of 10"),
-        (lambda inner: {"class": "PostprocessingDataset", "dataset": inner, "map_seq": same_seq}, "3 of 5"),
-        (
-            lambda inner: {
-                "class": "MetaDataset",
-                "datasets": {"a": inner, "b": without_filter(inner)},
-                "data_map": {"data": ("b", "data")},
-                "seq_order_control_dataset": "a",
-            },
-            "3 of 5",
-        ),
-    ],
-    ids=["itself", "several epochs", "a part", "a mixture", "behind a function", "control"],
-)
-def test_what_a_filter_leaves_out_of_an_epoch_is_logged_once_and_counted(wrap, counts, tmp_path, caplog):
-    (tmp_path / "lines.txt").write_text("".join(f"seq-{number}\n" for number in range(5)))
-    config = {
-        "class": "ConcatSeqsDataset",
-        "dataset": {"class": "StaticDataset", "data": [{"data": np.full(1 + number, number)} for number in range(5)]},
-        "seq_list_file": str(tmp_path / "lines.txt"),
-        "epoch_wise_filter": {(2, None): {"max_mean_len": 1.2}},
-    }
-    if wrap(config)["class"] == "MultiEpochDataset":
-        config["epoch_wise_filter"] = {(3, None): {"max_mean_len": 1.2}}
-    if wrap(config)["class"] == "MixDataset":  # all of its epochs have as many
-        config["epoch_wise_filter"] = {(None, None): {"max_mean_len": 1.2}}
-    with caplog.at_level("INFO"), DataLoader(wrap(config), batch_size=2) as loader:
-        is_filtered = []
-        for epoch in (1, 2, 3):
-            list(loader)
-            is_filtered.append(f"{counts} sequences are left out of epoch {epoch}" in loader.explain())
-        assert is_filtered[1:] == [True, True]
-    assert caplog.text.count(f"a filter leaves out {counts} sequences (logged once; explain() has the counts)") == 1
-    kept = [record.message for record in caplog.records if "sequences kept" in record.message]
-    if wrap(config)["class"] not in ("MixDataset", "MultiEpochDataset"):  # which ask for several epochs of it by turns
-        assert len(kept) == len(set(kept)) > 0  # no epoch is filtered twice
 
 
 def test_an_empty_list_has_the_dtype_of_the_other_rows():

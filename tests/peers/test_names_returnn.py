@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 
 import headrace.datasets
-from headrace.datasets import DummyDataset, EpochWiseFilter, StaticDataset, init_dataset
+from headrace.datasets import DummyDataset, StaticDataset, init_dataset
 from headrace.errors import ConfigError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     peer_generating = pytest.importorskip("returnn.datasets.generating")
     peer_basic = pytest.importorskip("returnn.datasets.basic")
-    peer_meta = pytest.importorskip("returnn.datasets.meta")
     Config = pytest.importorskip("returnn.config").Config
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -103,16 +102,6 @@ def started(module):
     dataset.initialize()
     dataset.init_seq_order(epoch=3)
     return dataset
-
-
-@pytest.mark.parametrize("limit", [None, 3, 5.5, 100])
-def test_one_epoch_is_filtered_the_same(limit):
-    lengths = np.random.default_rng(1).integers(1, 12, 40).tolist()
-    order = np.random.default_rng(2).permutation(40).tolist()
-    options = {} if limit is None else {"max_mean_len": limit}
-    kept = EpochWiseFilter.filter_epoch(options, order, lengths.__getitem__, "here: ")
-    expected = peer_meta.EpochWiseFilter.filter_epoch(options, order, lengths.__getitem__, "here: ")
-    assert kept == [int(index) for index in expected]
 
 
 def test_the_vocabulary_of_an_archive_answers_by_its_names(tmp_path):

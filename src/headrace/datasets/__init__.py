@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from .parts import open_part
     from .returnn.batch import batch_to_raw_dict, index_shape_for_batches, shapes_for_batches
     from .returnn.batch_generator import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
-    from .returnn.epoch_wise_filter import EpochWiseFilter
     from .seq import DatasetSeq
     from .workers import gathering
     from .wrap.concat_seqs import ConcatSeqsDataset
@@ -62,7 +61,6 @@ __all__ = [
     "DistributeFilesDataset",
     "DummyDataset",
     "DummyDatasetMultipleSequenceLength",
-    "EpochWiseFilter",
     "FromListDataset",
     "GeneratingDataset",
     "HDFDataset",
@@ -107,7 +105,6 @@ __getattr__, __dir__ = export_lazily(
         "join.combined": ("CombinedDataset", "ConcatDataset"),
         "configs": ("init_dataset", "resolve_callable", "resolve_class"),
         "distribute.dataset": ("DistributeFilesDataset",),
-        "returnn.epoch_wise_filter": ("EpochWiseFilter",),
         "files.source": ("SourceDataset",),
         "files.generating": (
             "DummyDataset",

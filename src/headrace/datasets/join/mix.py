@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, InternalError, SourceError, check_count, did_you_mean
-from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of, sum_filtered
+from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of
 from headrace.rng import derive_seed
 
 from ..base import Dataset, Owned
@@ -357,7 +357,6 @@ class _MixedCorpus(JointDataset):
     def _lanes(self, mixture: Mixture, sizes: Sequence[Sequence[int]], positions: range) -> list[Lane]:
         """Return the parts as lanes that know the orders of their epochs which the positions need."""
         lanes: list[Lane] = []
-        asked: list[Order] = []
         bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         starts = self.corpus.starts.tolist()
         for part, own, (first, last), start in zip(self.members, sizes, bounds, starts, strict=False):
@@ -374,8 +373,6 @@ class _MixedCorpus(JointDataset):
                         fix="give it an order of which each full epoch has as many sequences",
                     )
             lanes.append(lane)
-            asked += orders.values()
-        self._filtered = sum_filtered(asked)
         return lanes
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:

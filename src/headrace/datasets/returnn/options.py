@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chunking, parse_context_window
 from headrace.errors import ConfigError, did_you_mean
+from headrace.exports import refuse_departed
 from headrace.order import OrderPlanner, OrderRecipe, Policy
 from headrace.sources.naming.classes import public_options_of
 
@@ -79,6 +80,7 @@ class DatasetOptions:
     ) -> None:
         if unknown:
             option, cls = next(iter(unknown)), type(self)
+            refuse_departed(option, f"the option {option!r} of {cls.__name__}")
             fix = did_you_mean(option, public_options_of(cls))
             raise TypeError(f"{cls.__name__} has no option {option!r}\n  fix: {fix}")  # as Python's own
         self.name = name or f"dataset_id{id(self)}"
