@@ -14,7 +14,9 @@ from .errors import NotCarriedOverError
 
 # What Headrace no longer has, for all rooms and configs: name -> what to use instead.
 _BY_EPOCH = "a PostprocessingDataset whose `map_seq_stream` drops sequences by their length and the epoch"
+_TOYS = ("DummyDataset", "DummyDatasetMultipleSequenceLength", "GeneratingDataset", "Task12AXDataset", "answers_12ax")
 DEPARTED = {
+    **dict.fromkeys(_TOYS, "a StaticDataset over a list of dicts, or a MapDataset over a class that makes item i"),
     "EpochWiseFilter": _BY_EPOCH,
     "epoch_wise_filter": _BY_EPOCH,
     "CutSource": "LhotseDataLoader with lhotse's samplers, or a map-style dataset over the CutSet with `get_seq_len`",

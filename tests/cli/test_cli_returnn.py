@@ -90,8 +90,6 @@ NESTED = {
         {"class": "HDFDataset", "files": [HDF]}, {"class": "HDFDataset", "files": [HDF], "seq_ordering": "sorted"}]}""",
     "MultiEpochDataset": """{"class": "MultiEpochDataset", "multi_epoch": 2,
         "dataset": {"class": "HDFDataset", "files": [HDF], "seq_ordering": "random", "partition_epoch": 4}}""",
-    "DummyDataset": """{"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 10}""",
-    "Task12AXDataset": """{"class": "Task12AXDataset", "num_seqs": 10}""",
     "StaticDataset": """{"class": "StaticDataset", "data": [
         {"data": __import__("numpy").zeros((3, 2), "float32")} for _ in range(4)], "output_dim": {"data": (2, 2)}}""",
     "MapDatasetWrapper": """{"class": "MapDatasetWrapper", "map_dataset": type("Own", (), {
@@ -145,6 +143,7 @@ def test_what_returnn_writes_for_its_own_processes_is_accepted_with_a_line_in_th
     [
         ("{'class': 'TranslationDataset', 'path': 'x'}", ["RETURNN's TranslationDataset", "LmDataset", "HDFDataset"]),
         ("{'class': 'RawWavDataset'}", ["RETURNN's RawWavDataset is not offered", "AudioFolderSource"]),
+        ("{'class': 'Task12AXDataset', 'num_seqs': 10}", ["no longer offered", "StaticDataset"]),
         ("{'class': 'NoSuchDataset'}", ["unknown dataset class", "HDFDataset", "MetaDataset"]),
         (
             "{'class': 'HDFDataset', 'files': [HDF], 'use_cache_manager': True}",

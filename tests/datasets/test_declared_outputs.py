@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, DummyDataset, init_dataset
+from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, init_dataset
 from headrace.errors import ConfigError, SourceError
 
 OUTPUTS = [
@@ -123,14 +123,6 @@ def test_a_loader_delivers_them(wrapper):
         for batch in loader:
             assert batch["data"].shape == (batch.num_seqs, 5, 11)
             assert batch["classes"].shape == (batch.num_seqs, 5)
-
-
-@pytest.mark.parametrize("outputs", [*OUTPUTS[:3], {"data": (3, 2), "classes": 7}], ids=str)
-def test_generated_data_take_the_same_forms(outputs):
-    dataset = DummyDataset(input_dim=3, output_dim=outputs, num_seqs=2)
-    dataset.initialize()
-    assert dataset.num_outputs == {"data": (3, 2), "classes": (7, 1)}
-    assert [seq["data"].shape for seq in dataset.epoch(1)] == [(2, 3)] * 2
 
 
 def test_a_key_that_was_not_declared_is_shown_once_it_is_there_and_never_dropped_in_silence():

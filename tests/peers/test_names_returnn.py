@@ -17,9 +17,13 @@ with warnings.catch_warnings():
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
+SEQS = [{"data": np.full((4, 2), i, np.float32), "classes": np.arange(i, i + 4, dtype=np.int32) % 3} for i in range(6)]
+OUTPUTS = {"data": (2, 2), "classes": (3, 1)}
+
+
 def test_older_names_of_data_are_the_same():
     for module in (headrace.datasets, peer_generating):
-        dataset = module.DummyDataset(input_dim=2, output_dim=3, num_seqs=4)
+        dataset = module.StaticDataset(SEQS, output_dim=OUTPUTS)
         dataset.initialize()
         dataset.init_seq_order(epoch=1)
         dataset.load_seqs(0, 2)
@@ -53,7 +57,7 @@ def test_a_copy_in_memory_holds_the_same(options):
 
 
 def started(module):
-    dataset = module.DummyDataset(input_dim=2, output_dim=3, num_seqs=6, seq_ordering="random", seq_len=4)
+    dataset = module.StaticDataset(SEQS, output_dim=OUTPUTS, seq_ordering="random")
     dataset.initialize()
     dataset.init_seq_order(epoch=3)
     return dataset

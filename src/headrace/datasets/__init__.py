@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from .configs import init_dataset, resolve_callable, resolve_class
     from .distribute.dataset import DistributeFilesDataset
     from .files.audio import AudioDataset
-    from .files.generating import (
-        DummyDataset,
-        DummyDatasetMultipleSequenceLength,
-        GeneratingDataset,
-        Task12AXDataset,
-        answers_12ax,
-    )
     from .files.hdf import HDFDataset
     from .files.hugging_face import HuggingFaceDataset
     from .files.lm import LmDataset
@@ -59,10 +52,7 @@ __all__ = [
     "Dataset",
     "DatasetSeq",
     "DistributeFilesDataset",
-    "DummyDataset",
-    "DummyDatasetMultipleSequenceLength",
     "FromListDataset",
-    "GeneratingDataset",
     "HDFDataset",
     "HuggingFaceDataset",
     "LaplaceOrdering",
@@ -80,8 +70,6 @@ __all__ = [
     "SourceDataset",
     "StaticDataset",
     "TakesTensorDict",
-    "Task12AXDataset",
-    "answers_12ax",
     "batch_to_raw_dict",
     "gathering",
     "index_shape_for_batches",
@@ -106,13 +94,6 @@ __getattr__, __dir__ = export_lazily(
         "configs": ("init_dataset", "resolve_callable", "resolve_class"),
         "distribute.dataset": ("DistributeFilesDataset",),
         "files.source": ("SourceDataset",),
-        "files.generating": (
-            "DummyDataset",
-            "DummyDatasetMultipleSequenceLength",
-            "GeneratingDataset",
-            "Task12AXDataset",
-            "answers_12ax",
-        ),
         "workers": ("gathering",),
         "files.hdf": ("HDFDataset",),
         "files.hugging_face": ("HuggingFaceDataset",),
