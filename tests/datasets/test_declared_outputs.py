@@ -5,7 +5,7 @@ import pytest
 
 import headrace as hr
 from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, init_dataset
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import ConfigError
 
 OUTPUTS = [
     {"classes": (7, 1)},
@@ -62,11 +62,6 @@ def wrapped(kind, inner):
     if kind == "bare":
         return inner
     options = {
-        "ConcatDataset": {"datasets": [inner(), inner()]},
-        "CombinedDataset": {
-            "datasets": {"a": inner(), "b": inner()},
-            "data_map": {(part, key): key for part in "ab" for key in ("data", "classes")},
-        },
         "MultiEpochDataset": {"dataset": inner(), "multi_epoch": 2},
         "PostprocessingDataset": {"dataset": inner(), "map_seq": lambda seq, **_: seq},
     }
@@ -75,8 +70,6 @@ def wrapped(kind, inner):
 
 WRAPPERS = [
     "bare",
-    "ConcatDataset",
-    "CombinedDataset",
     "MultiEpochDataset",
     "PostprocessingDataset",
 ]
@@ -132,9 +125,6 @@ def test_a_key_that_was_not_declared_is_shown_once_it_is_there_and_never_dropped
     dataset.load_seqs(0, 1)
     assert dataset.get_data_keys() == ["data", "classes", "extra"]
     assert (dataset.get_data_dtype("extra"), dataset.get_data_dim("extra")) == ("float32", 1)
-    with init_dataset({"class": "ConcatDataset", "datasets": [opened(Stream(extra=True))]}) as concat:  # noqa: SIM117
-        with pytest.raises(SourceError, match="data key 'extra', which its sub-dataset has not declared"):
-            list(concat.epoch(1))
 
 
 def test_what_the_window_makes_of_them_is_shown():

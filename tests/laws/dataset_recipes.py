@@ -302,19 +302,7 @@ def _parts(draw, **kind):
 
 
 def _concat(draw):
-    parts = _parts(draw)
-    order = {} if _has_streams(parts) else draw.order()
-    return {"class": "ConcatDataset", "datasets": parts, **order}
-
-
-def _has_streams(value):
-    if isinstance(value, Mapping):
-        entry = RECIPES.get(_name_of(value))
-        stream_function = value.get("map_seq_stream") is not None
-        dedicated = value.get("sharding_method") == "dedicated"
-        own = entry is not None and entry.is_indexed is False
-        return own or stream_function or dedicated or any(map(_has_streams, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_streams, value))
+    return {"class": "ConcatDataset", "datasets": _parts(draw, indexed=True), **draw.order()}
 
 
 def _name_of(config):
@@ -323,8 +311,7 @@ def _name_of(config):
 
 
 def _combined(draw):
-    parts = dict(zip("abc", _parts(draw), strict=False))
-    order = {"seq_ordering": "reversed"} if _has_streams(parts) else draw.order()
+    parts, order = dict(zip("abc", _parts(draw, indexed=True), strict=False)), draw.order()
     return {"class": "CombinedDataset", "datasets": parts, "data_map": {(n, "data"): "data" for n in parts}, **order}
 
 
@@ -422,8 +409,8 @@ RECIPES: dict[str, Entry] = {
         },
         idle={"buffer_size": (1, 7), "preload_next_n_sub_epochs": (0, 1), **_NAMED},
     ),
-    "ConcatDataset": Entry(_concat, None, changes={"seq_ordering": ORDERINGS, "partition_epoch": (1, 2)}, idle=_NAMED),
-    "CombinedDataset": Entry(_combined, None, changes={"seq_ordering": ("default", "reversed")}, idle=_NAMED),
+    "ConcatDataset": Entry(_concat, changes={"seq_ordering": ORDERINGS, "partition_epoch": (1, 2)}, idle=_NAMED),
+    "CombinedDataset": Entry(_combined, changes={"seq_ordering": ("default", "reversed")}, idle=_NAMED),
     "MixDataset": Entry(
         _mix, changes={"mixing": ("even", "shuffled"), "seqs_per_epoch": (2, 9), "fixed_random_seed": (3,)}, idle=_NAMED
     ),

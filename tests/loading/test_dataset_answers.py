@@ -268,7 +268,7 @@ def test_options_for_the_batches_of_the_epoch_api_are_refused_in_what_files_make
     dataset = DistributeFilesDataset(
         files=files, get_sub_epoch_dataset=Files(**option), executor="inline", num_workers=0
     )
-    for config in (dataset, {"class": "ConcatDataset", "datasets": [dataset]}):
+    for config in (dataset, {"class": "MultiEpochDataset", "dataset": dataset, "multi_epoch": 2}):
         with pytest.raises(ConfigError, match=f"{next(iter(option))} of StaticDataset .* is for generate_batches"):
             DataLoader(config, batching=FixedCount(2))
 

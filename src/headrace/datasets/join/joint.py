@@ -2,7 +2,7 @@
 
 One order is laid over the sequences that the parts offer in an epoch; each part is started with its share of it when it
 is first read, and read at its own positions. Corpus indices are those of the parts, one part after the other.
-`CombinedDataset` and `ConcatDataset` use it where all parts know their corpus; the others are read by `turns.py`.
+It is what `CombinedDataset` and `ConcatDataset` are inside.
 """
 
 from __future__ import annotations

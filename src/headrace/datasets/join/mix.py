@@ -23,7 +23,7 @@ from ..base import Dataset, Owned
 from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
 from ..digests import digest_array
-from ..parts import FOR_OWN_CLASS, MetaPart, check_no_cycle, open_datasets
+from ..parts import MetaPart, check_indexed, check_no_cycle, open_datasets
 from ..reading.reader import Reader
 from .combined import same_keys
 from .joint import JointDataset
@@ -95,16 +95,7 @@ class MixDataset(DelegatingDataset):
                 fix="map one, or leave the sub-dataset out",
             )
         opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
-        for name, dataset in opened.items():
-            if not dataset.get_corpus().is_indexed:
-                raise ConfigError(
-                    f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus: how many sequences "
-                    "it has, and which tag the n-th of them has",
-                    where=f"dataset {self.name!r}",
-                    fix="let it be a MapDataset of an object with __len__, __getitem__ and get_seq_tag; "
-                    f"{FOR_OWN_CLASS}; "
-                    'CombinedDataset with seq_ordering="interleave" takes it, or any stream',
-                )
+        check_indexed(opened, self.name)
         layout = make_layout(opened, same_keys(opened) if entries is None else entries, data_dims, data_dtypes)
         self._inner = _MixedCorpus(opened, layout, options, {**kwargs, "name": self.name})
         self._follow()
