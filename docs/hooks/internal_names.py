@@ -32,9 +32,9 @@ INTERNAL_NAMES: dict[str, frozenset[str]] = {
         """,
         "loading": "LoaderPosition LoaderState",
         "order": """
-            derive_order_seed FilteredOrder full_epoch_of InterleavedOrder Lane MixedOrder Mixture occurrences
+            derive_order_seed full_epoch_of InterleavedOrder Lane MixedOrder Mixture occurrences
             OrderCorpus OrderPlanner OrderRecipe OrderReport PermutedOrder RangeOrder RepeatedOrder restrict_order
-            slice_bounds sum_filtered VALID_FORMS
+            slice_bounds VALID_FORMS
         """,
         "pipes.graph": """
             find_dps Graph is_iter_pipe is_map_pipe is_pipe list_dps lowest_common_ancestor Parts remove_dp

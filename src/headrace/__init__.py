@@ -33,10 +33,7 @@ if TYPE_CHECKING:
     from .datasets import Dataset as Dataset
     from .datasets import DatasetSeq as DatasetSeq
     from .datasets import DistributeFilesDataset as DistributeFilesDataset
-    from .datasets import DummyDataset as DummyDataset
-    from .datasets import EpochWiseFilter as EpochWiseFilter
     from .datasets import FromListDataset as FromListDataset
-    from .datasets import GeneratingDataset as GeneratingDataset
     from .datasets import HDFDataset as HDFDataset
     from .datasets import HuggingFaceDataset as HuggingFaceDataset
     from .datasets import LaplaceOrdering as LaplaceOrdering
@@ -53,7 +50,6 @@ if TYPE_CHECKING:
     from .datasets import Sequential as Sequential
     from .datasets import SourceDataset as SourceDataset
     from .datasets import StaticDataset as StaticDataset
-    from .datasets import Task12AXDataset as Task12AXDataset
     from .datasets import init_dataset as init_dataset
     from .engine import EngineOptions as EngineOptions
     from .engine import get_worker_info as get_worker_info
@@ -136,10 +132,7 @@ _ROOM_OF = {
         "Dataset",
         "DatasetSeq",
         "DistributeFilesDataset",
-        "DummyDataset",
-        "EpochWiseFilter",
         "FromListDataset",
-        "GeneratingDataset",
         "HDFDataset",
         "HuggingFaceDataset",
         "LaplaceOrdering",
@@ -156,7 +149,6 @@ _ROOM_OF = {
         "Sequential",
         "SourceDataset",
         "StaticDataset",
-        "Task12AXDataset",
         "init_dataset",
     ),
     "engine": ("EngineOptions", "get_worker_info"),

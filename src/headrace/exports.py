@@ -17,12 +17,17 @@ _ON_EACH_HOST = (
     "or on a Ray cluster, are not in this version"
 )
 # What Headrace no longer has, for all rooms and configs: name -> what to use instead.
+_BY_EPOCH = "a PostprocessingDataset whose `map_seq_stream` drops sequences by their length and the epoch"
+_TOYS = ("DummyDataset", "DummyDatasetMultipleSequenceLength", "GeneratingDataset", "Task12AXDataset", "answers_12ax")
 DEPARTED = {
     "RayExecutor": _ON_EACH_HOST,
     "RemoteExecutor": _ON_EACH_HOST,
     "MixedExecutor": _ON_EACH_HOST,
     "SharedService": "workers of each training's own (num_workers=), and a dataset that is converted once for all",
     "RayDataSource": "ParquetSource over what the `write_parquet` of the dataset has written",
+    **dict.fromkeys(_TOYS, "a StaticDataset over a list of dicts, or a MapDataset over a class that makes item i"),
+    "EpochWiseFilter": _BY_EPOCH,
+    "epoch_wise_filter": _BY_EPOCH,
     "CutSource": "LhotseDataLoader with lhotse's samplers, or a map-style dataset over the CutSet with `get_seq_len`",
     "SamplingBytePairEncoding": "BytePairEncoding; to draw parts, read the text as bytes and encode it in a transform, "
     "by the dropout of a BPE model of tokenizers, or by sentencepiece",

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cli.configs import Job, load_job, parse_epochs, parse_settings
-from headrace.datasets import DummyDataset
+from headrace.datasets import StaticDataset
 from headrace.errors import ConfigError
 
 OPTIONS = {"class": "HDFDataset", "files": ["sub/a.hdf", "/abs/b.hdf"], "seq_ordering": "random", "partition_epoch": 3}
@@ -102,22 +102,22 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "body",
     [
-        "dataset = {'class': 'DummyDataset'}",
-        "train = {'class': 'DummyDataset'}",
-        "def dataset():\n    return {'class': 'DummyDataset'}",
+        "dataset = {'class': 'StaticDataset'}",
+        "train = {'class': 'StaticDataset'}",
+        "def dataset():\n    return {'class': 'StaticDataset'}",
         "import beside_me\ndataset = {'class': beside_me.NAME}",
     ],
 )
 def test_a_program_defines_options_or_a_function_that_returns_them(tmp_path: Path, body: str) -> None:
-    write(tmp_path / "beside_me.py", "NAME = 'DummyDataset'")
+    write(tmp_path / "beside_me.py", "NAME = 'StaticDataset'")
     job = load_job(write(tmp_path / "c.py", f"import os\nepochs = 3\nother = 1\n{body}\n"))
-    assert job == Job({"class": "DummyDataset"}, range(1, 4))
+    assert job == Job({"class": "StaticDataset"}, range(1, 4))
 
 
 def test_a_program_may_build_the_dataset_itself(tmp_path: Path) -> None:
-    program = "import headrace.datasets as d\ndataset = d.DummyDataset(input_dim=2, output_dim=3, num_seqs=4)"
+    program = "import headrace.datasets as d\ndataset = d.StaticDataset([])"
     job = load_job(write(tmp_path / "c.py", program))
-    assert isinstance(job.dataset, DummyDataset)
+    assert isinstance(job.dataset, StaticDataset)
     with pytest.raises(ConfigError, match="built already"):
         load_job(tmp_path / "c.py", ["seq_ordering=random"])
 

@@ -86,9 +86,7 @@ def test_a_terminal_without_unicode_gets_question_marks_not_a_crash(hdf: Path, e
 def test_a_warning_is_one_line(tmp_path: Path) -> None:
     config = tmp_path / "c.py"
     config.write_text(
-        "import warnings\n"
-        "warnings.warn('odd data')\n"
-        "dataset = {'class': 'DummyDataset', 'input_dim': 2, 'output_dim': 3, 'num_seqs': 4}\n"
+        "import warnings\nwarnings.warn('odd data')\ndataset = {'class': 'StaticDataset', 'data': [{'data': [1]}]}\n"
     )
     done = subprocess.run([*COMMAND, "run", str(config)], capture_output=True, text=True, check=True)
     assert done.stderr == "warning: odd data\n"

@@ -90,8 +90,6 @@ NESTED = {
         {"class": "HDFDataset", "files": [HDF]}, {"class": "HDFDataset", "files": [HDF], "seq_ordering": "sorted"}]}""",
     "MultiEpochDataset": """{"class": "MultiEpochDataset", "multi_epoch": 2,
         "dataset": {"class": "HDFDataset", "files": [HDF], "seq_ordering": "random", "partition_epoch": 4}}""",
-    "DummyDataset": """{"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 10}""",
-    "Task12AXDataset": """{"class": "Task12AXDataset", "num_seqs": 10}""",
     "StaticDataset": """{"class": "StaticDataset", "data": [
         {"data": __import__("numpy").zeros((3, 2), "float32")} for _ in range(4)], "output_dim": {"data": (2, 2)}}""",
     "MapDatasetWrapper": """{"class": "MapDatasetWrapper", "map_dataset": type("Own", (), {
@@ -109,19 +107,16 @@ def test_a_config_with_a_documented_class_runs_unchanged(
     assert all(epoch["num_seqs"] > 1 for epoch in report["epochs"])
 
 
-def test_settings_that_returnn_gives_to_the_dataset_are_given_and_said(
-    invoke: Invoke, write_config: Callable[..., Path], hdf: Path
+def test_a_setting_that_returnn_gives_to_the_dataset_is_to_be_written_into_it(
+    invoke: Invoke, write_config: Callable[..., Path]
 ) -> None:
     train = "{'class': 'HDFDataset', 'files': [HDF]}"
-    result = invoke("run", write_config(train, "batching = 'laplace:.4'\nchunking = '5:3'\nwindow = None"))
-    assert result.exit_code == 0, result.output
-    assert "note: taken from the settings of the config, as RETURNN does:" in result.stderr
-    assert "seq_ordering='laplace:.4'" in result.stderr
-    assert "chunking='5:3'" in result.stderr
-    assert "seq_ordering=laplace:.4" in result.stdout
+    result = invoke("run", write_config(train, "batching = 'laplace:.4'"))
+    assert result.exit_code == 2
+    assert "write 'seq_ordering': 'laplace:.4' into `train`" in result.stderr
     own = "{'class': 'HDFDataset', 'files': [HDF], 'seq_ordering': 'sorted'}"
-    config = write_config(own, "batching = 'laplace:.4'")
-    assert run_json(invoke, config)["dataset"]["seq_ordering"] == "sorted"  # what the dict says counts first
+    config = write_config(own, "batching = 'laplace:.4'\nwindow = None")
+    assert run_json(invoke, config)["dataset"]["seq_ordering"] == "sorted"
     assert run_json(invoke, config, "--set", "seq_ordering=reverse")["dataset"]["seq_ordering"] == "reverse"
 
 
@@ -148,6 +143,7 @@ def test_what_returnn_writes_for_its_own_processes_is_accepted_with_a_line_in_th
     [
         ("{'class': 'TranslationDataset', 'path': 'x'}", ["RETURNN's TranslationDataset", "LmDataset", "HDFDataset"]),
         ("{'class': 'RawWavDataset'}", ["RETURNN's RawWavDataset is not offered", "AudioFolderSource"]),
+        ("{'class': 'Task12AXDataset', 'num_seqs': 10}", ["no longer offered", "StaticDataset"]),
         ("{'class': 'NoSuchDataset'}", ["unknown dataset class", "HDFDataset", "MetaDataset"]),
         (
             "{'class': 'HDFDataset', 'files': [HDF], 'use_cache_manager': True}",

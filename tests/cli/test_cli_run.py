@@ -229,8 +229,16 @@ def test_a_dataset_that_does_not_know_its_layout_or_size_runs(invoke: Invoke, tm
 
 
 def test_a_dataset_without_end_needs_a_limit_only(invoke: Invoke, tmp_path: Path) -> None:
-    config = tmp_path / "endless.json"
-    config.write_text('{"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": Infinity}')
+    config = tmp_path / "endless.py"
+    config.write_text(
+        "import numpy as np\n"
+        "from headrace.datasets import CachedDataset2, DatasetSeq\n"
+        "class Endless(CachedDataset2):\n"
+        "    num_outputs = {'data': (1, 1)}\n"
+        "    def _collect_single_seq(self, seq_idx):\n"
+        "        return DatasetSeq(seq_idx, np.array([seq_idx]))\n"
+        "dataset = {'class': Endless}\n"
+    )
     report = run_json(invoke, config, "--limit", 5)
     assert report["dataset"]["num_seqs"] is None
     assert report["total"]["num_seqs"] == 5

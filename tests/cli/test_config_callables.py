@@ -19,7 +19,7 @@ from headrace.errors import ConfigError
 from headrace.sources.naming.callables import check_callables
 from headrace.sources.naming.classes import NAMING_OPTIONS, resolve_named
 
-DUMMY = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 4, "seq_len": 5}
+STATIC = {"class": "StaticDataset", "data": [{"data": [1]}]}
 
 
 @pytest.fixture
@@ -39,10 +39,10 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
 
 def nested(option: str, name: str, path: list[str]) -> dict[str, Any]:
     """Return a config in which an option has a name, below keys and lists."""
-    value: Any = {**DUMMY, option: name}
+    value: Any = {**STATIC, option: name}
     for step in path:
-        value = [value] if step == "list" else {**DUMMY, step: value}
-    return value if isinstance(value, dict) else {**DUMMY, "datasets": value}
+        value = [value] if step == "list" else {**STATIC, step: value}
+    return value if isinstance(value, dict) else {**STATIC, "datasets": value}
 
 
 @examples(60)
@@ -72,13 +72,13 @@ def test_what_an_option_may_name_is_looked_at_where_a_config_is_checked() -> Non
 
 def test_a_module_that_was_allowed_may_be_named_and_nothing_else(installed: Path, tmp_path: Path) -> None:
     file = tmp_path / "config.json"
-    file.write_text(json.dumps({**DUMMY, "transform": "canary_module:call"}))
+    file.write_text(json.dumps({**STATIC, "transform": "canary_module:call"}))
     assert load_job(file, callables=["canary_module"]).dataset["transform"] == "canary_module:call"
     assert installed.exists()
-    file.write_text(json.dumps({**DUMMY, "transform": "canary_module:os.system"}))
+    file.write_text(json.dumps({**STATIC, "transform": "canary_module:os.system"}))
     with pytest.raises(ConfigError, match="is of the module 'posix'"):
         load_job(file, callables=["canary_module"])
-    file.write_text(json.dumps({**DUMMY, "transform": "canary_module:call"}))
+    file.write_text(json.dumps({**STATIC, "transform": "canary_module:call"}))
     with pytest.raises(ConfigError, match="a config is data"):
         load_job(file, callables=["canary"])
 
@@ -89,7 +89,7 @@ def test_a_module_beside_the_config_may_be_named_but_not_what_it_has_from_elsewh
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "beside_the_config.py").write_text("from os import system\nimport os\ndef double(seq): return seq\n")
     file = tmp_path / "config.toml"
-    text = 'class = "DummyDataset"\ntransform = "beside_the_config:{}"\n'
+    text = 'class = "StaticDataset"\ntransform = "beside_the_config:{}"\n'
     file.write_text(text.format("double"))
     assert load_job(file).dataset["transform"] == "beside_the_config:double"
     for name in ("system", "os.system", "os"):
@@ -99,7 +99,7 @@ def test_a_module_beside_the_config_may_be_named_but_not_what_it_has_from_elsewh
 
 
 def test_a_dict_of_a_program_is_its_own_unless_it_says_that_it_is_data(installed: Path) -> None:
-    config = {"class": "PostprocessingDataset", "dataset": DUMMY, "map_seq": "canary_module:call"}
+    config = {"class": "PostprocessingDataset", "dataset": STATIC, "map_seq": "canary_module:call"}
     with pytest.raises(ConfigError, match="a config is data"):
         hr.init_dataset(config, callables=())
     hr.init_dataset(config)
@@ -109,7 +109,7 @@ def test_a_dict_of_a_program_is_its_own_unless_it_says_that_it_is_data(installed
 def test_orderings_and_fields_that_look_like_names_are_none() -> None:
     check_callables({"seq_ordering": "laplace:.10", "fields": {"snr": "json:snr"}, "tags": ["os:system"]}, where="test")
     with pytest.raises(ConfigError, match=r"unknown.*laplce"):
-        hr.init_dataset("DummyDataset:input_dim=2,output_dim=3,num_seqs=4,seq_len=5,seq_ordering='laplce:x'")
+        hr.init_dataset("StaticDataset:data=[{'data': [1]}],seq_ordering='laplce:x'")
 
 
 def deep_list(depth: int) -> list[Any]:
@@ -144,7 +144,7 @@ def test_a_text_that_is_nested_too_deeply_is_refused() -> None:
 
 def test_the_command_line_allows_modules_by_name(installed: Path, tmp_path: Path, invoke: Callable[..., Any]) -> None:
     file = tmp_path / "config.json"
-    file.write_text(json.dumps({"class": "PostprocessingDataset", "dataset": DUMMY, "map_seq": "canary_module:call"}))
+    file.write_text(json.dumps({"class": "PostprocessingDataset", "dataset": STATIC, "map_seq": "canary_module:call"}))
     refused = invoke("run", file)
     assert refused.exit_code == 2
     assert "--allow-callables canary_module" in refused.stderr.replace("\n", " ")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from joint_cases import Stream, add_noise, part, print_of, prints, row, rows, seq_of, stream, tags
+from joint_cases import add_noise, part, print_of, prints, row, rows, seq_of, stream, tags
 
 from examples_of_laws import examples
 from headrace.batching import Buckets, FixedCount, FrameBudget, NumbersDict
@@ -457,7 +457,7 @@ def thinned(iterator, **_):
     return iterator
 
 
-@pytest.mark.parametrize("around", ["stream function", "turns", "workers", "meta"])
+@pytest.mark.parametrize("around", ["stream function", "workers", "meta"])
 def test_a_state_knows_what_is_inside_of_a_part(around, tmp_path):
     lengths = tmp_path / "lengths.txt"
     lengths.write_text(repr({f"a{i}": 9 - i for i in range(5)}))
@@ -472,7 +472,6 @@ def test_a_state_knows_what_is_inside_of_a_part(around, tmp_path):
         }
         parts = {
             "stream function": inside,
-            "turns": {"class": "ConcatDataset", "datasets": [inside, stream("s", 2)]},
             "workers": {"class": "ConcatDataset", "datasets": [multi_proc(inside), part("s", 2)]},
             "meta": {"class": "ConcatDataset", "datasets": [multi_proc(meta), part("s", 2, ("data",))]},
         }
@@ -574,159 +573,15 @@ def test_empty_parts_are_legal():
         assert tags(init_dataset(combined([0, 0], seq_ordering=ordering)), 1) == []
 
 
-# --- streams ---
-
-
-def streams(sizes, part_options=None, **options):
-    parts = {name: stream(name, size, **part_options or {}) for name, size in zip("abcd", sizes, strict=False)}
-    data_map = {(name, key): key for name in parts for key in ("data", "classes")}
-    return {"class": "CombinedDataset", "datasets": parts, "data_map": data_map, **options}
-
-
-@pytest.mark.parametrize("ordering", ["default", "reversed", "interleave", "random_dataset"])
-def test_streams_are_read_in_turn_each_in_its_order(ordering):
-    dataset = init_dataset(streams([5, 0, 3], seq_ordering=ordering))
-    found = tags(dataset, 1)
-    for name, size in zip("abc", (5, 0, 3), strict=True):
-        assert [tag for tag in found if tag[0] == name] == [f"{name}{i}" for i in range(size)]
-    assert dataset.num_seqs == 8
-    assert found == tags(dataset, 1)
-
-
-def test_streams_may_be_mixed_with_corpora_and_lack_keys():
-    config = {
-        "class": "CombinedDataset",
-        "datasets": {"speech": stream("a", 4), "text": part("b", 4, seq_ordering="reverse")},
-        "data_map": {("speech", "data"): "data", ("text", "classes"): "classes"},
-        "seq_ordering": "interleave",
-    }
-    dataset = init_dataset(config)
-    found = rows(dataset, 1)
-    assert [tag for tag, _, _ in found] == ["a0", "b3", "a1", "b2", "a2", "b1", "a3", "b0"]
-    assert [len(features["data"]) > 0 for _, _, features in found] == [True, False] * 4
-    fracs = [seq.complete_frac for seq in dataset.epoch(1)]
-    assert fracs == sorted(fracs)
-    assert fracs[-1] == 1.0
-
-
-def test_streams_without_a_declared_layout_learn_it():
-    dataset = init_dataset(streams([2, 2], {"is_declared": False}, seq_ordering="reversed"))
-    assert tags(dataset, 1) == ["b0", "b1", "a0", "a1"]
-    assert dataset.get_data_dtype("classes") == "int32"
-    with pytest.raises(ConfigError, match="not known before it is read, and the sub-dataset 'b' has no such key"):
-        init_dataset({**streams([2, 2], {"is_declared": False}), "data_map": {("a", "data"): "x", ("b", "data"): "y"}})
-
-
-def test_the_share_of_streams_is_drawn_by_what_is_estimated():
-    sizes = {"a": 300, "b": 100}
-    parts = {name: stream(name, size, estimated_num_seqs=size) for name, size in sizes.items()}
-    config = streams([]) | {"datasets": parts, "data_map": {(name, "data"): "data" for name in parts}}
-    dataset = init_dataset({**config, "seq_ordering": "random_dataset"})
-    dataset.init_seq_order(1)
-    assert dataset.estimated_num_seqs == 400
-    found = tags(dataset, 1)
-    assert len(found) == 400
-    share = sum(tag[0] == "a" for tag in found[:200]) / 200
-    assert 0.6 < share < 0.9  # 0.75 expected; four standard deviations are 0.12
-
-
-@pytest.mark.parametrize("ordering", ["default", "interleave", "random_dataset"])
-def test_a_loader_reads_streams_with_any_number_of_workers_and_resumes(ordering):
-    config = streams([13, 8], seq_ordering=ordering)
-    found = []
-    for workers in (0, 2):
-        with DataLoader(config, batching=FrameBudget(14), num_workers=workers) as loader:
-            found.append(prints(loader, 1))
-    assert found[0] == found[1]
-    with DataLoader(config, batching=FrameBudget(14)) as loader:
-        batches = iter(loader)
-        next(batches), next(batches)
-        state = loader.state_dict()
-    with DataLoader(config, batching=FrameBudget(14)) as loader:
-        loader.load_state_dict(state)
-        assert prints(loader) == found[0][2:]
-
-
-def test_workers_of_their_own_shards_deliver_streams_exactly_once():
-    inner = streams([7, 4], seq_ordering="interleave")
-    config = {
-        "class": "MultiProcDataset",
-        "dataset": inner,
-        "num_workers": 3,
-        "buffer_size": 2,
-        "sharding_method": "dedicated",
-        "executor": "thread",
-    }
-    with init_dataset(config) as dataset:
-        assert sorted(tags(dataset, 1)) == sorted([f"a{i}" for i in range(7)] + [f"b{i}" for i in range(4)])
-
-
-def test_a_failing_stream_never_ends_an_epoch_in_silence():
-    config = streams([4, 4], seq_ordering="interleave")
-    config["datasets"]["b"]["fails_at"] = 2
-    dataset = init_dataset(config)
-    seqs = dataset.epoch(1)
-    assert [next(seqs).tag for _ in range(4)] == ["a0", "b0", "a1", "b1"]
-    for _ in range(2):
-        with pytest.raises(OSError, match="the disk is gone"):
-            dataset.is_less_than_num_seqs(5)
-    with DataLoader(config, batching=FixedCount(2)) as loader, pytest.raises(OSError, match="the disk is gone"):
-        prints(loader, 1)
-
-
-def test_what_a_stream_cannot_do_is_refused_when_it_is_built():
-    for options, text in [
-        ({"seq_ordering": "random"}, "needs random access"),
-        ({"seq_ordering": "laplace:.10"}, "needs random access"),
-        ({"partition_epoch": 2}, "give partition_epoch to the sub-datasets"),
-        ({"repeat_epoch": 2}, "give repeat_epoch"),
-        ({"unique_seq_tags": True}, "give unique_seq_tags"),
-        ({"sampling_sizes": 3}, "sampling_sizes needs random access"),
-    ]:
-        with pytest.raises(ConfigError, match=text):
-            init_dataset(streams([2, 2], **options))
-    dataset = init_dataset(streams([2, 2]))
-    with pytest.raises(ConfigError, match="seq_list and seq_order need random access"):
-        dataset.init_seq_order(1, seq_list=["a0"])
-    config = streams([2, 2], seq_ordering="interleave", part_options={"tells_progress": False})
-    with pytest.raises(ConfigError, match="does not tell its progress"):
-        tags(init_dataset(config), 1)
-
-
-def test_a_stream_that_does_not_deliver_what_it_declared_is_refused():
-    class Other(Stream):
-        def _collect_single_seq(self, seq_idx):
-            seq = super()._collect_single_seq(seq_idx)
-            if seq is not None:
-                seq.features["data"] = seq.features["data"].astype(np.float64)
-            return seq
-
-    config = streams([2, 2])
-    config["datasets"]["b"]["class"] = Other
-    with pytest.raises(SourceError, match="float64 with 2 axes, and float32 with 2 was declared"):
-        tags(init_dataset(config), 1)
-
-
-def test_a_sequence_that_is_refused_stays_the_next_one():
-    class OtherOnce(Stream):
-        def _collect_single_seq(self, seq_idx):
-            seq = super()._collect_single_seq(seq_idx)
-            if seq_idx == 1:
-                seq.features["data"] = seq.features["data"].astype(np.float64)
-            return seq
-
-    config = streams([4, 2])
-    config["datasets"]["a"]["class"] = OtherOnce
-    dataset = init_dataset(config)
-    dataset.init_seq_order(1)
-    for _ in range(3):
-        with pytest.raises(SourceError, match="float64 with 2 axes"):
-            dataset.load_seqs(1, 2)
-    dataset.load_seqs(2, 3)
-    assert dataset.get_tag(2) == "a2"
-
-
 # --- what is refused ---
+
+
+@pytest.mark.parametrize("kind", ["CombinedDataset", "ConcatDataset", "MixDataset"])
+def test_a_stream_is_refused_as_a_part(kind):
+    parts = {"a": part("a", 2), "b": stream("b", 2)}
+    data_map = {} if kind == "ConcatDataset" else {"data_map": {("a", "data"): "data", ("b", "data"): "data"}}
+    with pytest.raises(ConfigError, match=r"(?s)\(Stream\) does not know its corpus.*an iterable that does"):
+        init_dataset({"class": kind, "datasets": list(parts.values()) if not data_map else parts, **data_map})
 
 
 @pytest.mark.parametrize(
@@ -817,25 +672,9 @@ def test_two_levels_cannot_shard():
     for config in (
         combined([4, 4], [{"_num_shards": 2}, {}], _num_shards=2),
         combined([4, 4], [{"_num_shards": 2}, {"_num_shards": 2}]),
-        {**streams([4, 4], {"_num_shards": 2}), "_num_shards": 3},
     ):
         with pytest.raises(ConfigError, match="two levels would shard"):
             init_dataset(config)
-
-
-def test_shards_of_streams_are_those_of_the_parts_and_copies_keep_them():
-    whole = streams([5, 4], seq_ordering="interleave")
-    seen = []
-    for shard in range(2):
-        dataset = init_dataset({**whole, "_num_shards": 2, "_shard_index": shard})
-        later = init_dataset(whole)
-        later.set_sharding(2, shard)
-        found = tags(dataset, 1)
-        for other in (later, copy.deepcopy(later), copy.deepcopy(dataset)):
-            assert (other.num_shards, other.shard_index) == (2, shard)
-            assert tags(other, 1) == found
-        seen += found
-    assert sorted(seen) == sorted(tags(init_dataset(whole), 1))
 
 
 def test_a_sample_of_an_empty_part_is_refused_with_its_name():

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from joint_cases import add_noise, part, prints, row, rows, seq_of, stream, tags
+from joint_cases import add_noise, part, prints, row, rows, seq_of, tags
 
 from examples_of_laws import examples
-from headrace.batching import Buckets, FixedCount, FrameBudget
-from headrace.datasets import CachedDataset2, ConcatDataset, init_dataset
+from headrace.batching import Buckets, FrameBudget
+from headrace.datasets import init_dataset
 from headrace.datasets.join.corpus import JointTags
 from headrace.errors import ConfigError, SourceError
 from headrace.index import GeneratedTags, Tags
@@ -110,49 +110,6 @@ def test_a_loader_may_shuffle_it():
         found = [tag for batch in loader for tag in batch.tags]
     assert sorted(found) != found
     assert len(set(found)) == 18
-
-
-def test_streams_follow_one_another():
-    config = {"class": "ConcatDataset", "datasets": [stream("a", 3), part("b", 2), stream("c", 2)]}
-    dataset = init_dataset(config)
-    assert tags(dataset, 1) == ["a0", "a1", "a2", "b0", "b1", "c0", "c1"]
-    assert dataset.num_seqs == 7
-    found = []
-    for workers in (0, 2):
-        with DataLoader(config, batching=FixedCount(3), num_workers=workers, executor="thread") as loader:
-            found.append(prints(loader, 1))
-    assert found[0] == found[1]
-
-
-def test_streams_without_a_declared_layout_learn_it():
-    declared = {"class": "ConcatDataset", "datasets": [stream("a", 2), stream("b", 2, is_declared=False)]}
-    assert tags(init_dataset(declared), 1) == ["a0", "a1", "b0", "b1"]
-    unknown = {"class": "ConcatDataset", "datasets": [stream("a", 2, is_declared=False)]}
-    with pytest.raises(ConfigError, match="tells its data keys"):
-        init_dataset(unknown)
-
-
-def test_a_loader_passes_over_what_a_failing_stream_must_not_hide():
-    class Broken(CachedDataset2):
-        num_inputs, num_outputs = 2, {"data": (2, 2), "classes": (999, 1)}
-
-        def is_less_than_num_seqs(self, seq_idx):
-            if seq_idx == 1 and self.epoch:
-                raise OSError("no more to be had")
-            return super().is_less_than_num_seqs(seq_idx)
-
-        def _collect_single_seq(self, seq_idx):
-            from headrace.datasets import DatasetSeq
-
-            return DatasetSeq(seq_idx, seq_of("a", seq_idx))
-
-    dataset = ConcatDataset([Broken(), init_dataset(part("b", 2))])
-    dataset.initialize()
-    dataset.init_seq_order(1)
-    assert dataset.is_less_than_num_seqs(0)
-    for _ in range(2):  # the second time it must not look like the end
-        with pytest.raises(OSError, match="no more to be had"):
-            dataset.is_less_than_num_seqs(1)
 
 
 @pytest.mark.parametrize(

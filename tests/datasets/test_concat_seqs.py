@@ -6,22 +6,17 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import headrace as hr
-from examples_of_laws import examples
 from headrace.datasets import (
     CachedDataset2,
     ConcatSeqsDataset,
     DatasetSeq,
-    EpochWiseFilter,
     MultiProcDataset,
     init_dataset,
 )
 from headrace.datasets.wrap.seq_joins import Joining
 from headrace.errors import ConfigError, HeadraceError, SourceError
-from headrace.order import ArrayOrder
 
 LENGTHS = [3, 5, 2, 7, 1]
 DATA = [
@@ -152,8 +147,7 @@ def test_a_postfix_that_is_not_there_is_told_with_its_line(make):
         (["seq-0"], {"repeat_in_between_last_frame_up_to_multiple_of": {"data": 0}}, "at least 1"),
         (["seq-0"], {"pad_narrow_data_to_multiple_of_target_len": {"data": 2}}, "classes"),
         (["seq-0"], {"pad_narrow_data_to_multiple_of_target_len": {"data": ("more", 2)}}, "'more'"),
-        (["seq-0"], {"epoch_wise_filter": {(2, 1): {}}}, r"\(2, 1\)"),
-        (["seq-0"], {"epoch_wise_filter": {(1, 2): {"max_mean": 1}}}, "max_mean_len"),
+        (["seq-0"], {"epoch_wise_filter": {(1, 2): {"max_mean_len": 3}}}, "no longer offered"),
         (["seq-0"], {"cache_byte_size": 10}, "inner dataset"),
     ],
 )
@@ -190,30 +184,6 @@ def test_lists_may_come_from_anywhere_and_be_anything_that_is_data(make):
     )
     assert [seq.tag for seq in dataset.epoch(1)] == ["seq-0 seq-1", "seq-2"]
     assert list(make([]).epoch(1)) == []
-
-
-def test_a_curriculum_keeps_the_shorter_sequences(make):
-    dataset = make(epoch_wise_filter={(2, 3): {"max_mean_len": 3.0}, (3, None): {"max_mean_len": 1}})
-    assert [seq.tag for seq in dataset.epoch(1)] == LINES
-    assert [seq.tag for seq in dataset.epoch(2)] == ["seq-2", "seq-1", "seq-4;seq-4"]
-    assert [seq.tag for seq in dataset.epoch(4)] == ["seq-2"]
-
-
-@examples(40)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=20), st.integers(1, 20), st.randoms(use_true_random=False))
-def test_a_filter_keeps_as_many_short_sequences_as_the_limit_allows_and_one_more(lengths, twice_limit, random):
-    order = list(range(len(lengths)))
-    random.shuffle(order)
-    limit = twice_limit / 2
-    kept = EpochWiseFilter({(None, None): {"max_mean_len": limit}}).filter(1, order, lambda i: lengths[i])
-    assert [i for i in order if i in set(kept)] == kept
-    by_length = sorted(order, key=lambda i: (lengths[i], i))
-    assert sorted(kept) == sorted(by_length[: len(kept)])
-    without_last = [lengths[i] for i in by_length[: len(kept) - 1]]
-    assert not without_last or np.mean(without_last) <= limit
-    assert len(kept) == len(order) or np.mean([lengths[i] for i in kept]) >= limit
-    as_order = EpochWiseFilter({(1, 1): {"max_mean_len": limit}}).filter(1, ArrayOrder(order), np.array(lengths))
-    assert list(as_order) == kept
 
 
 def noise(features, rng):
@@ -297,7 +267,7 @@ def test_a_changed_dataset_can_be_joined_and_a_joined_one_changed(make):
 
 def test_a_loader_plans_by_lengths_and_goes_on_where_it_was(make):
     def load(num_workers):
-        dataset = make(seq_ordering="random", epoch_wise_filter={(1, 1): {"max_mean_len": 100}})
+        dataset = make(seq_ordering="random")
         return hr.DataLoader(dataset, batching=hr.FrameBudget(8), num_workers=num_workers, executor="thread")
 
     def batches(steps):
@@ -340,29 +310,3 @@ def test_a_window_joins_frames_over_the_seams(make):
 def test_wrong_classes_of_options_are_named():
     with pytest.raises(ConfigError, match="seq_list_file"):
         ConcatSeqsDataset(INNER, seq_list_file=3)
-
-
-def test_what_a_filter_leaves_out_is_told_by_the_order_of_its_epochs(make):
-    dataset = make(epoch_wise_filter={(2, 3): {"max_mean_len": 3.0}})
-    counts = []
-    for epoch in (1, 2, 3, 4):
-        dataset.init_seq_order(epoch)
-        counts.append(dataset.get_current_seq_order().num_filtered)
-    assert counts == [None, (2, 5), (2, 5), None]
-    dataset.init_seq_order(2, seq_order=[0, 1])  # an order that is given is not filtered
-    assert dataset.get_current_seq_order().num_filtered is None
-
-
-def test_the_order_of_an_epoch_is_filtered_once_as_long_as_nothing_changes(make, caplog):
-    options = {"epoch_wise_filter": {(1, 2): {"max_mean_len": 3.0}}, "seq_ordering": "random", "partition_epoch": 2}
-    with caplog.at_level("INFO", "headrace.datasets"):
-        dataset = make(**options)
-        for epoch in (1, 1, 2, 2):
-            dataset.init_seq_order(epoch)
-            dataset.order_text(epoch)
-        assert caplog.text.count("sequences kept") == 2
-        dataset.partition_epoch = 1  # another order
-        dataset.init_seq_order(2)
-    assert caplog.text.count("sequences kept") == 3
-    fresh = make(**{**options, "partition_epoch": 1})
-    assert [seq.tag for seq in dataset.epoch(2)] == [seq.tag for seq in fresh.epoch(2)]

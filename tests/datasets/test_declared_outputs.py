@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, DummyDataset, init_dataset
-from headrace.errors import ConfigError, SourceError
+from headrace.datasets import CachedDataset2, Dataset, DatasetSeq, init_dataset
+from headrace.errors import ConfigError
 
 OUTPUTS = [
     {"classes": (7, 1)},
@@ -62,11 +62,6 @@ def wrapped(kind, inner):
     if kind == "bare":
         return inner
     options = {
-        "ConcatDataset": {"datasets": [inner(), inner()]},
-        "CombinedDataset": {
-            "datasets": {"a": inner(), "b": inner()},
-            "data_map": {(part, key): key for part in "ab" for key in ("data", "classes")},
-        },
         "MultiEpochDataset": {"dataset": inner(), "multi_epoch": 2},
         "PostprocessingDataset": {"dataset": inner(), "map_seq": lambda seq, **_: seq},
     }
@@ -75,8 +70,6 @@ def wrapped(kind, inner):
 
 WRAPPERS = [
     "bare",
-    "ConcatDataset",
-    "CombinedDataset",
     "MultiEpochDataset",
     "PostprocessingDataset",
 ]
@@ -125,14 +118,6 @@ def test_a_loader_delivers_them(wrapper):
             assert batch["classes"].shape == (batch.num_seqs, 5)
 
 
-@pytest.mark.parametrize("outputs", [*OUTPUTS[:3], {"data": (3, 2), "classes": 7}], ids=str)
-def test_generated_data_take_the_same_forms(outputs):
-    dataset = DummyDataset(input_dim=3, output_dim=outputs, num_seqs=2)
-    dataset.initialize()
-    assert dataset.num_outputs == {"data": (3, 2), "classes": (7, 1)}
-    assert [seq["data"].shape for seq in dataset.epoch(1)] == [(2, 3)] * 2
-
-
 def test_a_key_that_was_not_declared_is_shown_once_it_is_there_and_never_dropped_in_silence():
     dataset = opened(Stream(extra=True))
     assert dataset.get_data_keys() == ["data", "classes"]
@@ -140,9 +125,6 @@ def test_a_key_that_was_not_declared_is_shown_once_it_is_there_and_never_dropped
     dataset.load_seqs(0, 1)
     assert dataset.get_data_keys() == ["data", "classes", "extra"]
     assert (dataset.get_data_dtype("extra"), dataset.get_data_dim("extra")) == ("float32", 1)
-    with init_dataset({"class": "ConcatDataset", "datasets": [opened(Stream(extra=True))]}) as concat:  # noqa: SIM117
-        with pytest.raises(SourceError, match="data key 'extra', which its sub-dataset has not declared"):
-            list(concat.epoch(1))
 
 
 def test_what_the_window_makes_of_them_is_shown():

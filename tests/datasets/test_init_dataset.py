@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
-from headrace.datasets import DummyDataset, HDFDataset, MapDataset, StaticDataset, init_dataset
+from headrace.datasets import HDFDataset, MapDataset, StaticDataset, init_dataset
 from headrace.errors import ConfigError, SourceError
 from headrace.order import Laplace
 
-DUMMY = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 4}
+SEQS = [{"data": [number]} for number in range(4)]
+STATIC = {"class": "StaticDataset", "data": SEQS}
 
 
 def my_ordering(epoch, **_):
@@ -28,46 +29,50 @@ class MyMap:
 
 def test_a_dict_a_function_and_text_describe_the_same_dataset():
     descriptions = [
-        DUMMY,
-        lambda: DUMMY,
-        "{'class': 'DummyDataset', 'input_dim': 2, 'output_dim': 3, 'num_seqs': 4}",
-        "DummyDataset:input_dim=2,output_dim=3,num_seqs=4",
-        {**DUMMY, "class": DummyDataset},
-        {**DUMMY, "class": "headrace.datasets:DummyDataset"},
-        init_dataset(DUMMY),
+        STATIC,
+        lambda: STATIC,
+        repr(STATIC),
+        f"StaticDataset:data={SEQS}",
+        {**STATIC, "class": StaticDataset},
+        {**STATIC, "class": "headrace.datasets:StaticDataset"},
+        init_dataset(STATIC),
     ]
     for description in descriptions:
         dataset = init_dataset(description)
-        assert isinstance(dataset, DummyDataset)
+        assert isinstance(dataset, StaticDataset)
         assert [seq.corpus_idx for seq in dataset.epoch(1)] == [0, 1, 2, 3]
 
 
 def test_the_options_of_text_are_literals_or_bare_words():
-    dataset = init_dataset(
-        "DummyDataset:input_dim=2,output_dim=3,num_seqs=4,seq_ordering=reverse,chunking=(5, 2),name='a,b'"
-    )
+    dataset = init_dataset(f"StaticDataset:data={SEQS},seq_ordering=reverse,chunking=(5, 2),name='a,b'")
     assert dataset.name == "a,b"
     assert [seq.corpus_idx for seq in dataset.epoch(1)] == [3, 2, 1, 0]
 
 
+class Three(StaticDataset):
+    def __init__(self, **kwargs):
+        super().__init__(SEQS[:3], **kwargs)
+
+
 def test_a_class_may_give_what_its_parent_needs():
-    assert init_dataset({"class": "Task12AXDataset", "num_seqs": 3}).get_total_num_seqs() == 3
+    assert init_dataset({"class": Three}).get_total_num_seqs() == 3
 
 
 def test_extra_options_override_and_defaults_fill():
-    dataset = init_dataset(DUMMY, extra_kwargs={"num_seqs": 2}, default_kwargs={"seq_len": 7, "input_dim": 9})
-    assert [seq["data"].shape for seq in dataset.epoch(1)] == [(7, 2)] * 2
+    default = {"seq_ordering": "reverse", "data": SEQS[:1], "name": "a"}
+    dataset = init_dataset(STATIC, extra_kwargs={"name": "b"}, default_kwargs=default)
+    assert (dataset.name, [seq.corpus_idx for seq in dataset.epoch(1)]) == ("b", [3, 2, 1, 0])
 
 
 def test_a_parent_gives_its_seed_and_sharding():
     parent = StaticDataset([], random_seed_offset=5, _num_shards=2, _shard_index=1)
-    child = init_dataset({**DUMMY, "random_seed_offset": 6}, parent_dataset=parent)
+    child = init_dataset({**STATIC, "random_seed_offset": 6}, parent_dataset=parent)
     assert (child.random_seed_offset, child.num_shards, child.shard_index) == (6, 2, 1)
 
 
 def test_callables_are_written_as_module_and_name():
     here = __name__
-    dataset = init_dataset({**DUMMY, "seq_ordering": f"{here}:my_ordering"})
+    dataset = init_dataset({**STATIC, "seq_ordering": f"{here}:my_ordering"})
     assert [seq.corpus_idx for seq in dataset.epoch(1)] == [3, 2, 1, 0]
     config = {"class": "MapDataset", "map_dataset": f"{here}:MyMap", "transform": f"{here}:my_transform"}
     dataset = init_dataset(config)
@@ -76,30 +81,30 @@ def test_callables_are_written_as_module_and_name():
 
 
 def test_an_ordering_may_be_a_policy():
-    assert init_dataset({**DUMMY, "seq_ordering": Laplace(num_bins=2)}).num_seqs == 0
+    assert init_dataset({**STATIC, "seq_ordering": Laplace(num_bins=2)}).num_seqs == 0
 
 
 @pytest.mark.parametrize(
     ("config", "text"),
     [
-        ({**DUMMY, "class": "DumyDataset"}, "did you mean 'DummyDataset'"),
+        ({**STATIC, "class": "StaticDatset"}, "did you mean 'StaticDataset'"),
         ({"input_dim": 2}, "'class'"),
         ({"class": "MapDataset"}, "needs the option 'map_dataset'"),
-        ({"class": "DummyDataset", "input_dim": 2, "num_seqs": 3}, "needs the option 'output_dim'"),
-        ({**DUMMY, "seq_orderng": "random"}, "did you mean 'seq_ordering'"),
-        ({**DUMMY, "seq_ordering": "laplace:x"}, "laplace"),
-        ({**DUMMY, "seq_ordering": "no_such.module:name"}, "no_such"),
-        ({**DUMMY, "class": "headrace.datasets:nothing"}, "nothing"),
-        ({**DUMMY, "class": "headrace.datasets:init_dataset"}, "not a sub-class"),
-        ({**DUMMY, "class": 3}, "3"),
+        ({"class": "StaticDataset"}, "needs the option 'data'"),
+        ({**STATIC, "seq_orderng": "random"}, "did you mean 'seq_ordering'"),
+        ({**STATIC, "seq_ordering": "laplace:x"}, "laplace"),
+        ({**STATIC, "seq_ordering": "no_such.module:name"}, "no_such"),
+        ({**STATIC, "class": "headrace.datasets:nothing"}, "nothing"),
+        ({**STATIC, "class": "headrace.datasets:init_dataset"}, "not a sub-class"),
+        ({**STATIC, "class": 3}, "3"),
         ("{'class': print('run')}", "literal"),
         ("{'class'", "literal"),
-        ("DummyDataset:input_dim", "option=value"),
-        ("DummyDataset:input_dim=f(1)", "cannot read"),
+        ("StaticDataset:data", "option=value"),
+        ("StaticDataset:data=f(1)", "cannot read"),
         (" ", "empty"),
         (7, "int"),
-        ({**DUMMY, "partition_epoch": 2, "repeat_epoch": 2}, "repeat_epoch"),
-        ({**DUMMY, "_num_shards": 2, "_shard_index": 2}, "shard_index"),
+        ({**STATIC, "partition_epoch": 2, "repeat_epoch": 2}, "repeat_epoch"),
+        ({**STATIC, "_num_shards": 2, "_shard_index": 2}, "shard_index"),
     ],
 )
 def test_a_mistake_is_answered_with_what_is_valid(config, text, capsys):

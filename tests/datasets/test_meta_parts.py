@@ -32,34 +32,24 @@ SEQS = [f"seq-{i}" for i in range(7)]
 
 
 def sub_datasets(tmp_path):
-    generated = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 9}
     return {
         "hdf": {"class": "HDFDataset", "files": write_hdf(tmp_path / "any.hdf", SEQS)},
         "static": {"class": "StaticDataset", "data": words(SEQS)},
         "map": in_memory(SEQS),
-        "generated": generated,
-        "task": {"class": "Task12AXDataset", "num_seqs": 7},
         "workers": {"class": "MultiProcDataset", "dataset": in_memory(SEQS), "num_workers": 1, "buffer_size": 8},
         "nested": meta_config(in_memory(SEQS, 3), in_memory(SEQS[::-1])),
         "streamed": {"class": StreamedAndKnown, "tags": SEQS},
     }
 
 
-@pytest.mark.parametrize(
-    "kind", ["hdf", "static", "map", "generated", "task", "workers", "nested", "streamed", "unknown", "endless"]
-)
+@pytest.mark.parametrize("kind", ["hdf", "static", "map", "workers", "nested", "streamed", "unknown"])
 @pytest.mark.parametrize("role", ["control", "other"])
 def test_a_sub_dataset_may_be_of_any_class(tmp_path, kind, role):
-    if kind == "unknown":
-        config = {"class": Streamed, "tags": []}
-    elif kind == "endless":
-        config = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": float("inf")}
-    else:
-        config = sub_datasets(tmp_path)[kind]
+    config = {"class": Streamed, "tags": []} if kind == "unknown" else sub_datasets(tmp_path)[kind]
     control = config if role == "control" else in_memory(SEQS, seq_ordering="random")
     other = in_memory([*SEQS, "seq-7", "seq-8"][::-1], 9) if role == "control" else config
     dataset = init_dataset(meta_config(other, control))
-    if role == "control" and kind in ("unknown", "endless"):
+    if role == "control" and kind == "unknown":
         with pytest.raises(ConfigError, match="does not tell its tags") as caught:
             dataset.init_seq_order(1)
         assert "seq_order_control_dataset" in str(caught.value)

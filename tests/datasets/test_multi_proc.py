@@ -69,7 +69,6 @@ class Unknown(CachedDataset2):
 
 
 WORDS = {"class": "MapDataset", "map_dataset": Words}
-DUMMY = {"class": "Task12AXDataset", "num_seqs": 20}
 UNKNOWN = {"class": Unknown}
 
 
@@ -111,7 +110,7 @@ def open_dataset():
         {**WORDS, "seq_ordering": "random_sample", "transform": add_noise},
         {**WORDS, "seq_ordering": "random", "repeat_epoch": 2, "transform": add_noise},
         {**WORDS, "shuffle_frames_of_nseqs": 3},
-        {**DUMMY, "seq_ordering": "sorted", "partition_epoch": 3},
+        {**WORDS, "seq_ordering": "sorted", "partition_epoch": 3},
     ],
 )
 def test_the_stream_is_that_of_the_inner_dataset(open_dataset, config, num_workers, executor):
@@ -194,7 +193,7 @@ def test_a_given_order_is_taken_as_it_is(open_dataset, executor):
 
 @pytest.mark.parametrize("method", ["seq_order", "dedicated"])
 def test_an_option_of_the_order_that_is_set_later_counts(open_dataset, method):
-    dataset = open_dataset(DUMMY, 1, executor="inline", sharding_method=method)
+    dataset = open_dataset(WORDS, 1, executor="inline", sharding_method=method)
     before = [seq.tag for seq in dataset.epoch(1)]
     dataset.seq_ordering = "reverse"
     assert [seq.tag for seq in dataset.epoch(1)] == before[::-1]
@@ -774,7 +773,6 @@ def test_an_inner_instance_takes_no_options_from_outside():
 
 
 def test_how_far_a_worker_may_be_ahead_has_a_default():
-    config = {"class": "DummyDataset", "input_dim": 2, "output_dim": 3, "num_seqs": 4}
-    with MultiProcDataset(config, num_workers=1) as dataset:
+    with MultiProcDataset(WORDS, num_workers=1) as dataset:
         assert dataset.buffer_size == 100
-        assert len(list(dataset.epoch(1))) == 4
+        assert len(list(dataset.epoch(1))) == 23

@@ -12,7 +12,6 @@ from headrace import ConfigError, HDFWriter, HeadraceError
 from headrace.datasets import (
     CachedDataset,
     CachedDataset2,
-    CombinedDataset,
     ConcatDataset,
     ConcatSeqsDataset,
     DatasetSeq,
@@ -178,8 +177,6 @@ def test_a_copy_shares_arrays_and_is_a_copy_of_what_is_inside():
 @pytest.mark.parametrize(
     "wrap",
     [
-        lambda part: ConcatDataset([part]),
-        lambda part: CombinedDataset({"a": part}, {("a", "data"): "data"}),
         lambda part: MultiEpochDataset(dataset=part, multi_epoch=1),
         lambda part: PostprocessingDataset(dataset=part, map_seq=same),
     ],
@@ -195,17 +192,10 @@ def test_a_dataset_that_cannot_be_copied_has_one_owner(wrap):
     wrap(part)  # nobody has it any more
 
 
-@pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda part: ConcatDataset([part]),
-        lambda part: PostprocessingDataset(dataset=part, map_seq=same),
-    ],
-)
-def test_somebody_else_who_positions_a_part_that_cannot_be_copied_is_noticed(wrap):
+def test_somebody_else_who_positions_a_part_that_cannot_be_copied_is_noticed():
     Fragile.num_made = 0
     part = Fragile()
-    owner = wrap(part)
+    owner = PostprocessingDataset(dataset=part, map_seq=same)
     owner.initialize()
     seqs = owner.epoch(1)
     assert next(seqs)["data"][0, 0] == 10

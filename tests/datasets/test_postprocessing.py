@@ -669,7 +669,6 @@ SAMPLED_PARTS = {
         {**SAMPLED, "repeat_epoch": 2},
         {"class": "MultiEpochDataset", "dataset": SAMPLED, "multi_epoch": 2},
         {"class": "MultiProcDataset", "dataset": SAMPLED, "num_workers": 0, "buffer_size": 3},
-        {"class": "Task12AXDataset", "num_seqs": 12, "seq_ordering": "random_sample"},
         *(
             {**SAMPLED_PARTS, "seq_ordering": ordering, **divided}
             for ordering in ("default", "interleave", "random_sample")

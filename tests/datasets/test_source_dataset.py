@@ -179,11 +179,11 @@ def test_files_that_are_others_in_each_epoch_keep_no_index(files: list[str]) -> 
     assert make_sub_dataset(lambda _: own, [], SubDatasetDefaults(files_change=True), "a test") == own
 
 
-class OwnIndexDataset(hr.DummyDataset):
+class OwnIndexDataset(hr.StaticDataset):
     """A class of the user's own, to which `index` means something else."""
 
     def __init__(self, index: str = "") -> None:
-        super().__init__(2, 3, 4)
+        super().__init__([{"data": [1]}])
 
 
 class OneThreadSource(Source):

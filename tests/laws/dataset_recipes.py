@@ -302,19 +302,7 @@ def _parts(draw, **kind):
 
 
 def _concat(draw):
-    parts = _parts(draw)
-    order = {} if _has_streams(parts) else draw.order()
-    return {"class": "ConcatDataset", "datasets": parts, **order}
-
-
-def _has_streams(value):
-    if isinstance(value, Mapping):
-        entry = RECIPES.get(_name_of(value))
-        stream_function = value.get("map_seq_stream") is not None
-        dedicated = value.get("sharding_method") == "dedicated"
-        own = entry is not None and entry.is_indexed is False
-        return own or stream_function or dedicated or any(map(_has_streams, value.values()))
-    return isinstance(value, list | tuple) and any(map(_has_streams, value))
+    return {"class": "ConcatDataset", "datasets": _parts(draw, indexed=True), **draw.order()}
 
 
 def _name_of(config):
@@ -323,8 +311,7 @@ def _name_of(config):
 
 
 def _combined(draw):
-    parts = dict(zip("abc", _parts(draw), strict=False))
-    order = {"seq_ordering": "reversed"} if _has_streams(parts) else draw.order()
+    parts, order = dict(zip("abc", _parts(draw, indexed=True), strict=False)), draw.order()
     return {"class": "CombinedDataset", "datasets": parts, "data_map": {(n, "data"): "data" for n in parts}, **order}
 
 
@@ -376,8 +363,7 @@ def _concat_seqs(draw):
     if draw.rng.random() < 0.4:
         inner = {"class": "ConcatDataset", "datasets": [inner]}
     lines = draw.path("seq-0;seq-1\nseq-2\nseq-3;seq-4;seq-0\n")
-    curriculum = draw.some({"epoch_wise_filter": {(1, 2): {"max_mean_len": 4}, (2, 3): {"max_mean_len": 1}}})
-    return {"class": "ConcatSeqsDataset", "dataset": inner, "seq_list_file": lines, **draw.order(), **curriculum}
+    return {"class": "ConcatSeqsDataset", "dataset": inner, "seq_list_file": lines, **draw.order()}
 
 
 def _multi_proc(draw):
@@ -423,8 +409,8 @@ RECIPES: dict[str, Entry] = {
         },
         idle={"buffer_size": (1, 7), "preload_next_n_sub_epochs": (0, 1), **_NAMED},
     ),
-    "ConcatDataset": Entry(_concat, None, changes={"seq_ordering": ORDERINGS, "partition_epoch": (1, 2)}, idle=_NAMED),
-    "CombinedDataset": Entry(_combined, None, changes={"seq_ordering": ("default", "reversed")}, idle=_NAMED),
+    "ConcatDataset": Entry(_concat, changes={"seq_ordering": ORDERINGS, "partition_epoch": (1, 2)}, idle=_NAMED),
+    "CombinedDataset": Entry(_combined, changes={"seq_ordering": ("default", "reversed")}, idle=_NAMED),
     "MixDataset": Entry(
         _mix, changes={"mixing": ("even", "shuffled"), "seqs_per_epoch": (2, 9), "fixed_random_seed": (3,)}, idle=_NAMED
     ),
@@ -440,7 +426,6 @@ RECIPES: dict[str, Entry] = {
         _concat_seqs,
         changes={
             "repeat_in_between_last_frame_up_to_multiple_of": ({"data": 3},),
-            "epoch_wise_filter": ({(1, 3): {"max_mean_len": 2}}, None),
             **_ORDER,
         },
         idle=_NAMED,

@@ -31,14 +31,10 @@ NOT_HERE = {
     "CachedDataset": "a base class",
     "CachedDataset2": "a base class",
     "Dataset": "a base class",
-    "DummyDataset": "another layout; see its own tests",
-    "DummyDatasetMultipleSequenceLength": "another layout; see its own tests",
-    "GeneratingDataset": "a base class",
     "HuggingFaceDataset": "its class adds a source only",
     "LmDataset": "its class adds a source only",
     "MapDatasetWrapper": "another name of MapDataset",
     "OggZipDataset": "its class adds a source only",
-    "Task12AXDataset": "another layout",
 }
 
 

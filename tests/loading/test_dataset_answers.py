@@ -268,7 +268,7 @@ def test_options_for_the_batches_of_the_epoch_api_are_refused_in_what_files_make
     dataset = DistributeFilesDataset(
         files=files, get_sub_epoch_dataset=Files(**option), executor="inline", num_workers=0
     )
-    for config in (dataset, {"class": "ConcatDataset", "datasets": [dataset]}):
+    for config in (dataset, {"class": "MultiEpochDataset", "dataset": dataset, "multi_epoch": 2}):
         with pytest.raises(ConfigError, match=f"{next(iter(option))} of StaticDataset .* is for generate_batches"):
             DataLoader(config, batching=FixedCount(2))
 
@@ -572,6 +572,14 @@ def test_parts_of_a_config_that_are_objects_are_copied_once():
 # --- several epochs ---
 
 
+class Million:
+    def __len__(self):
+        return 10**6
+
+    def __getitem__(self, i):
+        return {"data": [i]}
+
+
 def test_too_many_epochs_in_one_are_refused_at_once():
     with pytest.raises(ConfigError, match="multi_epoch must be in"):
         init_dataset({"class": "MultiEpochDataset", "dataset": static(), "multi_epoch": 2**53})
@@ -579,7 +587,7 @@ def test_too_many_epochs_in_one_are_refused_at_once():
         init_dataset(
             {
                 "class": "MultiEpochDataset",
-                "dataset": {"class": "DummyDataset", "input_dim": 1, "output_dim": 2, "num_seqs": 10**6},
+                "dataset": {"class": "MapDataset", "map_dataset": Million()},
                 "multi_epoch": 10**6,
             }
         ).init_seq_order(epoch=1)

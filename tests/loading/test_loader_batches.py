@@ -19,7 +19,7 @@ from headrace import (
     TransformError,
 )
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
-from headrace.datasets import DummyDataset, GeneratingDataset, MultiProcDataset
+from headrace.datasets import CachedDataset2, MultiProcDataset
 from headrace.datasets.seq import DatasetSeq
 from headrace.engine import EngineOptions, Skipping, empty, get_worker_info
 from headrace.errors import HeadraceError
@@ -137,17 +137,24 @@ class Words:
         return i % 4 + 1
 
 
-class Tones(GeneratingDataset):
+class Tones(CachedDataset2):
     """Sequences whose lengths depend on the epoch."""
 
     def __init__(self, **kwargs):
-        super().__init__(input_dim=2, output_dim={}, num_seqs=12, **kwargs)
+        super().__init__(**kwargs)
+        self.num_outputs = {"data": (2, 2)}
+        self.order = []
 
-    def get_target_list(self):
-        return []
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        super().init_seq_order(epoch, seq_list, seq_order)
+        self.order = [] if epoch is None else self.get_seq_order_for_epoch(epoch, 12)
+        self._num_seqs = len(self.order)
+        return True
 
-    def generate_seq(self, seq_idx):
-        return DatasetSeq(seq_idx, self.random.rand(self.random.randint(1, 9), 2).astype(np.float32))
+    def _collect_single_seq(self, seq_idx):
+        number = int(self.order[seq_idx])
+        rng = np.random.default_rng((self.epoch, number))
+        return DatasetSeq(seq_idx, rng.random((rng.integers(1, 9), 2), np.float32), seq_tag=f"tone-{number}")
 
 
 def make_meta(hdf_files, seqs):
@@ -164,7 +171,7 @@ def make_meta(hdf_files, seqs):
 
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("workers", [(0, "inline"), (2, "thread"), (1, "process")])
-@pytest.mark.parametrize("kind", ["hdf", "config", "meta", "map", "tones", "multi_proc", "source", "dummy"])
+@pytest.mark.parametrize("kind", ["hdf", "config", "meta", "map", "tones", "multi_proc", "source"])
 def test_every_kind_of_dataset_gives_what_its_epoch_gives(kind, workers, hdf_files, seqs):
     hdf = {"class": "HDFDataset", "files": hdf_files, "seq_ordering": "laplace:5", "partition_epoch": 2}
     datasets = {
@@ -175,7 +182,6 @@ def test_every_kind_of_dataset_gives_what_its_epoch_gives(kind, workers, hdf_fil
         "tones": lambda: Tones(seq_ordering="random"),
         "multi_proc": lambda: MultiProcDataset(hdf, num_workers=2, buffer_size=4),
         "source": lambda: MemorySource(seqs),
-        "dummy": lambda: DummyDataset(input_dim=2, output_dim=3, num_seqs=9),
     }
     dataset = datasets[kind]()
     reference = {"config": lambda: HDFDataset(files=hdf_files, seq_ordering="laplace:5", partition_epoch=2)}.get(kind)
@@ -685,10 +691,6 @@ def same_stream(seqs, **_):
     yield from seqs
 
 
-def without_filter(config):
-    return {name: value for name, value in config.items() if "filter" not in name}
-
-
 @pytest.mark.parametrize(
     ("wrap", "num_all"),
     [
@@ -708,50 +710,6 @@ def test_what_a_filter_leaves_out_is_logged_once_and_counted(wrap, num_all, tmp_
             list(loader)
         assert f"8 of {num_all} sequences are left out" in loader.explain()
     assert caplog.text.count(f"a filter leaves out 8 of {num_all} sequences") == 1
-
-
-@pytest.mark.parametrize(
-    ("wrap", "counts"),
-    [
-        (lambda inner: inner, "3 of 5"),
-        (lambda inner: {"class": "MultiEpochDataset", "dataset": inner, "multi_epoch": 2}, "6 of 10"),
-        (lambda inner: {"class": "ConcatDataset", "datasets": [inner, without_filter(inner)]}, "3 of 10"),
-        (lambda inner: {"class": "MixDataset", "datasets": {"a": inner, "b": without_filter(inner)}}, "3 of 10"),
-        (lambda inner: {"class": "PostprocessingDataset", "dataset": inner, "map_seq": same_seq}, "3 of 5"),
-        (
-            lambda inner: {
-                "class": "MetaDataset",
-                "datasets": {"a": inner, "b": without_filter(inner)},
-                "data_map": {"data": ("b", "data")},
-                "seq_order_control_dataset": "a",
-            },
-            "3 of 5",
-        ),
-    ],
-    ids=["itself", "several epochs", "a part", "a mixture", "behind a function", "control"],
-)
-def test_what_a_filter_leaves_out_of_an_epoch_is_logged_once_and_counted(wrap, counts, tmp_path, caplog):
-    (tmp_path / "lines.txt").write_text("".join(f"seq-{number}\n" for number in range(5)))
-    config = {
-        "class": "ConcatSeqsDataset",
-        "dataset": {"class": "StaticDataset", "data": [{"data": np.full(1 + number, number)} for number in range(5)]},
-        "seq_list_file": str(tmp_path / "lines.txt"),
-        "epoch_wise_filter": {(2, None): {"max_mean_len": 1.2}},
-    }
-    if wrap(config)["class"] == "MultiEpochDataset":
-        config["epoch_wise_filter"] = {(3, None): {"max_mean_len": 1.2}}
-    if wrap(config)["class"] == "MixDataset":  # all of its epochs have as many
-        config["epoch_wise_filter"] = {(None, None): {"max_mean_len": 1.2}}
-    with caplog.at_level("INFO"), DataLoader(wrap(config), batch_size=2) as loader:
-        is_filtered = []
-        for epoch in (1, 2, 3):
-            list(loader)
-            is_filtered.append(f"{counts} sequences are left out of epoch {epoch}" in loader.explain())
-        assert is_filtered[1:] == [True, True]
-    assert caplog.text.count(f"a filter leaves out {counts} sequences (logged once; explain() has the counts)") == 1
-    kept = [record.message for record in caplog.records if "sequences kept" in record.message]
-    if wrap(config)["class"] not in ("MixDataset", "MultiEpochDataset"):  # which ask for several epochs of it by turns
-        assert len(kept) == len(set(kept)) > 0  # no epoch is filtered twice
 
 
 def test_an_empty_list_has_the_dtype_of_the_other_rows():

@@ -1,6 +1,5 @@
 """Streams: datasets without a known order, iterables, and sub-epochs of files."""
 
-import math
 import os
 
 import numpy as np
@@ -9,7 +8,7 @@ from sub_epoch_files import open_files
 
 from headrace import ConfigError, HDFDataset, HeadraceError, MultiProcDataset, ResumeError
 from headrace.batching import Buckets, Chunks, FixedCount, FrameBudget, Pack
-from headrace.datasets import CachedDataset2, DatasetSeq, DummyDataset
+from headrace.datasets import CachedDataset2, DatasetSeq
 from headrace.loading import DataLoader
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -125,12 +124,6 @@ def test_no_more_than_a_few_windows_are_read_ahead():
 def test_what_a_stream_cannot_do_is_refused(options, text):
     with pytest.raises(ConfigError, match=text):
         DataLoader(Endless(), batching=FixedCount(4), **options)
-
-
-def test_a_dataset_without_end_is_a_stream():
-    dataset = DummyDataset(input_dim=2, output_dim=3, num_seqs=math.inf)
-    with DataLoader(dataset, batching=FixedCount(4), steps_per_epoch=5) as loader:
-        assert len(list(loader)) == 5
 
 
 class Items:

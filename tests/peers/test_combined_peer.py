@@ -5,14 +5,13 @@ import warnings
 import numpy as np
 import pytest
 
-from headrace.datasets import CachedDataset2, DatasetSeq, init_dataset
+from headrace.datasets import init_dataset
 from headrace.errors import ConfigError
 from headrace.sources import HDFWriter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     peer_init_dataset = pytest.importorskip("returnn.datasets.basic").init_dataset
-    peers = pytest.importorskip("returnn.datasets.cached2")
     peer_meta = pytest.importorskip("returnn.datasets.meta")
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -193,50 +192,6 @@ def test_datasets_one_after_the_other_are_the_same(corpora, options):
 def test_several_epochs_in_a_row_are_the_same(corpora, options, num_epochs):
     config = {"class": "MultiEpochDataset", "dataset": {**corpora["a"], **options}, "multi_epoch": num_epochs}
     same(config, ("data", "classes"), fracs=False)
-
-
-def stream_class(base, seq_class):
-    """Return a class of datasets, ours or theirs, whose number of sequences is not known."""
-
-    class Counted(base):
-        def __init__(self, first, num, fracs=True, **options):
-            super().__init__(**options)
-            self.num_inputs, self.num_outputs = 2, {"data": (2, 2)}
-            self.first, self.num, self.fracs = first, num, fracs
-
-        def _collect_single_seq(self, seq_idx):
-            if seq_idx >= self.num:
-                return None
-            data = np.full((seq_idx % 3 + 1, 2), self.first + seq_idx, np.float32)
-            frac = (seq_idx + 1) / self.num if self.fracs else None
-            return seq_class(seq_idx, data, seq_tag=f"{self.first}-{seq_idx}", complete_frac=frac)
-
-    return Counted
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"seq_ordering": "reversed"},
-        {"seq_ordering": "interleave"},
-        {"seq_ordering": "interleave", "interleave_gumbel_scale": 0.5},
-        {"seq_ordering": "interleave", "interleave_gumbel_scale": "remaining"},
-        {"seq_ordering": "random_dataset"},
-    ],
-    ids=str,
-)
-@pytest.mark.parametrize("sizes", [(10, 5, 3), (4, 1, 9), (1, 1, 1)], ids=str)
-def test_streams_of_unknown_length_are_read_in_the_same_turns(options, sizes):
-    classes = stream_class(CachedDataset2, DatasetSeq), stream_class(peers.CachedDataset2, peers.DatasetSeq)
-    found = []
-    for cls, init in zip(classes, (init_dataset, peer_of), strict=True):
-        datasets = {name: cls(first, num) for name, first, num in zip("abc", (100, 200, 300), sizes, strict=True)}
-        data_map = {(name, "data"): "data" for name in datasets}
-        dataset = init({"class": "CombinedDataset", "datasets": datasets, "data_map": data_map, **options})
-        found.append([(seq[0], seq[2]["data"].tolist()) for seq in read_all(dataset, 1, ("data",), False)])
-    assert found[0] == found[1]
-    assert len(found[0]) == sum(sizes)
 
 
 def test_what_is_refused_there_by_an_assertion_is_refused_here_by_a_config_error(corpora):

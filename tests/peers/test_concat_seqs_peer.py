@@ -5,13 +5,12 @@ import warnings
 import numpy as np
 import pytest
 
-from headrace.datasets import EpochWiseFilter, init_dataset
+from headrace.datasets import init_dataset
 from headrace.sources import HDFWriter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     peer_init_dataset = pytest.importorskip("returnn.datasets.basic").init_dataset
-    PeerFilter = pytest.importorskip("returnn.datasets.meta").EpochWiseFilter
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -20,7 +19,6 @@ ORDERS = [
     {"seq_ordering": "sorted"},
     {"seq_ordering": "random", "partition_epoch": 3},
     {"seq_ordering": "laplace:3", "partition_epoch": 2},
-    {"seq_ordering": "random", "epoch_wise_filter": {(1, 2): {"max_mean_len": 9}, (2, 3): {"max_mean_len": 6.5}}},
 ]
 JOININGS = [
     {},
@@ -83,14 +81,3 @@ def test_joined_sequences(config, order, joining):
             assert stream(found, epoch) == stream(expected, epoch)
             assert found.num_seqs == expected.num_seqs
         assert found.get_total_num_seqs() == expected.get_total_num_seqs()
-
-
-def test_the_filter_by_epochs():
-    rng = np.random.default_rng(1)
-    for _ in range(300):
-        lengths = rng.integers(1, 9, int(rng.integers(1, 16))).tolist()
-        order = rng.permutation(len(lengths)).tolist() * int(rng.integers(1, 3))
-        options = {(2, 3): {"max_mean_len": 3}, (1, None): {"max_mean_len": float(rng.integers(1, 20)) / 2}}
-        for epoch in (1, 2, 4):
-            expected = PeerFilter(options).filter(epoch=epoch, seq_order=order, get_seq_len=lengths.__getitem__)
-            assert EpochWiseFilter(options).filter(epoch, order, lengths.__getitem__) == list(expected)

@@ -7,65 +7,23 @@ import numpy as np
 import pytest
 
 import headrace.datasets
-from headrace.datasets import DummyDataset, EpochWiseFilter, StaticDataset, init_dataset
-from headrace.errors import ConfigError
+from headrace.datasets import StaticDataset, init_dataset
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     peer_generating = pytest.importorskip("returnn.datasets.generating")
     peer_basic = pytest.importorskip("returnn.datasets.basic")
-    peer_meta = pytest.importorskip("returnn.datasets.meta")
-    Config = pytest.importorskip("returnn.config").Config
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-SETTINGS = [
-    {},
-    {"batching": "random", "chunking": "10:5", "window": 3, "min_chunk_size": 2, "chunking_variance": 0.5},
-    {"batching": "laplace:.100", "context_window": {"data": 3}, "shuffle_frames_of_nseqs": 0},
-    {"chunking": "1"},
-    {"chunk_eval": True, "chunking": "20:10"},
-    {"chunk_eval": False, "chunking": "20:10"},
-    {"on_size_limit": "chunk", "batch_size": "500"},
-    {"chunking": ({"data": 4}, {"data": 2})},
-]
 
-
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
-@pytest.mark.parametrize("given", [{}, {"seq_ordering": None}, {"seq_ordering": "sorted", "window": None}], ids=str)
-def test_settings_of_a_config_become_the_same_options(settings, given):
-    ours, theirs = dict(given), dict(given)
-    headrace.datasets.Dataset.kwargs_update_from_config(Config(settings), ours)
-    peer_basic.Dataset.kwargs_update_from_config(Config(settings), theirs)
-    assert ours == theirs
-    plain = dict(given)
-    headrace.datasets.Dataset.kwargs_update_from_config(settings, plain)
-    assert plain == ours
-    expected = peer_basic.Dataset.get_default_kwargs_eval(Config(settings))
-    assert headrace.datasets.Dataset.get_default_kwargs_eval(Config(settings)) == expected
-    assert headrace.datasets.Dataset.get_default_kwargs_eval(settings) == expected
-
-
-def test_a_dataset_is_made_from_a_config():
-    dataset = DummyDataset.from_config(Config({"batching": "random"}), input_dim=2, output_dim=3, num_seqs=4)
-    assert (type(dataset), dataset.seq_ordering) == (DummyDataset, "random")
-
-
-def test_training_data_are_a_shard_where_the_config_asks_for_shards(monkeypatch):
-    make = headrace.datasets.Dataset.get_default_kwargs_train
-    assert make({}) == make({"torch_distributed": {}}) == {}
-    monkeypatch.setenv("RANK", "2")
-    monkeypatch.setenv("WORLD_SIZE", "5")
-    shards = {"torch_distributed": {"dataset_distribution": "shard"}}
-    assert make(shards) == make(Config(shards)) == {"_num_shards": 5, "_shard_index": 2}
-    assert make({"torch_distributed": {"dataset_distribution": "random_seed_offset"}}) == {}
-    with pytest.raises(ConfigError, match="dataset_distribution 'odd'"):
-        make({"torch_distributed": {"dataset_distribution": "odd"}})
+SEQS = [{"data": np.full((4, 2), i, np.float32), "classes": np.arange(i, i + 4, dtype=np.int32) % 3} for i in range(6)]
+OUTPUTS = {"data": (2, 2), "classes": (3, 1)}
 
 
 def test_older_names_of_data_are_the_same():
     for module in (headrace.datasets, peer_generating):
-        dataset = module.DummyDataset(input_dim=2, output_dim=3, num_seqs=4)
+        dataset = module.StaticDataset(SEQS, output_dim=OUTPUTS)
         dataset.initialize()
         dataset.init_seq_order(epoch=1)
         dataset.load_seqs(0, 2)
@@ -99,20 +57,10 @@ def test_a_copy_in_memory_holds_the_same(options):
 
 
 def started(module):
-    dataset = module.DummyDataset(input_dim=2, output_dim=3, num_seqs=6, seq_ordering="random", seq_len=4)
+    dataset = module.StaticDataset(SEQS, output_dim=OUTPUTS, seq_ordering="random")
     dataset.initialize()
     dataset.init_seq_order(epoch=3)
     return dataset
-
-
-@pytest.mark.parametrize("limit", [None, 3, 5.5, 100])
-def test_one_epoch_is_filtered_the_same(limit):
-    lengths = np.random.default_rng(1).integers(1, 12, 40).tolist()
-    order = np.random.default_rng(2).permutation(40).tolist()
-    options = {} if limit is None else {"max_mean_len": limit}
-    kept = EpochWiseFilter.filter_epoch(options, order, lengths.__getitem__, "here: ")
-    expected = peer_meta.EpochWiseFilter.filter_epoch(options, order, lengths.__getitem__, "here: ")
-    assert kept == [int(index) for index in expected]
 
 
 def test_the_vocabulary_of_an_archive_answers_by_its_names(tmp_path):

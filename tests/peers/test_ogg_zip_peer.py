@@ -58,7 +58,7 @@ OPTIONS = [
     {"path": ["one.zip", "one.txt.gz"]},
     {"path": "out/one"},
     {"path": "two.zip", "content_name": "two", "_num_shards": 3, "_shard_index": 1, "seq_ordering": "random"},
-    {"epoch_wise_filter": {(1, 2): {"max_mean_len": 15}}, "seq_ordering": "random", "partition_epoch": 2},
+    {"seq_ordering": "random", "partition_epoch": 2},
     {"seq_list_filter_file": "tags"},
 ]
 

@@ -76,14 +76,3 @@ def test_static_datasets(lengths, given_options):
     ]
     outputs = {"data": (2, 2), "classes": (5, 1)}
     assert_same({"class": "StaticDataset", "data": data, "output_dim": outputs, "input_dim": 2, **given_options})
-
-
-@given(st.integers(4, 20), st.integers(1, 6), st.integers(1, 4), st.integers(2, 7), options())
-@examples(40)
-def test_dummy_datasets(num_seqs, seq_len, input_dim, output_dim, given_options):
-    if "sorted" in given_options["seq_ordering"]:
-        given_options["seq_ordering"] = "random"  # RETURNN does not sort generated data, and drops the word
-    if any(name in given_options["seq_ordering"] for name in ("laplace", "sort_bin")):
-        given_options["seq_ordering"] = "reverse"  # nor does it know their lengths
-    sizes = {"input_dim": input_dim, "output_dim": output_dim, "num_seqs": num_seqs, "seq_len": seq_len}
-    assert_same({"class": "DummyDataset", **sizes, **given_options})

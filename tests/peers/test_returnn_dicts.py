@@ -155,14 +155,6 @@ DICTS: dict[str, Callable[[Path], dict[str, Any]]] = {
         "output_dim": {"data": [2, 2], "classes": [3, 1]},
         "seq_ordering": "sorted",
     },
-    "Dummy": lambda _: {
-        "class": "DummyDataset",
-        "input_dim": 2,
-        "output_dim": 3,
-        "num_seqs": 10,
-        "seq_len": 4,
-        "seq_ordering": "random",
-    },
     "MapDatasetWrapper": _wrapper,
     "MapDatasetWrapper, no lengths": _wrapper_of_little,
     "Lm, characters": lambda folder: {

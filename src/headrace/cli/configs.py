@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 from headrace.datasets import Dataset
-from headrace.datasets.returnn.config_defaults import SETTINGS_OF_RETURNN
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files.fetch.fetch import is_url
 from headrace.sources.formats import find_format
@@ -63,6 +62,16 @@ _TOKENIZER_SUFFIXES = (".json", ".json.gz", ".model", ".model.gz")
 # Options whose values hold no file names, though their keys, chosen by the user, may look like options.
 _WITHOUT_PATHS = frozenset({"data_map", "data_dims", "data_dtypes", "map_outputs", "sampling_sizes"})
 
+# Settings of a RETURNN config that are options of its dataset `train` there -> the option.
+_SETTINGS_OF_RETURNN = {
+    "batching": "seq_ordering",
+    "window": "window",
+    "context_window": "context_window",
+    "chunking": "chunking",
+    "shuffle_frames_of_nseqs": "shuffle_frames_of_nseqs",
+    "min_chunk_size": "min_chunk_size",
+    "chunking_variance": "chunking_variance",
+}
 _NOT_PATHS = frozenset({"auto"})  # words with a meaning of their own among the values of PATH_OPTIONS
 _MAX_DEPTH = 60  # of dicts and lists in each other; MetaDatasets of MetaDatasets come to a dozen
 _EPOCHS = re.compile(r"(\d+)(?:\.\.(\d+))?")
@@ -77,12 +86,10 @@ class Job:
     Attributes:
         dataset: Options for `init_dataset`, or a dataset that a `.py` config made.
         epochs: The epochs to run.
-        notes: Remarks on how the config was interpreted.
     """
 
     dataset: Mapping[str, Any] | Dataset
     epochs: range = range(1, 2)
-    notes: tuple[str, ...] = ()
 
 
 def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[str] = ()) -> Job:
@@ -280,28 +287,25 @@ def _job_of(content: Any, where: str, *, strict: bool) -> Job:
     if not isinstance(dataset, (Mapping, Dataset)):
         kind = type(dataset).__name__
         raise ConfigError(f"`{found[0]}` is a {kind}, not a dict of options or a Dataset", where=where)
-    notes: tuple[str, ...] = ()
     if not strict and found[0] == "train" and isinstance(dataset, Mapping):
-        dataset, notes = _with_settings_of_returnn(dataset, content)
-    if "epochs" in content:
-        return Job(dataset, parse_epochs(content["epochs"], where), notes)
-    return Job(dataset, notes=notes)
+        _refuse_settings_of_returnn(dataset, content, where)
+    return Job(dataset, parse_epochs(content["epochs"], where)) if "epochs" in content else Job(dataset)
 
 
-def _with_settings_of_returnn(
-    dataset: Mapping[str, Any], content: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """Give `train` the settings of a RETURNN config that apply to it there; return it with these settings."""
-    taken = {
-        option: content[setting]
-        for setting, (option, types) in SETTINGS_OF_RETURNN.items()
-        if isinstance(content.get(setting), types) and content[setting] and dataset.get(option) is None
-    }
-    if not taken:
-        return dataset, ()
-    shown = ", ".join(f"{option}={value!r}" for option, value in taken.items())
-    note = f"taken from the settings of the config, as RETURNN does: {shown}"
-    return {**{key: value for key, value in dataset.items() if key not in taken}, **taken}, (note,)
+def _refuse_settings_of_returnn(dataset: Mapping[str, Any], content: Mapping[str, Any], where: str) -> None:
+    """Refuse settings beside `train` that RETURNN takes for options of it.
+
+    Raises:
+        ConfigError: There is one, and `train` does not have the option itself.
+    """
+    for setting, option in _SETTINGS_OF_RETURNN.items():
+        value = content.get(setting)
+        if isinstance(value, (int, float, str, dict, tuple, list)) and value and dataset.get(option) is None:
+            raise ConfigError(
+                f"the setting {setting} = {value!r} is beside `train`, where it has no effect",
+                where=where,
+                fix=f"write {option!r}: {value!r} into `train`",
+            )
 
 
 def _resolve_paths(value: Any, folder: Path) -> Any:

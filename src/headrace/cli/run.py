@@ -56,8 +56,6 @@ def run(
     job = load_job(config, settings or (), callables=callables or ())
     numbers = job.epochs if epochs is None else parse_epochs(epochs, "--epochs")
     output, messages = open_output(), open_messages()
-    for note in job.notes:
-        messages.print(f"note: {note}")
     tallies: list[EpochTally] = []
     with named_config(config):
         opened = init_dataset(workers.apply_to(job.dataset))

@@ -17,13 +17,6 @@ if TYPE_CHECKING:
     from .configs import init_dataset, resolve_callable, resolve_class
     from .distribute.dataset import DistributeFilesDataset
     from .files.audio import AudioDataset
-    from .files.generating import (
-        DummyDataset,
-        DummyDatasetMultipleSequenceLength,
-        GeneratingDataset,
-        Task12AXDataset,
-        answers_12ax,
-    )
     from .files.hdf import HDFDataset
     from .files.hugging_face import HuggingFaceDataset
     from .files.lm import LmDataset
@@ -36,7 +29,6 @@ if TYPE_CHECKING:
     from .parts import open_part
     from .returnn.batch import batch_to_raw_dict, index_shape_for_batches, shapes_for_batches
     from .returnn.batch_generator import Batch, BatchReport, BatchSeqCopyPart, BatchSetGenerator
-    from .returnn.epoch_wise_filter import EpochWiseFilter
     from .seq import DatasetSeq
     from .workers import gathering
     from .wrap.concat_seqs import ConcatSeqsDataset
@@ -60,11 +52,7 @@ __all__ = [
     "Dataset",
     "DatasetSeq",
     "DistributeFilesDataset",
-    "DummyDataset",
-    "DummyDatasetMultipleSequenceLength",
-    "EpochWiseFilter",
     "FromListDataset",
-    "GeneratingDataset",
     "HDFDataset",
     "HuggingFaceDataset",
     "LaplaceOrdering",
@@ -82,8 +70,6 @@ __all__ = [
     "SourceDataset",
     "StaticDataset",
     "TakesTensorDict",
-    "Task12AXDataset",
-    "answers_12ax",
     "batch_to_raw_dict",
     "gathering",
     "index_shape_for_batches",
@@ -107,15 +93,7 @@ __getattr__, __dir__ = export_lazily(
         "join.combined": ("CombinedDataset", "ConcatDataset"),
         "configs": ("init_dataset", "resolve_callable", "resolve_class"),
         "distribute.dataset": ("DistributeFilesDataset",),
-        "returnn.epoch_wise_filter": ("EpochWiseFilter",),
         "files.source": ("SourceDataset",),
-        "files.generating": (
-            "DummyDataset",
-            "DummyDatasetMultipleSequenceLength",
-            "GeneratingDataset",
-            "Task12AXDataset",
-            "answers_12ax",
-        ),
         "workers": ("gathering",),
         "files.hdf": ("HDFDataset",),
         "files.hugging_face": ("HuggingFaceDataset",),

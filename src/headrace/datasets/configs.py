@@ -32,8 +32,6 @@ _MODULE_OF = {
     "ConcatDataset": "join.combined",
     "ConcatSeqsDataset": "wrap.concat_seqs",
     "DistributeFilesDataset": "distribute.dataset",
-    "DummyDataset": "files.generating",
-    "DummyDatasetMultipleSequenceLength": "files.generating",
     "HDFDataset": "files.hdf",
     "HuggingFaceDataset": "files.hugging_face",
     "LmDataset": "files.lm",
@@ -47,7 +45,6 @@ _MODULE_OF = {
     "PostprocessingDataset": "wrap.postprocessing.dataset",
     "SourceDataset": "files.source",
     "StaticDataset": "files.mapped",
-    "Task12AXDataset": "files.generating",
 }
 # Documented classes that are not offered: what to write instead.
 _INSTEAD = {

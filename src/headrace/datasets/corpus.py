@@ -138,7 +138,7 @@ class Corpus:
         knows_dtypes: Whether the dtypes that the dataset names are those of its arrays, and not the guess of RETURNN's
             API.
         lengths: Returns the lengths of a data key by corpus index, `None` if they are not known without reading. The
-            second argument is whether it may cost something: to generate sequences, or to ask a user's object.
+            second argument is whether it may cost something: to ask a user's object.
         covers_lengths: Returns whether the lengths of a data key are part of what `digest_text` tells.
         has_fixed_lengths: Whether lengths, of all data keys and for sorting, are the same in all epochs.
         may_change_lengths: Whether sequences may come out with other lengths, after a transform.

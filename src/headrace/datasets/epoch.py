@@ -376,11 +376,6 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
         except NotImplementedError:
             return self._estimated_num_seqs
 
-    @property
-    def told_num_seqs(self) -> int | None:
-        """The number of sequences of an epoch that the constructor was given, `None` if it was given none."""
-        return self._estimated_num_seqs
-
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
         """Whether the epoch has a sequence at this position: the one safe end test. May load."""
         return seq_idx < self.num_seqs

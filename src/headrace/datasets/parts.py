@@ -149,10 +149,27 @@ def _own(dataset: Dataset, owner: object) -> Dataset:
     return dataset
 
 
-FOR_OWN_CLASS = (
-    "a class of your own over Dataset has random access if it defines get_all_tags, by corpus index, and "
-    "get_current_seq_order, and its init_seq_order takes seq_order"
-)
+def check_indexed(datasets: Mapping[str, Dataset], owner: str) -> None:
+    """Refuse datasets that do not know their corpus, as parts of one that joins corpora.
+
+    Args:
+        datasets: The parts by name.
+        owner: The name of the whole.
+
+    Raises:
+        ConfigError: One does not know its corpus.
+    """
+    for name, dataset in datasets.items():
+        if not dataset.get_corpus().is_indexed:
+            raise ConfigError(
+                f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus: how many sequences "
+                "it has, and which tag the n-th of them has",
+                where=f"dataset {owner!r}",
+                fix="let it be a MapDataset of an object with __len__, __getitem__ and get_seq_tag; a class of your "
+                "own over Dataset has random access if it defines get_all_tags, by corpus index, and "
+                "get_current_seq_order, and its init_seq_order takes seq_order; to read streams in turns, give the "
+                "loader an iterable that does",
+            )
 
 
 def tags_of(dataset: Dataset) -> CorpusIndex | None:

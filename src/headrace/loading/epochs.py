@@ -249,13 +249,6 @@ class Epochs(ABC):
         """Return a digest of the lengths that an epoch is planned by, if the digest of the data does not cover them."""
         return None  # a stream is planned as it is read
 
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Return how many sequences per-epoch filters removed from the epoch that was started last, and of how many.
-
-        None where there is none, or where workers find it out.
-        """
-        return None
-
     @abstractmethod
     def is_empty(self) -> bool:
         """Tell whether the epoch that has just ended has no sequences."""
@@ -361,10 +354,6 @@ class PlannedEpochs(Epochs):
         with recipe.ordering(subject, epoch):
             order = subject.start(epoch, replace(recipe.needs, lengths=True))
         return shapes_of(EpochPlan(order, recipe.plan), recipe.plan.batching, max_batches)
-
-    def num_filtered(self) -> tuple[int, int] | None:
-        """Return the counts of the plan."""
-        return None if self.plan is None else self.plan.num_filtered
 
     def is_empty(self) -> bool:
         """Tell whether the plan has no sequences."""

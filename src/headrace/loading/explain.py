@@ -55,21 +55,12 @@ class Explainer:
             replace(counts, **others),
         )
 
-    def log_filtered(self, epoch: int) -> None:
-        """Log what filters remove, from the dataset or from an epoch; as info, since the user asked for it."""
-        for reason, where, further, counts in (
-            ("filtered", "", "", self._subject.corpus.num_filtered()),
-            (
-                "filtered in an epoch",
-                f", epoch {epoch}",
-                " (logged once; explain() has the counts)",
-                self._runs.num_filtered(),
-            ),
-        ):
-            if counts is not None and reason not in self._said:
-                self._said.add(reason)
-                name, counted = self._subject.name + where, map("{:,}".format, counts)
-                _logger.info("%s: a filter leaves out %s of %s sequences%s", name, *counted, further)
+    def log_filtered(self) -> None:
+        """Log what a filter removes from the dataset, once; as info, since the user asked for it."""
+        counts = self._subject.corpus.num_filtered()
+        if counts is not None and "filtered" not in self._said:
+            self._said.add("filtered")
+            _logger.info("%s: a filter leaves out %s of %s sequences", self._subject.name, *map("{:,}".format, counts))
 
     def log_event(self, iterator: BatchIterator) -> None:
         """Log what is known by the first batch of an iterator, or by its end."""
@@ -124,9 +115,9 @@ class Explainer:
         if left is not None:
             lines.append(f"left:     epoch {left.epoch} before batch {left.position}: the rest of it did not come")
         epoch, progress = self._runs.progress()
-        for counts, of_what in ((subject.corpus.num_filtered(), ""), (self._runs.num_filtered(), f" of epoch {epoch}")):
-            if counts is not None:
-                lines.append(f"filter:   {counts[0]:,} of {counts[1]:,} sequences are left out{of_what}")
+        counts = subject.corpus.num_filtered()
+        if counts is not None:
+            lines.append(f"filter:   {counts[0]:,} of {counts[1]:,} sequences are left out")
         if subject.corpus.encodes_texts:
             lines.append(
                 "texts:    each epoch encodes them again; `headrace convert` with the same options stores them encoded"

@@ -216,7 +216,7 @@ class DatasetSubject(Subject):
         return self.dataset.may_draw_order()
 
     def knows_lengths(self, data_key: str | None) -> bool:
-        """Ask the index, or what generates the sequences."""
+        """Ask the index."""
         return self._lengths_of(data_key, may_cost=True) is not None
 
     def order_text(self, epoch: int) -> str:

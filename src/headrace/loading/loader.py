@@ -445,5 +445,5 @@ def _begin_run(
     found = ranks.look_up()
     rank_check.compare(runs, position, found)
     run, arrivals = runs.begin(position, found)
-    explainer.log_filtered(position.epoch)
+    explainer.log_filtered()
     return Begun(position, found, run, arrivals, options.start_agreement(), ranks.equal_steps_of(found))

@@ -136,7 +136,6 @@ class EpochPlan:
             )
         self.epoch = order.epoch
         self.num_seqs = len(order.order)
-        self.num_filtered = order.order.num_filtered
         if order.batch_starts is not None:  # they know nothing of windows
             recipe = replace(recipe, window_seqs=max(self.num_seqs, 1))
         self.num_windows = num_windows(self.num_seqs, recipe.window_seqs)

@@ -5,7 +5,7 @@ never reads data, starts processes or keeps more than the last full-epoch order.
 `planner.py`.
 """
 
-from .base import ArrayOrder, FilteredOrder, Order, RangeOrder, RepeatedOrder, occurrences, sum_filtered
+from .base import ArrayOrder, Order, RangeOrder, RepeatedOrder, occurrences
 from .by_length import Laplace, SortBinShuffle, SortBinShuffleX2, Sorted, SortedReverse
 from .mixture import Lane, MixedOrder, Mixture
 from .parse import VALID_FORMS, parse_seq_ordering
@@ -20,7 +20,6 @@ __all__ = [
     "ArrayOrder",
     "Default",
     "EveryN",
-    "FilteredOrder",
     "InterleavedOrder",
     "Lane",
     "Laplace",
@@ -50,5 +49,4 @@ __all__ = [
     "parse_seq_ordering",
     "restrict_order",
     "slice_bounds",
-    "sum_filtered",
 ]

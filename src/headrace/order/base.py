@@ -23,8 +23,6 @@ class Order(Sequence[int]):
 
     Attributes:
         may_repeat: Whether a corpus index can come more than once; False is a promise.
-        num_filtered: How many positions a filter of single epochs removed from it, and of how many; None: no such
-            filter. Set on the order of an epoch, not on slices of it.
 
     Examples:
         >>> from headrace.order import ArrayOrder
@@ -34,7 +32,6 @@ class Order(Sequence[int]):
     """
 
     may_repeat: bool = False
-    num_filtered: tuple[int, int] | None = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -188,39 +185,6 @@ class RepeatedOrder(ComputedOrder):
             parts.append(self._order.block(first, last))
             position += last - first
         return np.concatenate(parts)
-
-
-class FilteredOrder(Order):
-    """Another order, with the count of what a filter has removed from it.
-
-    Args:
-        order: The positions that remain.
-        num_filtered: How many positions were removed, and of how many.
-    """
-
-    def __init__(self, order: Order, num_filtered: tuple[int, int]) -> None:
-        self._order = order
-        self.may_repeat = order.may_repeat
-        self.num_filtered = num_filtered
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    def block(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return positions start..stop as `int64[n]`."""
-        return self._order.block(start, stop)
-
-    def slice(self, start: int, stop: int) -> Order:
-        """Return positions start..stop as an order."""
-        return self._order.slice(start, stop)
-
-
-def sum_filtered(orders: Sequence[Order]) -> tuple[int, int] | None:
-    """Return how many positions filters removed from several orders, and of how many; None: there was no filter."""
-    if all(order.num_filtered is None for order in orders):
-        return None
-    counts = [(0, len(order)) if order.num_filtered is None else order.num_filtered for order in orders]
-    return sum(num_removed for num_removed, _ in counts), sum(total for _, total in counts)
 
 
 def occurrences(order: Order) -> NDArray[np.int64]:

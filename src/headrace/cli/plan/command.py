@@ -52,8 +52,6 @@ def plan(
     worlds = [] if ranks is None else parse_ranks(ranks)
     given = _parse_epochs(epoch, epochs)
     job, messages = load_job(config, settings or (), callables=callables or ()), open_messages()
-    for note in job.notes:
-        messages.print(f"note: {note}")
     with named_config(config):
         with report_progress(messages, "opening" if count else "measuring", unit="files", quiet=quiet) as progress:
             subject = open_subject(job.dataset, count=count, progress=progress)

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import numpy as np
 
 from headrace.errors import ConfigError
-from headrace.order import Order
 from headrace.sources import SORT_LENGTHS
 from headrace.sources.ogg_zip.source import OggZipSource
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
@@ -17,7 +16,6 @@ from headrace.vocabularies.base import Vocabulary, init_vocabulary
 from ..cached import CachedDataset
 from ..checks import absolute_name
 from ..reading.reader import Features
-from ..returnn.epoch_wise_filter import EpochWiseFilter, FilteredOrders
 
 _RAW = "raw"
 PathLike = str | os.PathLike[str]
@@ -46,8 +44,6 @@ class OggZipDataset(CachedDataset):
         zip_audio_files_have_name_as_prefix: Whether recordings are below a folder with the name of the archive.
         fixed_random_subset: A share of the sequences or a number of them, the same in all epochs.
         fixed_random_subset_seed: For that.
-        epoch_wise_filter: (first epoch, last epoch) -> {"max_mean_len": x}, in hundredths of a second, see
-            `EpochWiseFilter`.
         data_lengths: How lengths of "data" are known without reading, for batches by length: "header", "duration" or
             `None` (they are not), see `OggZipSource`.
         index: "auto" keeps the index of large archives in the user's cache folder, `None` reads all texts each time.
@@ -74,7 +70,6 @@ class OggZipDataset(CachedDataset):
         zip_audio_files_have_name_as_prefix: bool = True,
         fixed_random_subset: float | int | None = None,
         fixed_random_subset_seed: int = 42,
-        epoch_wise_filter: EpochWiseFilter | Mapping[Any, Any] | None = None,
         data_lengths: Literal["duration", "header"] | None = None,
         index: PathLike | None = "auto",
         _source: OggZipSource | None = None,
@@ -94,8 +89,6 @@ class OggZipDataset(CachedDataset):
                 where=f"dataset {self.name!r}",
                 fix="leave it out; give local paths",
             )
-        self.epoch_wise_filter = EpochWiseFilter.of(epoch_wise_filter)
-        self._filtered = FilteredOrders(self.epoch_wise_filter)
         source = (
             _source
             if _source is not None
@@ -116,7 +109,7 @@ class OggZipDataset(CachedDataset):
         )
         if type(self).__init__ is OggZipDataset.__init__:  # a sub-class has arguments of its own
             # A copy gets the source itself: it knows its files as they were found, and reads no text again.
-            own = {"audio": None, "targets": None, "epoch_wise_filter": self.epoch_wise_filter, "_source": source}
+            own = {"audio": None, "targets": None, "_source": source}
             self._ctor_args = ((paths,), {**kwargs, **own})
         self._set_source(source)
 
@@ -129,13 +122,6 @@ class OggZipDataset(CachedDataset):
 
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS
-
-    def _has_own_order(self) -> bool:
-        return self.epoch_wise_filter is not None
-
-    def _order_of_epoch(self, epoch: int) -> Order:
-        lengths = self.source.index.lengths
-        return self._filtered.of(epoch, super()._order_of_epoch(epoch), lambda: lengths(SORT_LENGTHS))
 
     def get_data(self, seq_idx: int, key: str) -> Any:
         """Return one data key of one sequence, see `Dataset.get_data`; also the text as key "raw", an array `str[]`."""

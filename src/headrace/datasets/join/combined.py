@@ -1,7 +1,6 @@
 """`CombinedDataset` and `ConcatDataset`: different sequences, read as one dataset.
 
-What they are is decided when they are built: a corpus with random access, if all of their sub-datasets are
-(`joint.py`); else a stream that takes turns among them (`turns.py`).
+Both are one corpus, that of `joint.py`: each of their sub-datasets knows its own.
 """
 
 from __future__ import annotations
@@ -14,21 +13,20 @@ from headrace.errors import ConfigError, check_count, did_you_mean
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
-from ..parts import check_no_cycle, open_datasets
+from ..parts import check_indexed, check_no_cycle, open_datasets
 from .joint import JointDataset
-from .layout import JointLayout, KeySource, make_layout, parse_data_map
+from .layout import KeySource, make_layout, parse_data_map
 from .order import GumbelScale
-from .turns import TurnsDataset, check_shards
 
 
 class _JoinedDataset(DelegatingDataset):
     """What the two classes share: an inside that does not change."""
 
-    _inner: JointDataset | TurnsDataset
+    _inner: JointDataset
 
     @property
-    def inner(self) -> JointDataset | TurnsDataset:
-        """The joint corpus, or the stream."""
+    def inner(self) -> JointDataset:
+        """The joint corpus."""
         return self._inner
 
 
@@ -40,9 +38,6 @@ class CombinedDataset(_JoinedDataset):
     repeats); any other ordering is laid over that. Beside those of every dataset there are `random_dataset` (a dataset
     is drawn each time, the order inside is kept), `interleave` (all of them are equally far at any time) and `reversed`
     (the last dataset first).
-
-    If all sub-datasets know their corpus, so does this one, and all options work. Else it is a stream, whose order is
-    one of `default`, `reversed`, `interleave`, `random_dataset`.
 
     Args:
         datasets: Name -> config of a sub-dataset. Only those are opened that `data_map` names.
@@ -60,8 +55,8 @@ class CombinedDataset(_JoinedDataset):
         **kwargs: See `Dataset`. `partition_epoch`, `repeat_epoch`, filters and shards divide the joint order.
 
     Raises:
-        ConfigError: An option is wrong, names a sub-dataset or data key that does not exist, or a data key has two
-            layouts.
+        ConfigError: An option is wrong, names a sub-dataset or data key that does not exist, a data key has two
+            layouts, or a sub-dataset does not know its corpus.
     """
 
     def __init__(
@@ -86,9 +81,10 @@ class CombinedDataset(_JoinedDataset):
         names = sorted({entry.part for entry in entries})
         sizes = _checked_sizes(sampling_sizes, names)
         opened = open_datasets({name: datasets[name] for name in names}, self, kwargs.get("random_seed_offset"))
+        _check_parts(opened, self.name)
         layout = make_layout(opened, entries, data_dims, data_dtypes)
         options = {**kwargs, "name": self.name, "interleave_gumbel_scale": interleave_gumbel_scale}
-        self._inner = _join(opened, layout, sizes, options)
+        self._inner = JointDataset(opened, layout, sampling_sizes=sizes, **options)
         self._follow()
         if type(self).__init__ is CombinedDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
             self._ctor_args = (
@@ -108,15 +104,15 @@ class CombinedDataset(_JoinedDataset):
 class ConcatDataset(_JoinedDataset):
     """Several datasets with the same data keys, one after the other, each in its own order.
 
-    If all sub-datasets know their corpus, so does this one, and any ordering can be laid over it, as in
-    `CombinedDataset`. Else it is a stream.
+    Any ordering can be laid over it, as in `CombinedDataset`.
 
     Args:
         datasets: Configs of the sub-datasets.
         **kwargs: See `Dataset`; `partition_epoch`, `repeat_epoch`, filters and shards divide the joint order.
 
     Raises:
-        ConfigError: An option is wrong, or the sub-datasets have not the same data keys and layout.
+        ConfigError: An option is wrong, the sub-datasets have not the same data keys and layout, or one does not know
+            its corpus.
     """
 
     def __init__(self, datasets: Sequence[DatasetConfig], **kwargs: Any) -> None:
@@ -129,29 +125,24 @@ class ConcatDataset(_JoinedDataset):
         check_no_cycle(datasets)
         configs = {str(number): config for number, config in enumerate(datasets)}
         opened = open_datasets(configs, self, kwargs.get("random_seed_offset"))
-        layout = make_layout(opened, same_keys(opened), takes_all=True)
-        self._inner = _join(opened, layout, None, {**kwargs, "name": self.name})
+        _check_parts(opened, self.name)
+        layout = make_layout(opened, same_keys(opened))
+        self._inner = JointDataset(opened, layout, **{**kwargs, "name": self.name})
         self._follow()
         if type(self).__init__ is ConcatDataset.__init__:
             self._ctor_args = ((), {**kwargs, "datasets": list(map(Owned, opened.values()))})
 
 
-def _join(
-    datasets: Mapping[str, Dataset], layout: JointLayout, sizes: Mapping[str, int] | None, options: dict[str, Any]
-) -> JointDataset | TurnsDataset:
-    """Return the joint corpus of sub-datasets, or the stream of them."""
-    if all(dataset.get_corpus().is_indexed for dataset in datasets.values()):
-        check_shards(datasets, (1, 0))
-        return JointDataset(datasets, layout, sampling_sizes=sizes, **options)
-    if sizes is not None:
-        unknown = next(name for name, dataset in datasets.items() if not dataset.get_corpus().is_indexed)
-        raise ConfigError(
-            f"sampling_sizes needs random access to all sub-datasets, and {unknown!r} "
-            f"({type(datasets[unknown]).__name__}) has none",
-            where=f"dataset {options['name']!r}",
-            fix="leave it out; with 'interleave' all sub-datasets end together",
-        )
-    return TurnsDataset(datasets, layout, **options)
+def _check_parts(datasets: Mapping[str, Dataset], name: str) -> None:
+    """Refuse sub-datasets that do not know their corpus, or are shards, so that two levels would divide the data."""
+    check_indexed(datasets, name)
+    for part, dataset in datasets.items():
+        if dataset.num_shards > 1:
+            raise ConfigError(
+                f"two levels would shard: the sub-dataset {part!r} is shard {dataset.shard_index} of "
+                f"{dataset.num_shards} already",
+                fix="give _num_shards and _shard_index to the whole, and only to it",
+            )
 
 
 def _checked_sizes(sampling_sizes: Any, names: Sequence[str]) -> dict[str, int] | None:

@@ -2,7 +2,7 @@
 
 One order is laid over the sequences that the parts offer in an epoch; each part is started with its share of it when it
 is first read, and read at its own positions. Corpus indices are those of the parts, one part after the other.
-`CombinedDataset` and `ConcatDataset` use it where all parts know their corpus; the others are read by `turns.py`.
+It is what `CombinedDataset` and `ConcatDataset` are inside.
 """
 
 from __future__ import annotations
@@ -18,13 +18,11 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, did_you_mean
 from headrace.order import (
-    FilteredOrder,
     Order,
     RangeOrder,
     full_epoch_of,
     occurrences,
     slice_bounds,
-    sum_filtered,
 )
 from headrace.specs import DataSpec
 
@@ -77,7 +75,6 @@ class JointDataset(OverCorpora):
         self._lengths: NDArray[Any] | None = None
         self._offered: NDArray[np.int64] | None = None
         self._version = 0
-        self._filtered: tuple[int, int] | None = None  # of the orders of the parts, what filters of their epochs drop
         self._counted_full: tuple[Order, NDArray[np.int64]] | None = None
 
     def _change_recipe(self, **changes: Any) -> None:
@@ -161,14 +158,12 @@ class JointDataset(OverCorpora):
         )
         if self.seq_order_seq_lens_file is None:
             corpus = dataclasses.replace(corpus, lengths=lambda: self._sort_lengths(epoch))
-        order = self._planner.order_for_epoch(epoch, corpus)
-        return order if self._filtered is None else FilteredOrder(order, self._filtered)
+        return self._planner.order_for_epoch(epoch, corpus)
 
     def _set_policy(self, epoch: int) -> None:
         """Tell the planner what the parts offer: that of a full epoch, so that its sub-epochs divide one thing."""
         full_epoch = full_epoch_of(epoch, self.partition_epoch) + 1
         orders = [self._own_order(part, full_epoch) for part in self.members]
-        self._filtered = sum_filtered(orders)
         offered, may_repeat = self._offer(orders, full_epoch)
         is_same = (offered is None) == (self._offered is None) and (
             offered is None or np.array_equal(offered, self._offered)  # type: ignore[arg-type]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import ConfigError, did_you_mean
 from headrace.specs import DataSpec
 
 from ..base import Dataset
@@ -78,14 +78,12 @@ class JointLayout:
         specs: Data key -> layout; `None` if it is learnt from the first sequence.
         outputs: Data key -> (dim, ndim), where declared.
         labels: Data key -> class labels, where there are some.
-        takes_all: Whether no data key of a sub-dataset is left out on purpose.
     """
 
     keys: Mapping[str, Mapping[str, str]]
     specs: Mapping[str, DataSpec | None]
     outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    takes_all: bool = False
 
     @property
     def data_keys(self) -> list[str]:
@@ -108,45 +106,12 @@ class JointLayout:
         spec = self.specs[key]
         return 0 if spec is None or spec.has_time else 1
 
-    def check(
-        self, features: Mapping[str, NDArray[Any]], where: str, *, takes: Collection[str], offered: Collection[str]
-    ) -> None:
-        """Compare what was read with the layout.
-
-        Args:
-            features: The arrays by data key of the whole.
-            where: Which sequence.
-            takes: The data keys of its sub-dataset that they are.
-            offered: All data keys that it has there.
-
-        Raises:
-            SourceError: A data key is missing, left out by mistake, or of another type.
-        """
-        left_out = sorted(set(offered) - set(takes)) if self.takes_all else []
-        if left_out:
-            raise SourceError(
-                f"the sequence has the data key {left_out[0]!r}, which its sub-dataset has not declared: it declares "
-                f"{sorted(takes)}",
-                where=where,
-                fix="let the sub-dataset name it in num_outputs",
-            )
-        for key, array in features.items():
-            spec = self.specs[key]
-            if spec is not None and (array.dtype != spec.dtype or array.ndim != spec.ndim):
-                raise SourceError(
-                    f"{key!r} is {array.dtype} with {array.ndim} axes, and {spec.dtype} with {spec.ndim} was declared",
-                    where=where,
-                    fix="let the sub-dataset declare what it delivers (num_outputs, get_data_dtype)",
-                )
-
 
 def make_layout(
     datasets: Mapping[str, Dataset],
     entries: Sequence[KeySource],
     data_dims: Mapping[str, Any] | None = None,
     data_dtypes: Mapping[str, str] | None = None,
-    *,
-    takes_all: bool = False,
 ) -> JointLayout:
     """Compare what the sub-datasets have under each data key, and return the layout of the whole.
 
@@ -156,7 +121,6 @@ def make_layout(
         data_dims: Data key -> (dim, ndim): what must be found; also says which number of classes holds where the
             sub-datasets differ.
         data_dtypes: Data key -> dtype, likewise; only logged if something else is found.
-        takes_all: Whether no data key of a sub-dataset is left out on purpose.
 
     Raises:
         ConfigError: A data key does not exist, or has two layouts.
@@ -193,7 +157,7 @@ def make_layout(
     for key, known in specs.items():
         if known is not None:
             outputs[key] = known.num_outputs
-    return JointLayout(keys, specs, outputs, labels, takes_all)
+    return JointLayout(keys, specs, outputs, labels)
 
 
 def _check_key(dataset: Dataset, entry: KeySource) -> None:

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, InternalError, SourceError, check_count, did_you_mean
-from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of, sum_filtered
+from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of
 from headrace.rng import derive_seed
 
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
 from ..delegating import DelegatingDataset, outer_options
 from ..digests import digest_array
-from ..parts import FOR_OWN_CLASS, MetaPart, check_no_cycle, open_datasets
+from ..parts import MetaPart, check_indexed, check_no_cycle, open_datasets
 from ..reading.reader import Reader
 from .combined import same_keys
 from .joint import JointDataset
@@ -95,16 +95,7 @@ class MixDataset(DelegatingDataset):
                 fix="map one, or leave the sub-dataset out",
             )
         opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
-        for name, dataset in opened.items():
-            if not dataset.get_corpus().is_indexed:
-                raise ConfigError(
-                    f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus: how many sequences "
-                    "it has, and which tag the n-th of them has",
-                    where=f"dataset {self.name!r}",
-                    fix="let it be a MapDataset of an object with __len__, __getitem__ and get_seq_tag; "
-                    f"{FOR_OWN_CLASS}; "
-                    'CombinedDataset with seq_ordering="interleave" takes it, or any stream',
-                )
+        check_indexed(opened, self.name)
         layout = make_layout(opened, same_keys(opened) if entries is None else entries, data_dims, data_dtypes)
         self._inner = _MixedCorpus(opened, layout, options, {**kwargs, "name": self.name})
         self._follow()
@@ -357,7 +348,6 @@ class _MixedCorpus(JointDataset):
     def _lanes(self, mixture: Mixture, sizes: Sequence[Sequence[int]], positions: range) -> list[Lane]:
         """Return the parts as lanes that know the orders of their epochs which the positions need."""
         lanes: list[Lane] = []
-        asked: list[Order] = []
         bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
         starts = self.corpus.starts.tolist()
         for part, own, (first, last), start in zip(self.members, sizes, bounds, starts, strict=False):
@@ -374,8 +364,6 @@ class _MixedCorpus(JointDataset):
                         fix="give it an order of which each full epoch has as many sequences",
                     )
             lanes.append(lane)
-            asked += orders.values()
-        self._filtered = sum_filtered(asked)
         return lanes
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:

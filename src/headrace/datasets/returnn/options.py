@@ -6,19 +6,19 @@ import dataclasses
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chunking, parse_context_window
 from headrace.errors import ConfigError, did_you_mean
+from headrace.exports import refuse_departed
 from headrace.order import OrderPlanner, OrderRecipe, Policy
 from headrace.sources.naming.classes import public_options_of
 
 from ..checks import check_count, check_flag, check_path, check_share, check_window
 from ..corpus import read_wanted_tags
-from .config_defaults import eval_defaults, fill_from_config, train_defaults
 
 SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 
@@ -28,32 +28,6 @@ class DatasetOptions:
 
     supports_window = False
     supports_frame_shuffling = False
-
-    @classmethod
-    def from_config(cls, config: Any, **kwargs: Any) -> Self:
-        """Make a dataset of this class, with options that the settings of a RETURNN config give it.
-
-        Args:
-            config: A mapping, or RETURNN's `Config`, see `kwargs_update_from_config`.
-            **kwargs: Options of the class; they count first.
-        """
-        cls.kwargs_update_from_config(config, kwargs)
-        return cls(**kwargs)
-
-    @staticmethod
-    def kwargs_update_from_config(config: Any, kwargs: dict[str, Any]) -> None:
-        """Set options that `kwargs` lacks by the settings of a config: `batching`, `chunking`, `window`, ..."""
-        fill_from_config(config, kwargs)
-
-    @staticmethod
-    def get_default_kwargs_eval(config: Any) -> dict[str, Any]:
-        """Return the options that data for evaluation have by default: sorted, not cut."""
-        return eval_defaults(config)
-
-    @staticmethod
-    def get_default_kwargs_train(config: Any) -> dict[str, Any]:
-        """Return the options that training data have by default: those of a shard, if the config asks for shards."""
-        return train_defaults(config)
 
     def __init__(
         self,
@@ -79,6 +53,7 @@ class DatasetOptions:
     ) -> None:
         if unknown:
             option, cls = next(iter(unknown)), type(self)
+            refuse_departed(option, f"the option {option!r} of {cls.__name__}")
             fix = did_you_mean(option, public_options_of(cls))
             raise TypeError(f"{cls.__name__} has no option {option!r}\n  fix: {fix}")  # as Python's own
         self.name = name or f"dataset_id{id(self)}"

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, OptionalNotImplementedError
 from headrace.index import CorpusIndex
-from headrace.order import Order, RangeOrder
+from headrace.order import RangeOrder
 from headrace.sources import SORT_LENGTHS, Source
 from headrace.specs import DataSpec
 
@@ -34,7 +34,6 @@ from ..parts import open_part, tags_of
 from ..reading.keeping import KeepingReader
 from ..reading.reader import Features, Reader, ReadRequest
 from ..reading.source import Finishing
-from ..returnn.epoch_wise_filter import EpochWiseFilter, FilteredOrders
 from ..seq import DatasetSeq
 from .postprocessing.layout import layout_of
 from .seq_joins import Joining, SeqParts, occurrences_of_parts
@@ -61,8 +60,6 @@ class ConcatSeqsDataset(CachedDataset):
         pad_narrow_data_to_multiple_of_target_len: Data key -> (target key, m): where another sequence follows, it is
             cut, or its last frame repeated, until it has m times as many frames as the target has.
         use_cache_manager: Without effect: the files are small, and read where they are.
-        epoch_wise_filter: See `EpochWiseFilter`. It applies to the sequences of a sub-epoch, by the lengths that they
-            are sorted by.
         **kwargs: See `Dataset`, and `transform` of `CachedDataset`.
 
     Raises:
@@ -82,7 +79,6 @@ class ConcatSeqsDataset(CachedDataset):
         repeat_in_between_last_frame_up_to_multiple_of: Mapping[str, int] | None = None,
         pad_narrow_data_to_multiple_of_target_len: Mapping[str, tuple[str, int]] | None = None,
         use_cache_manager: bool = False,
-        epoch_wise_filter: Any = None,
         **kwargs: Any,
     ) -> None:
         if kwargs.get("cache_byte_size"):
@@ -93,8 +89,6 @@ class ConcatSeqsDataset(CachedDataset):
         self._inner = open_part(dataset, {"random_seed_offset": offset} if offset else None, owner=self)
         self.seq_list_file = _absolute("seq_list_file", seq_list_file)
         self.seq_len_file = None if seq_len_file is None else _absolute("seq_len_file", seq_len_file)
-        self.epoch_wise_filter = EpochWiseFilter.of(epoch_wise_filter)
-        self._filtered = FilteredOrders(self.epoch_wise_filter)
         specs, labels = _specs_of(self._inner), self._inner.labels
         joining: dict[str, Any] = {
             "remove_in_between_postfix": remove_in_between_postfix,
@@ -115,7 +109,7 @@ class ConcatSeqsDataset(CachedDataset):
         if type(self).__init__ is ConcatSeqsDataset.__init__:  # a copy may be made in another folder
             self._ctor_args = (
                 (Owned(self._inner), self.seq_list_file, self.seq_len_file, seq_tag_delim),
-                {**kwargs, **joining, "epoch_wise_filter": self.epoch_wise_filter},
+                {**kwargs, **joining},
             )
 
     @property
@@ -167,15 +161,6 @@ class ConcatSeqsDataset(CachedDataset):
 
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS if self.seq_len_file is not None else super()._sort_key()
-
-    # --- order ---
-
-    def _has_own_order(self) -> bool:
-        return self.epoch_wise_filter is not None
-
-    def _order_of_epoch(self, epoch: int) -> Order:
-        get_lengths = self._sort_lengths if self.seq_order_seq_lens_file is None else self._lengths_of_file
-        return self._filtered.of(epoch, super()._order_of_epoch(epoch), get_lengths)
 
     # --- reading ---
 

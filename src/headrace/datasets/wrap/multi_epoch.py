@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, check_count
-from headrace.order import Order, occurrences, sum_filtered
+from headrace.order import Order, occurrences
 
 from ..base import Dataset, Owned
 from ..cached2 import CachedDataset2
@@ -399,7 +399,6 @@ class ChainedOrder(Order):
         self._ends = list(itertools.accumulate(map(len, orders)))
         self._positions = range(self._ends[-1] if self._ends else 0)
         self.may_repeat = len(orders) > 1 or any(order.may_repeat for order in orders)
-        self.num_filtered = sum_filtered(self._orders)
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -418,6 +417,5 @@ class ChainedOrder(Order):
     def slice(self, start: int, stop: int) -> ChainedOrder:
         """Return positions start..stop as an order."""
         part = ChainedOrder(self._orders)
-        part.num_filtered = None
         part._positions = self._positions[start:stop]
         return part

@@ -140,9 +140,11 @@ def check_options(cls: type, options: Mapping[str, Any], kind: str, *, num_posit
 
     Raises:
         ConfigError: An option is unknown or missing.
+        NotCarriedOverError: There was such an option; the fix names what to use instead.
     """
     unknown = [str(name) for name in options if name not in options_of(cls)]
     if unknown:
+        refuse_departed(unknown[0], f"the option {unknown[0]!r} of {cls.__name__}")
         raise ConfigError(
             f"{cls.__name__} has no option {unknown[0]!r}",
             where=f"{kind} config with the keys {sorted(map(str, options))}",

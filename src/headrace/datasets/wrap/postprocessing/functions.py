@@ -84,11 +84,10 @@ class Sequential:
         >>> import headrace as hr
         >>> def double(seq, **kwargs):
         ...     return {**seq, "data": seq["data"] * 2}
-        >>> numbers = {"class": "DummyDataset", "input_dim": 1, "output_dim": 2, "num_seqs": 1, "input_shift": 0}
-        >>> fourfold = hr.Sequential(double, double)
-        >>> corpus = hr.PostprocessingDataset(dataset={**numbers, "input_scale": 1}, map_seq=fourfold)
+        >>> numbers = hr.StaticDataset([{"data": [0, 1]}, {"data": [2]}])
+        >>> corpus = hr.PostprocessingDataset(dataset=numbers, map_seq=hr.Sequential(double, double))
         >>> [seq["data"].tolist() for seq in corpus.epoch(1)]
-        [[[0.0], [4.0]]]
+        [[0, 4], [8]]
     """
 
     def __init__(self, *functions: Function) -> None:
