@@ -96,7 +96,7 @@ def test_rows_with_texts_and_those_for_a_collate_are_items_as_they_are(cluster: 
         [{"text": f"text {number}", "x": np.full(number, 1.0)} for number in range(9)], override_num_blocks=2
     )
     options: dict[str, Any] = {"batch_size": 3, "num_workers": 1}
-    with hr.DataLoader(data, collate_fn=lambda items: [(i["text"], len(i["x"])) for i in items], **options) as loader:
+    with hr.DataLoader(data, collate=lambda items: [(i["text"], len(i["x"])) for i in items], **options) as loader:
         assert [item for batch in loader for item in batch] == [(f"text {number}", number) for number in range(9)]
     with hr.DataLoader(data, batching=hr.FrameBudget(10, data_key="x")) as loader:  # needs lengths: texts as bytes
         assert sorted(bytes(seq[: len("text 1")]) for batch in loader for seq in batch["text"]) == [
