@@ -15,9 +15,31 @@ from headrace.engine import Delivered, Engine, Run
 
 from ..plan import Progress
 from ..steps import Arrived, PlannedArrivals
-from .exchange import Load
 from .marks import WindowMarks
 from .work import StreamBroken, StreamEnd
+
+_CARRIED_BYTES = 256 << 20  # of sequences that the reader has sent here
+_WEIGHT = 0.25  # of the last batch in the mean: sizes change from window to window
+
+
+class _Load:
+    """How much is carried through the trainer, which bounds how many batches may be in flight.
+
+    Args:
+        num_makers: How many workers make batches of it.
+    """
+
+    def __init__(self, num_makers: int) -> None:
+        self._num_makers, self._mean_bytes = num_makers, 0.0
+
+    def take_up(self, parcel: Any) -> None:
+        """Note the size of a batch that was read."""
+        num_bytes = len(parcel) if isinstance(parcel, bytes) else 0  # a task is in the trainer's memory anyway
+        self._mean_bytes += (num_bytes - self._mean_bytes) * (_WEIGHT if self._mean_bytes else 1)
+
+    def max_tickets(self) -> int:
+        """Return how many batches may be in flight: half of the memory is for those that are read ahead of them."""
+        return max(int(_CARRIED_BYTES / 2 / max(self._mean_bytes, 1)), self._num_makers)
 
 
 class StreamArrivals:
@@ -58,39 +80,34 @@ class CarriedRun:
         reading: The run of the reader.
         makers: Who make the batches.
         read: What the tickets of the reader are.
-        load: What is carried.
 
     Attributes:
         arrivals: What the tickets of this run are.
     """
 
-    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals, load: Load) -> None:
+    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals) -> None:
         self.arrivals = PlannedArrivals()
-        self._reading, self._makers, self._load = reading, makers, load
-        self._parcels = _carried(reading, read, self.arrivals.asked, load)
+        self._reading, self._makers, self._load = reading, makers, _Load(makers.num_workers)
+        self._parcels = _carried(reading, read, self.arrivals.asked, self._load)
         self._making: Run | None = None
 
     def __next__(self) -> Delivered:
         """Return the next batch."""
         if self._making is None:
             self._making = self._makers.run(self._parcels, max_open=self._load.max_tickets)
-        delivered = next(self._making)
-        self._load.lay_down(delivered.ticket + 1)
-        return delivered
+        return next(self._making)
 
     def close(self) -> None:
         """Close both runs."""
         for run in (self._making, self._reading):
             if run is not None:
                 run.close()
-        self._load.give_up()
 
 
-def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: Load) -> Iterator[Any]:
+def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: _Load) -> Iterator[Any]:
     """Yield the parcels of the steps that were read, and remember these. A function, as `_tasks`."""
     while True:
-        with load.waiting():
-            delivered = next(reading, None)
+        delivered = next(reading, None)
         arrived = None if delivered is None else read.take(delivered)
         if arrived is None:
             return

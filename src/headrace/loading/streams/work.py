@@ -25,7 +25,6 @@ from headrace.sources import confirm_reads
 from ..plan import PlanRecipe, Progress
 from ..steps import EpochRun, Step, checked_steps
 from ..work import BatchWork, CarriedTask
-from .exchange import Parcel, Receiver, Sender
 from .input import StreamSubject
 from .plan import StreamPlan
 
@@ -121,8 +120,6 @@ class StreamWork:
                 is_marked=info.runs_in != "caller",
                 keeps_globals=not is_process,
             )
-            if isinstance(make, Sender):
-                make.begin()
             return _Steps(run, plan, make, is_process=is_process)
 
         return begin
@@ -130,19 +127,11 @@ class StreamWork:
 
 @dataclass(frozen=True)
 class Carrying:
-    """Opens what carries the sequences of a batch to others, in the worker that reads; see `exchange.py`.
-
-    Attributes:
-        max_bytes: Limit on the memory that is shared with them, where there is any.
-    """
-
-    max_bytes: int
+    """Opens what carries the sequences of a batch through the trainer to others, in the worker that reads."""
 
     def __call__(self, info: WorkerInfo) -> Callable[[CarriedTask], Any]:
         """Get ready in the worker."""
-        if info.runs_in != "process":
-            return _pass_on
-        return Sender(info.handed, self.max_bytes) if info.handed else ship_payload
+        return ship_payload if info.runs_in == "process" else _pass_on
 
 
 @dataclass(frozen=True)
@@ -158,12 +147,8 @@ class CarriedWork:
     def __call__(self, info: WorkerInfo) -> Callable[[Any], Any]:
         """Get ready in a worker."""
         make = self.work(info)
-        receiver = Receiver(info.handed) if info.handed else None
 
-        def make_carried(parcel: CarriedTask | Parcel | bytes) -> Any:
-            if isinstance(parcel, Parcel):
-                assert receiver is not None
-                return make(receiver.unpack(parcel))
+        def make_carried(parcel: CarriedTask | bytes) -> Any:
             return make(unship(parcel) if isinstance(parcel, bytes) else parcel)
 
         return make_carried
@@ -176,7 +161,7 @@ class _Steps(Iterator[Any]):
         self, run: EpochRun, plan: StreamPlan, make: Callable[[CarriedTask], Any], *, is_process: bool
     ) -> None:
         self._plan, self._make, self._is_process = plan, make, is_process
-        self._is_carried = isinstance(make, Sender) or make is ship_payload
+        self._is_carried = make is ship_payload
         self._steps = checked_steps(run, plan)
         self._is_over = False
 
