@@ -44,7 +44,6 @@ class MadeStep:
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: What `BatchWork` made, or the parcel of the task.
         progress: So far.
-        marks: Marks of the windows that were read since the step before, see `StreamPlan.take_marks`.
     """
 
     step: Step
@@ -52,7 +51,6 @@ class MadeStep:
     chunk_starts: NDArray[np.int64] | None
     value: Any
     progress: Progress
-    marks: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +59,9 @@ class StreamEnd:
 
     Attributes:
         progress: At the end.
-        marks: As those of a step.
-        num_windows: How many windows there are in the epoch.
     """
 
     progress: Progress
-    marks: list[tuple[int, int]]
-    num_windows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +111,6 @@ class StreamWork:
                 self.recipe,
                 run.epoch,
                 run.window,
-                is_marked=info.runs_in != "caller",
                 keeps_globals=not is_process,
             )
             return _Steps(run, plan, make, is_process=is_process)
@@ -178,16 +171,16 @@ class _Steps(Iterator[Any]):
             return StreamBroken(failure.to_bytes() if self._is_process else failure)
         if step is None or found is None:
             self._is_over = True
-            return StreamEnd(plan.progress, plan.take_marks(), plan.num_windows)
+            return StreamEnd(plan.progress)
         task, seq_idx = found
         try:
             confirm_reads()
-            value = self._make(task.carried())  # may raise; the marks then go with the next step
+            value = self._make(task.carried())
         except ConfigError as error:
             if self._is_carried:
                 takes_note(error, _WHY_CARRIED)
             raise
-        return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress, plan.take_marks())
+        return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress)
 
 
 def _pass_on(task: CarriedTask) -> CarriedTask:
