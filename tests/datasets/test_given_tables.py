@@ -36,7 +36,7 @@ def test_its_rows_are_left_as_they_are_where_they_have_texts_or_a_collate_gets_t
     dataset = hub.Dataset.from_dict(TEXTS)
     with DataLoader(dataset, batch_size=2) as loader:
         assert [batch["t"] for batch in loader] == [["a", "b"], ["c"]]
-    with DataLoader(dataset, batch_size=2, collate_fn=list) as loader:
+    with DataLoader(dataset, batch_size=2, collate=list) as loader:
         assert [row for batch in loader for row in batch] == list(dataset)
     with DataLoader(dataset, batching=FrameBudget(100)) as loader:
         assert next(iter(loader))["x"].shape == (3, 3)
@@ -84,7 +84,7 @@ def test_a_data_frame_may_have_texts_arrays_and_a_collate(pandas):
     with DataLoader(frame, batch_size=2) as loader:
         batch = next(iter(loader))
     assert (list(batch["t"]), batch["3"].tolist()) == (["a", "b"], [1, 2])
-    with DataLoader(frame, batch_size=2, collate_fn=lambda rows: [row["t"] for row in rows]) as loader:
+    with DataLoader(frame, batch_size=2, collate=lambda rows: [row["t"] for row in rows]) as loader:
         assert list(loader) == [["a", "b"]]
 
 

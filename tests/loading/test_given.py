@@ -17,7 +17,7 @@ def test_a_loader_by_count_has_what_that_of_torch_has():
         assert len(loader.dataset) == 5
         assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.seed) == (2, True, 1, 7)
         assert loader.batching == hr.FixedCount(2, last="drop")
-        assert (loader.collate_fn, loader.transform, loader.sampler, loader.batch_sampler) == (None,) * 4
+        assert (loader.collate, loader.transform, loader.sampler, loader.batch_sampler) == (None,) * 4
         loader.resize(2)
         assert loader.num_workers == 2
 
@@ -36,9 +36,9 @@ def test_batches_by_length_have_no_size():
 
 def test_samplers_and_collate_are_those_that_were_given():
     sampler, batches = [2, 0], [[0, 1], [2]]
-    with hr.DataLoader([1, 2, 3], batch_size=2, sampler=sampler, collate_fn=sum) as loader:
+    with hr.DataLoader([1, 2, 3], batch_size=2, sampler=sampler, collate=sum) as loader:
         assert loader.sampler is sampler
-        assert (loader.batch_sampler, loader.batch_size, loader.collate_fn) == (None, 2, sum)
+        assert (loader.batch_sampler, loader.batch_size, loader.collate) == (None, 2, sum)
     with hr.DataLoader([1, 2, 3], batch_sampler=batches) as loader:
         assert loader.batch_sampler is batches
         assert (loader.sampler, loader.batch_size) == (None, None)
@@ -46,9 +46,9 @@ def test_samplers_and_collate_are_those_that_were_given():
 
 def test_sequences_without_batches_have_no_size():
     with hr.DataLoader([1, 2, 3], batch_size=None) as loader:
-        assert (loader.batch_size, loader.collate_fn) == (None, None)
-    with hr.DataLoader([1, 2, 3], batch_size=None, collate_fn=str) as loader:
-        assert loader.collate_fn is str
+        assert (loader.batch_size, loader.collate) == (None, None)
+    with hr.DataLoader([1, 2, 3], batch_size=None, collate=str) as loader:
+        assert loader.collate is str
 
 
 def test_what_was_given_cannot_be_set():

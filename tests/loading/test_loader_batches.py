@@ -611,7 +611,7 @@ def test_items_of_different_shapes_are_refused_with_what_to_do():
 @pytest.mark.parametrize("executor", ["thread", "process"])
 def test_torch_style_arguments_do_what_they_do_there(executor):
     items = list(range(10))
-    options = {"collate_fn": sum, "shuffle": True, "drop_last": True, "num_workers": 2, "prefetch_factor": 2}
+    options = {"collate": sum, "shuffle": True, "drop_last": True, "num_workers": 2}
     with DataLoader(items, batch_size=4, executor=executor, **options) as loader:
         sums = [list(loader), list(loader)]
         assert len(loader) == 2
@@ -667,18 +667,18 @@ def test_a_sampler_says_the_order_of_each_epoch():
     assert sampler.asked == [1, 2]
 
 
-def test_the_worker_init_of_torch_gets_the_number_of_the_worker(seqs):
-    def remember(worker_id):
+def test_worker_init_gets_the_number_of_the_worker(seqs):
+    def remember(info):
         import os
 
-        os.environ["HEADRACE_TEST_WORKER"] = str(worker_id)
+        os.environ["HEADRACE_TEST_WORKER"] = str(info.worker_idx)
 
     def read(seqs):
         import os
 
         return os.environ["HEADRACE_TEST_WORKER"], str(get_worker_info().worker_idx)
 
-    options = {"worker_init_fn": remember, "collate_fn": read, "num_workers": 2}
+    options = {"worker_init": remember, "collate": read, "num_workers": 2}
     with DataLoader(StaticDataset(seqs), batch_size=2, **options) as loader:
         assert {name == idx for name, idx in loader} == {True}
 

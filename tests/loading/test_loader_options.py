@@ -10,7 +10,6 @@ import pytest
 
 from headrace import ConfigError, MapDataset, StaticDataset
 from headrace.batching import BatchOrder, Buckets, FixedCount, FrameBudget
-from headrace.engine import EngineOptions
 from headrace.loading import DataLoader
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -44,12 +43,8 @@ WRONG = [
     ({"batch_sampler": [[1]]}, "batch_sampler and batching both"),
     ({"batching": None, "batch_sampler": [[1]], "batch_size": 3}, "batch_sampler and batch_size both"),
     ({"batching": None, "batch_sampler": [[1]], "shuffle": True}, "batch_sampler and shuffle both"),
-    ({"in_order": False}, "in order"),
-    ({"collate_fn": list, "collate": list}, "collate and collate_fn"),
     ({"drop_last": True}, "drop_last"),
     ({"shuffle": True, "sampler": [1]}, "shuffle=True and sampler"),
-    ({"engine_options": EngineOptions(), "timeout": 3}, "cannot be combined with engine_options"),
-    ({"multiprocessing_context": "spawn", "executor": "thread"}, "multiprocessing_context"),
 ]
 
 
@@ -59,13 +54,24 @@ def test_a_wrong_option_is_refused_before_anything_starts(seqs, options, text):
         DataLoader(StaticDataset(seqs), **{"batching": FixedCount(4), **options})
 
 
-@pytest.mark.parametrize(("options", "num_told"), [({"pin_memory": True}, 1), ({"pin_memory": False}, 0)])
-def test_pin_memory_is_accepted_and_what_it_means_here_is_said(seqs, caplog, options, num_told):
-    with DataLoader(StaticDataset(seqs), batch_size=10, **options) as loader:
-        assert len(list(loader)) == 4
-    assert [record.name for record in caplog.records if "to_device" in record.message] == [
-        "headrace.loading"
-    ] * num_told
+@pytest.mark.parametrize(
+    ("option", "instead"),
+    [
+        ("collate_fn", "collate="),
+        ("pin_memory", "to_device"),
+        ("pin_memory_device", "to_device"),
+        ("persistent_workers", "omit it"),
+        ("in_order", "omit it"),
+        ("timeout", "stall_seconds"),
+        ("worker_init_fn", "worker_init="),
+        ("multiprocessing_context", "start_method"),
+        ("generator", "seed="),
+        ("prefetch_factor", "tickets_per_worker"),
+    ],
+)
+def test_an_option_of_torch_alone_is_refused_with_ours_and_with_the_class_that_has_it(option, instead):
+    with pytest.raises(ConfigError, match=f"{option}.*\n.*{instead}.*from headrace.torch import DataLoader"):
+        DataLoader([1], batch_size=1, **{option: None})
 
 
 @pytest.mark.parametrize("carry", [pickle.dumps, copy.copy, copy.deepcopy])
@@ -132,7 +138,7 @@ def test_the_memory_of_workers_is_bounded_by_max_bytes(seqs):
 
 def test_each_word_of_torch_is_an_argument_that_help_shows():
     words = inspect.signature(DataLoader).parameters
-    assert {"batch_size", "shuffle", "sampler", "batch_sampler", "collate_fn", "drop_last", "in_order"} <= words.keys()
+    assert {"batch_size", "shuffle", "sampler", "batch_sampler", "drop_last"} <= words.keys()
     assert "batch_size: Torch's word" in inspect.getdoc(DataLoader)
 
 
@@ -145,7 +151,7 @@ def test_batch_size_none_delivers_sequences_one_by_one_as_they_are(seqs, num_wor
             assert all(np.array_equal(got[key], seq[key]) for key in seq)
     with DataLoader([(1, "a"), (2, "b")], batch_size=None, num_workers=num_workers) as loader:
         assert list(loader) == [(1, "a"), (2, "b")]
-    with DataLoader([1, 2], batch_size=None, collate_fn=lambda item: item * 10, num_workers=num_workers) as loader:
+    with DataLoader([1, 2], batch_size=None, collate=lambda item: item * 10, num_workers=num_workers) as loader:
         assert list(loader) == [10, 20]
     with DataLoader(range(3, 6), batch_size=None, sampler=[2, 0], num_workers=num_workers) as loader:
         assert list(loader) == [5, 3]

@@ -141,13 +141,13 @@ def test_any_iterable_is_a_stream():
         assert [batch.lengths["data"].tolist() for batch in loader] == [[3, 1], [2]]
     with DataLoader(Items([(i, str(i)) for i in range(5)]), batch_size=2) as loader:
         assert [words for _, words in loader] == [["0", "1"], ["2", "3"], ["4"]]
-    with DataLoader(Items(range(5)), batch_size=2, collate_fn=sum) as loader:
+    with DataLoader(Items(range(5)), batch_size=2, collate=sum) as loader:
         assert list(loader) == [1, 5, 4]
         for total in loader:
             assert total == 1
             break
         state = loader.state_dict()
-    with DataLoader(Items(range(5)), batch_size=2, collate_fn=sum) as loader:
+    with DataLoader(Items(range(5)), batch_size=2, collate=sum) as loader:
         loader.load_state_dict(state)
         assert list(loader) == [5, 4]
 

@@ -54,7 +54,7 @@ def test_a_batch_sampler_says_the_batches_of_each_epoch(seqs, workers, executor)
 
 
 def test_items_that_are_no_dicts_have_samplers_too():
-    with DataLoader(list(range(40)), batch_sampler=BySize(), collate_fn=list, num_workers=1) as loader:
+    with DataLoader(list(range(40)), batch_sampler=BySize(), collate=list, num_workers=1) as loader:
         assert list(loader) == expected_of(1)
 
 

@@ -15,7 +15,7 @@ from headrace.batching import FixedCount, FrameBudget
 from headrace.engine import EngineOptions, Skipping, get_worker_info
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.loading import DataLoader
-from headrace.loading.streams import epochs
+from headrace.loading.streams import runs
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
 
@@ -178,9 +178,9 @@ def test_one_who_makes_batches_and_dies_changes_none(tmp_path, deed):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize(("exchange_bytes", "max_bytes"), [(1 << 12, None), (100_000, None), (1 << 20, 24 << 20)])
-def test_without_room_sequences_are_carried_all_the_same(tmp_path, monkeypatch, exchange_bytes, max_bytes):
-    monkeypatch.setattr(epochs, "_EXCHANGE_BYTES", exchange_bytes)
+@pytest.mark.parametrize(("carried_bytes", "max_bytes"), [(1 << 12, None), (1 << 20, 24 << 20)])
+def test_without_room_sequences_are_carried_all_the_same(tmp_path, monkeypatch, carried_bytes, max_bytes):
+    monkeypatch.setattr(runs, "_CARRIED_BYTES", carried_bytes)
     stream = Counted(tmp_path / "read", num=80, frames=2000)  # up to 88 kB an item
     options = {"batching": FixedCount(3), "max_bytes": max_bytes}
     found = batches_of(stream, 3, **options)
@@ -199,7 +199,7 @@ def settled(get):
 
 
 def test_a_reader_waits_for_a_slow_consumer_and_holds_no_more_than_its_share(tmp_path, monkeypatch):
-    monkeypatch.setattr(epochs, "_EXCHANGE_BYTES", 2 << 20)
+    monkeypatch.setattr(runs, "_CARRIED_BYTES", 2 << 20)
     path = tmp_path / "read"
     stream = Counted(path, num=400, frames=2000)  # some 48 kB an item
     with open_loader(stream, batching=FixedCount(2), window_seqs=2) as loader:

@@ -161,7 +161,7 @@ def test_tensors_of_a_torch_dataset_go_through_a_collate_of_torch():
         def __getitem__(self, i):
             return items[i]
 
-    for options in ({}, {"collate_fn": torch.utils.data.default_collate}, {"num_workers": 1}):
+    for options in ({}, {"collate": torch.utils.data.default_collate}, {"num_workers": 1}):
         with DataLoader(Items(), batch_size=4, **options) as loader:
             x, y = as_tensors(next(iter(loader)))
         assert x.tolist() == [[0] * 3, [1] * 3, [2] * 3, [3] * 3]
@@ -174,7 +174,7 @@ def test_samplers_of_torch_say_the_order(sampler):
     torch.manual_seed(3)
     expected = list(sampler(items))
     torch.manual_seed(3)
-    with DataLoader(items, batch_size=3, sampler=sampler(items), collate_fn=list, seed_globals=False) as loader:
+    with DataLoader(items, batch_size=3, sampler=sampler(items), collate=list, seed_globals=False) as loader:
         assert [i for batch in loader for i in batch] == expected
 
 
@@ -184,7 +184,7 @@ def test_an_order_that_is_drawn_from_torchs_generator_is_that_of_the_seed_of_the
     def order(state, seed):
         torch.manual_seed(state)
         sampler = torch.utils.data.RandomSampler(items)
-        with DataLoader(items, batch_size=3, sampler=sampler, collate_fn=list, seed=seed) as loader:
+        with DataLoader(items, batch_size=3, sampler=sampler, collate=list, seed=seed) as loader:
             return [i for batch in loader for i in batch]
 
     assert order(1, seed=0) == order(2, seed=0) != order(1, seed=1)
@@ -196,17 +196,8 @@ def test_a_distributed_sampler_and_ranks_of_ours_are_two_levels():
     sampler = torch.utils.data.DistributedSampler(items, num_replicas=2, rank=1, shuffle=False)
     with pytest.raises(ConfigError, match="two levels"):
         DataLoader(items, batch_size=2, sampler=sampler, rank=1, world_size=2)
-    with DataLoader(items, batch_size=2, sampler=sampler, remainder="keep", collate_fn=list) as loader:
+    with DataLoader(items, batch_size=2, sampler=sampler, remainder="keep", collate=list) as loader:
         assert [i for batch in loader for i in batch] == [1, 3, 5, 7, 9]
-
-
-def test_a_generator_of_torch_is_the_seed():
-    def first(seed):
-        generator = torch.Generator().manual_seed(seed)
-        with DataLoader(list(range(50)), batch_size=50, shuffle=True, generator=generator, collate_fn=list) as loader:
-            return next(iter(loader))
-
-    assert first(1) == first(1) != first(2)
 
 
 # --- copies to a device ---

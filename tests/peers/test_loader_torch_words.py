@@ -42,7 +42,7 @@ def as_lists(loader):
     [
         {"batch_size": 4},
         {"batch_size": 4, "drop_last": True},
-        {"batch_size": 4, "shuffle": False, "pin_memory": False, "persistent_workers": False, "in_order": True},
+        {"batch_size": 4, "shuffle": False},
         {"batch_size": 5, "sampler": range(20, 3, -3)},
         {"batch_sampler": [[1, 5, 2], [22], [0, 0]]},
         {"batch_sampler": data.BatchSampler(data.SequentialSampler(range(23)), 6, False)},
@@ -125,24 +125,6 @@ def test_an_iterable_dataset_of_torch_with_a_length_is_no_map_style_dataset():
         assert [len(numbers) for _, numbers in loader] == [4, 4, 3]
     with pytest.raises(hr.ConfigError, match="a stream defines its own order"):
         hr.DataLoader(Sized(11), batch_size=4, shuffle=True)
-
-
-def test_the_hooks_of_torch_are_called_as_there(tmp_path):
-    def note(worker_id):
-        (tmp_path / str(worker_id)).write_text("")
-
-    options = {
-        "batch_size": 4,
-        "num_workers": 2,
-        "prefetch_factor": 3,
-        "timeout": 60,
-        "multiprocessing_context": "spawn",
-    }
-    options["generator"] = torch.Generator().manual_seed(5)
-    options["collate_fn"] = lambda items: sum(i for _, i in items)
-    with hr.DataLoader(Pairs(), worker_init_fn=note, **options) as loader:
-        assert list(loader) == [sum(range(start, min(start + 4, 23))) for start in range(0, 23, 4)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]
 
 
 @pytest.mark.parametrize(

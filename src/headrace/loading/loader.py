@@ -103,17 +103,7 @@ class DataLoader(Given, Shown):
         shuffle: Shuffle the dataset by `seed`, if it does not define an order.
         sampler: Yields the corpus indices of an epoch; iterated anew for each epoch. Replaces the order of the dataset.
         batch_sampler: The same, but it yields one list of corpus indices for each batch.
-        collate_fn: The same as `collate`.
-        pin_memory: Has no effect; `headrace.adapters.torch.to_device` copies batches to a GPU.
         drop_last: Drop the last batch of an epoch if it has fewer than `batch_size` sequences.
-        timeout: Sets `stall_seconds` of `EngineOptions`, but for workers that are still starting; 0 keeps its default.
-        worker_init_fn: The same as `worker_init`, but called with the index of the worker.
-        multiprocessing_context: How to start worker processes: `"fork"`, `"spawn"`, `"forkserver"`, or a context.
-        generator: A torch generator, whose initial seed is used as `seed`.
-        prefetch_factor: Sets `tickets_per_worker` of `EngineOptions`: how many batches each worker prepares ahead.
-        persistent_workers: Has no effect: workers always stay until the loader is closed.
-        pin_memory_device: Has no effect.
-        in_order: Batches always come in order, so False is refused.
         **unknown: Any other argument is an error, which suggests the closest option.
 
     Raises:
@@ -151,17 +141,7 @@ class DataLoader(Given, Shown):
         shuffle: bool | None = None,
         sampler: Iterable[int] | None = None,
         batch_sampler: Iterable[Sequence[int]] | None = None,
-        collate_fn: Callable[[list[Any]], Any] | None = None,
-        pin_memory: bool = False,
         drop_last: bool = False,
-        timeout: float = 0,
-        worker_init_fn: Callable[[int], None] | None = None,
-        multiprocessing_context: Any = None,
-        generator: Any = None,
-        prefetch_factor: int | None = None,
-        persistent_workers: bool = False,
-        pin_memory_device: str = "",
-        in_order: bool = True,
         **unknown: Any,
     ) -> None:
         own = {

@@ -1,30 +1,22 @@
-"""Translates torch's DataLoader arguments, and answers programs that read them from a loader.
+"""Translates torch's words for the size of a batch and its order, and answers programs that read options of a loader.
 
-An argument that means something here is translated, one that changes nothing is accepted, and one that would be
-without effect, or contradicts another, is refused with what to write instead. `pin_memory` asks for speed and changes
-no value, and torch itself only warns where it can do nothing; so here, too, a line is logged, and the loader goes on.
-The workers' memory is not page-locked for it: a copy that the consumer begins from there would run on after the batch
-was given up, while a worker writes the next one. `to_device` knows when its copies have ended.
+Torch's other words are refused, each with the option to use instead: `headrace.torch.DataLoader` has all of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from headrace.batching import Batching, FixedCount
-from headrace.engine import EngineOptions, WorkerInfo
-from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine import EngineOptions
 from headrace.errors import ConfigError, did_you_mean
 
 from .options import LoaderOptions
 from .sampler import Drawn, SampledBatches, draw_batches, draw_indices
-
-_logger = logging.getLogger("headrace.loading")
 
 
 class NotGiven(enum.Enum):
@@ -43,19 +35,22 @@ TORCH_DEFAULTS: Mapping[str, Any] = {
     "shuffle": None,
     "sampler": None,
     "batch_sampler": None,
-    "collate_fn": None,
-    "pin_memory": False,
     "drop_last": False,
-    "timeout": 0,
-    "worker_init_fn": None,
-    "multiprocessing_context": None,
-    "generator": None,
-    "prefetch_factor": None,
-    "persistent_workers": False,
-    "pin_memory_device": "",
-    "in_order": True,
 }
 """Torch's arguments that `DataLoader` takes in addition to its own."""
+_LOCK = "iterate over headrace.adapters.torch.to_device(loader, device), which locks the memory itself"
+_INSTEAD = {
+    "collate_fn": "pass collate=",
+    "pin_memory": _LOCK,
+    "pin_memory_device": _LOCK,
+    "persistent_workers": "omit it: workers stay until the loader is closed",
+    "in_order": "omit it: batches always come in order",
+    "timeout": "pass engine_options=EngineOptions(stall_seconds=...)",
+    "worker_init_fn": "pass worker_init=, which is called with a WorkerInfo",
+    "multiprocessing_context": "pass executor=ProcessExecutor(start_method=...)",
+    "generator": "pass seed=",
+    "prefetch_factor": "pass engine_options=EngineOptions(tickets_per_worker=...)",
+}
 # Options of sources and datasets that are given to a loader by mistake.
 _OF_SOURCES = ("fields", "targets", "vocab", "features", "label", "tag_field", "root", "sample_rate", "size")
 _OF_DATASETS = ("seq_ordering", "partition_epoch", "repeat_epoch", "random_seed_offset", "seq_list_filter_file")
@@ -92,7 +87,9 @@ def take_foreign(own: dict[str, Any], unknown: Mapping[str, Any]) -> ForeignOrde
         is_said = is_said or value is not default
     for name in unknown:
         fix = did_you_mean(name, (*own, *TORCH_DEFAULTS))
-        if name in _OF_SOURCES:
+        if name in _INSTEAD:
+            fix = f"{_INSTEAD[name]}; or use `from headrace.torch import DataLoader`, which has all of torch's options"
+        elif name in _OF_SOURCES:
             fix = f"give it to what is read: DataLoader(open_source(files, {name}=...), ...)"
         elif name in _OF_DATASETS:
             fix = f"give it to the dataset: DataLoader(SourceDataset(files, {name}=...), ...)"
@@ -107,33 +104,16 @@ def take_foreign(own: dict[str, Any], unknown: Mapping[str, Any]) -> ForeignOrde
 
 
 def _translate(own: dict[str, Any], foreign: dict[str, Any]) -> ForeignOrder:
-    if foreign.get("in_order") is False:
-        raise ConfigError("batches always come in order", fix="leave in_order out")
-    _tell_of_pin_memory(foreign)
-    _take(own, "collate", foreign, "collate_fn", lambda function: function)
-    _take(own, "worker_init", foreign, "worker_init_fn", _WorkerInit)
-    batch_sampler = foreign.get("batch_sampler")
+    batch_sampler = foreign["batch_sampler"]
     if batch_sampler is not None:
         _take_batch_sampler(own, foreign)
     _take_batch_size(own, foreign)
-    if foreign.get("generator") is not None:
-        own["seed"] = int(foreign["generator"].initial_seed()) % 2**63
-    _take_engine_options(own, foreign)
     if batch_sampler is not None:
         return ForeignOrder(sampler=batch_sampler, draw=draw_batches)
-    sampler = foreign.get("sampler")
-    if sampler is not None and foreign.get("shuffle"):
+    sampler = foreign["sampler"]
+    if sampler is not None and foreign["shuffle"]:
         raise ConfigError("shuffle=True and sampler both define the order", fix="leave one of them out")
-    return ForeignOrder(bool(foreign.get("shuffle")), sampler)
-
-
-def _tell_of_pin_memory(foreign: Mapping[str, Any]) -> None:
-    if foreign.get("pin_memory") or foreign.get("pin_memory_device"):
-        _logger.warning(
-            "pin_memory=True has no effect: batches are no page-locked tensors; "
-            "headrace.adapters.torch.to_device(loader, device) copies them to a GPU straight from the workers' memory, "
-            "which it page-locks itself"
-        )
+    return ForeignOrder(bool(foreign["shuffle"]), sampler)
 
 
 def _take_batch_sampler(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
@@ -166,35 +146,6 @@ def _take_batch_size(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
     own["batching"] = FixedCount(size, last="drop" if drop_last else "keep")
 
 
-def _take(
-    own: dict[str, Any], name: str, foreign: Mapping[str, Any], torch_name: str, make: Callable[..., Any]
-) -> None:
-    value = foreign.get(torch_name)
-    if value is None:
-        return
-    if own[name] is not None:
-        raise ConfigError(f"{name} and {torch_name} are two names of one option", fix=f"leave {torch_name} out")
-    own[name] = make(value)
-
-
-def _take_engine_options(own: dict[str, Any], foreign: Mapping[str, Any]) -> None:
-    ahead, timeout = foreign["prefetch_factor"], foreign["timeout"]
-    if ahead is not None or timeout:
-        if own["engine_options"] is not None:
-            raise ConfigError(
-                "prefetch_factor and timeout cannot be combined with engine_options",
-                fix="set tickets_per_worker and stall_seconds there",
-            )
-        own["engine_options"] = engine_options_of(ahead, timeout)
-    context = foreign["multiprocessing_context"]
-    if context is not None:
-        if own["executor"] != "process" or own["max_bytes"] is not None:
-            raise ConfigError(
-                "multiprocessing_context cannot be combined with executor or max_bytes", fix="leave it out"
-            )
-        own["executor"] = executor_of(context)
-
-
 def engine_options_of(prefetch_factor: int | None, timeout: float) -> EngineOptions:
     """Return the engine options for torch's `prefetch_factor` and `timeout`; None and 0 mean the defaults.
 
@@ -204,21 +155,6 @@ def engine_options_of(prefetch_factor: int | None, timeout: float) -> EngineOpti
     if not timeout:
         return options
     return dataclasses.replace(options, stall_seconds=timeout, start_seconds=max(timeout, options.stall_seconds))
-
-
-def executor_of(context: Any) -> ProcessExecutor:
-    """Return the executor for a `multiprocessing_context`, a name or a context object."""
-    return ProcessExecutor(start_method=context if isinstance(context, str) else context.get_start_method())
-
-
-@dataclass(frozen=True)
-class _WorkerInit:
-    """Calls `worker_init_fn(worker_id)` as torch does."""
-
-    function: Callable[[int], None]
-
-    def __call__(self, info: WorkerInfo) -> None:
-        self.function(info.worker_idx)
 
 
 @dataclass(frozen=True)
@@ -279,7 +215,7 @@ class Given:
         return self._options.seed
 
     @property
-    def collate_fn(self) -> Any:
+    def collate(self) -> Any:
         """The function that makes a batch of items; None: sequences are padded, other items stacked."""
         collate = self._options.collate
         return collate.collate if isinstance(collate, Alone) else collate

@@ -27,8 +27,9 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter, _sharding_worker_in
 from torch.utils.data.graph_settings import apply_sharding
 
 from headrace.engine import Engine, EngineOptions, EngineReport, Job, Run
+from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import HeadraceError, ResumeError, StalledError
-from headrace.loading.torch_args import engine_options_of, executor_of
+from headrace.loading.torch_args import engine_options_of
 from headrace.rng.process import kept_globals
 from headrace.show.card import Card, Shown
 
@@ -371,7 +372,8 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
             ahead = None if loader.prefetch_factor == _TORCH_PREFETCH else loader.prefetch_factor
             options = engine_options_of(ahead, loader.timeout)
         context = loader.multiprocessing_context
-        executor = "process" if context is None else executor_of(context)
+        method = context if context is None or isinstance(context, str) else context.get_start_method()
+        executor = ProcessExecutor(start_method=method)
         return Engine(Job(work, preload=_PRELOAD), num_workers=loader.num_workers, executor=executor, options=options)
 
     def _run_stream(self, loader: DataLoader[Any], resumed: TorchState | None) -> Run:

@@ -111,14 +111,13 @@ class ProcessExecutor(Executor):
 
     # --- lifetime ---
 
-    def another(self, hand_over: Callable[[int], Sequence[int]] | None = None) -> ProcessExecutor:
-        """Return one of the same options, but for `hand_over`."""
+    def another(self) -> ProcessExecutor:
+        """Return one of the same options, but without `hand_over`."""
         return ProcessExecutor(
             start_method=self._method.value,
             slot_bytes=self._slot_bytes,
             max_bytes=self._max_bytes,
             threads_per_worker=self._num_threads,
-            hand_over=hand_over,
         )
 
     def prepare(self, job: Job) -> None:

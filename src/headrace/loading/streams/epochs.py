@@ -11,8 +11,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from headrace.batching import PlanCounts
-from headrace.engine import Engine, EngineOptions, Raising, make_executor, where_runs
-from headrace.engine.process.executor import ProcessExecutor
+from headrace.engine import Engine, EngineOptions, Raising, where_runs
 from headrace.errors import ConfigError
 from headrace.ranks import Ranks
 
@@ -21,21 +20,17 @@ from ..iterate import CloseableRun, LoaderPosition
 from ..plan import NoLengthError, Progress
 from ..steps import Arrivals, EpochRun, PlannedArrivals, checked_steps
 from ..work import CarriedTask
-from .exchange import Exchange, Load
 from .input import StreamSubject
-from .marks import WindowMarks
 from .plan import StreamPlan
 from .runs import CarriedRun, StreamArrivals
 from .work import CarriedWork, Carrying, StreamWork
-
-_EXCHANGE_BYTES = 1 << 30  # limit on sequences that were read, and are not with the workers that make batches yet
 
 
 class StreamStarter(Protocol):
     """Decides which process reads a stream, and which make its batches."""
 
     is_resizable: bool
-    """Whether workers may come and go: none of them reads it, nor shares the memory that it is read into."""
+    """Whether workers may come and go: none of them reads it."""
 
     @property
     def engines(self) -> tuple[Engine, ...]:
@@ -63,7 +58,6 @@ class ReadAndMade:
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         num_workers = min(recipe.options.num_workers, 1)
         self.engines = (recipe.open_engine(StreamWork(subject, recipe.plan, recipe.work), num_workers=num_workers),)
-        self._name = subject.name
 
     def who_works(self, num_workers: int) -> str:
         """Return that one worker does everything, as text."""
@@ -71,7 +65,7 @@ class ReadAndMade:
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream."""
-        return self.engines[0].run_stream(run), StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
+        return self.engines[0].run_stream(run), StreamArrivals(on_progress)
 
     def close(self) -> None:
         """End the worker."""
@@ -88,22 +82,12 @@ class ReadForAll:
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         options = recipe.options
-        self._name, self._num_workers = subject.name, options.num_workers
-        num_shares = options.num_workers + 2  # that of the reader is for what it cannot exchange
-        max_bytes = _EXCHANGE_BYTES if options.max_bytes is None else max(options.max_bytes // num_shares, 1)
-        executor = options.limited_executor(num_shares)
-        if executor == "process":
-            executor = make_executor(executor)
-        of_makers, of_reader = executor, executor if isinstance(executor, str) else executor.another()
-        self._exchange: Exchange | None = None
-        if type(executor) is ProcessExecutor:
-            self._exchange = exchange = Exchange(max_bytes)
-            of_makers, of_reader = map(executor.another, (exchange.hand_to_maker, exchange.hand_to_reader))
+        executor = options.limited_executor(options.num_workers + 1)
         ahead = options.engine_options or EngineOptions()
         reader = recipe.open_engine(
-            StreamWork(subject, recipe.plan, Carrying(max_bytes)),
+            StreamWork(subject, recipe.plan, Carrying()),
             num_workers=1,
-            executor=of_reader,
+            executor=executor if isinstance(executor, str) else executor.another(),
             max_bytes=None,
             engine_options=replace(
                 ahead,
@@ -112,7 +96,7 @@ class ReadForAll:
                 look_ahead=None,
             ),
         )
-        makers = recipe.open_engine(CarriedWork(recipe.work), executor=of_makers, max_bytes=None)
+        makers = recipe.open_engine(CarriedWork(recipe.work), executor=executor, max_bytes=None)
         makers.report.workers += reader.report.workers
         self.engines = reader, makers
 
@@ -123,17 +107,13 @@ class ReadForAll:
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream; the other workers begin when the first batch is waited for."""
         reader, makers = self.engines
-        load = Load(self._exchange, self._num_workers)  # before the reader begins
-        read = StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
-        carried = CarriedRun(reader.run_stream(run), makers, read, load)
+        carried = CarriedRun(reader.run_stream(run), makers, StreamArrivals(on_progress))
         return carried, carried.arrivals
 
     def close(self) -> None:
         """End the workers."""
         for engine in self.engines:
             engine.close()
-        if self._exchange is not None:
-            self._exchange.close()
 
 
 class ReadByTrainer:
@@ -199,7 +179,7 @@ class StreamEpochs(Epochs):
         """Change the number of workers, if the trainer reads the stream.
 
         Raises:
-            ConfigError: Workers read it, or share the memory that it is read into.
+            ConfigError: Workers read it.
         """
         if self._recipe.options.num_workers and not self._starter.is_resizable:
             raise ConfigError(

@@ -15,9 +15,30 @@ from headrace.engine import Delivered, Engine, Run
 
 from ..plan import Progress
 from ..steps import Arrived, PlannedArrivals
-from .exchange import Load
-from .marks import WindowMarks
 from .work import StreamBroken, StreamEnd
+
+_CARRIED_BYTES = 256 << 20  # of sequences that the reader has sent here
+_WEIGHT = 0.25  # of the last batch in the mean: sizes change from window to window
+
+
+class _Load:
+    """How much is carried through the trainer, which bounds how many batches may be in flight.
+
+    Args:
+        num_makers: How many workers make batches of it.
+    """
+
+    def __init__(self, num_makers: int) -> None:
+        self._num_makers, self._mean_bytes = num_makers, 0.0
+
+    def take_up(self, parcel: Any) -> None:
+        """Note the size of a batch that was read."""
+        num_bytes = len(parcel) if isinstance(parcel, bytes) else 0  # a task is in the trainer's memory anyway
+        self._mean_bytes += (num_bytes - self._mean_bytes) * (_WEIGHT if self._mean_bytes else 1)
+
+    def max_tickets(self) -> int:
+        """Return how many batches may be in flight: half of the memory is for those that are read ahead of them."""
+        return max(int(_CARRIED_BYTES / 2 / max(self._mean_bytes, 1)), self._num_makers)
 
 
 class StreamArrivals:
@@ -25,11 +46,9 @@ class StreamArrivals:
 
     Args:
         on_progress: Called with what is known of the stream.
-        marks: Compares what is read anew, if that worker dies, with what it had read.
     """
 
-    def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
-        self._marks = marks
+    def __init__(self, on_progress: Callable[[Progress], None]) -> None:
         self._on_progress = on_progress
         self.next_ticket = 0
 
@@ -40,9 +59,7 @@ class StreamArrivals:
         if isinstance(made, StreamBroken):
             raise made.raisable(delivered.ticket, delivered.worker_idx)
         self._on_progress(made.progress)
-        self._marks.take(made.marks)
         if isinstance(made, StreamEnd):
-            self._marks.end(made.num_windows)
             return None
         return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
 
@@ -58,39 +75,34 @@ class CarriedRun:
         reading: The run of the reader.
         makers: Who make the batches.
         read: What the tickets of the reader are.
-        load: What is carried.
 
     Attributes:
         arrivals: What the tickets of this run are.
     """
 
-    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals, load: Load) -> None:
+    def __init__(self, reading: Run, makers: Engine, read: StreamArrivals) -> None:
         self.arrivals = PlannedArrivals()
-        self._reading, self._makers, self._load = reading, makers, load
-        self._parcels = _carried(reading, read, self.arrivals.asked, load)
+        self._reading, self._makers, self._load = reading, makers, _Load(makers.num_workers)
+        self._parcels = _carried(reading, read, self.arrivals.asked, self._load)
         self._making: Run | None = None
 
     def __next__(self) -> Delivered:
         """Return the next batch."""
         if self._making is None:
             self._making = self._makers.run(self._parcels, max_open=self._load.max_tickets)
-        delivered = next(self._making)
-        self._load.lay_down(delivered.ticket + 1)
-        return delivered
+        return next(self._making)
 
     def close(self) -> None:
         """Close both runs."""
         for run in (self._making, self._reading):
             if run is not None:
                 run.close()
-        self._load.give_up()
 
 
-def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: Load) -> Iterator[Any]:
+def _carried(reading: Iterator[Delivered], read: StreamArrivals, asked: deque[Arrived], load: _Load) -> Iterator[Any]:
     """Yield the parcels of the steps that were read, and remember these. A function, as `_tasks`."""
     while True:
-        with load.waiting():
-            delivered = next(reading, None)
+        delivered = next(reading, None)
         arrived = None if delivered is None else read.take(delivered)
         if arrived is None:
             return

@@ -25,7 +25,6 @@ from headrace.sources import confirm_reads
 from ..plan import PlanRecipe, Progress
 from ..steps import EpochRun, Step, checked_steps
 from ..work import BatchWork, CarriedTask
-from .exchange import Parcel, Receiver, Sender
 from .input import StreamSubject
 from .plan import StreamPlan
 
@@ -45,7 +44,6 @@ class MadeStep:
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: What `BatchWork` made, or the parcel of the task.
         progress: So far.
-        marks: Marks of the windows that were read since the step before, see `StreamPlan.take_marks`.
     """
 
     step: Step
@@ -53,7 +51,6 @@ class MadeStep:
     chunk_starts: NDArray[np.int64] | None
     value: Any
     progress: Progress
-    marks: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +59,9 @@ class StreamEnd:
 
     Attributes:
         progress: At the end.
-        marks: As those of a step.
-        num_windows: How many windows there are in the epoch.
     """
 
     progress: Progress
-    marks: list[tuple[int, int]]
-    num_windows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +111,8 @@ class StreamWork:
                 self.recipe,
                 run.epoch,
                 run.window,
-                is_marked=info.runs_in != "caller",
                 keeps_globals=not is_process,
             )
-            if isinstance(make, Sender):
-                make.begin()
             return _Steps(run, plan, make, is_process=is_process)
 
         return begin
@@ -130,19 +120,11 @@ class StreamWork:
 
 @dataclass(frozen=True)
 class Carrying:
-    """Opens what carries the sequences of a batch to others, in the worker that reads; see `exchange.py`.
-
-    Attributes:
-        max_bytes: Limit on the memory that is shared with them, where there is any.
-    """
-
-    max_bytes: int
+    """Opens what carries the sequences of a batch through the trainer to others, in the worker that reads."""
 
     def __call__(self, info: WorkerInfo) -> Callable[[CarriedTask], Any]:
         """Get ready in the worker."""
-        if info.runs_in != "process":
-            return _pass_on
-        return Sender(info.handed, self.max_bytes) if info.handed else ship_payload
+        return ship_payload if info.runs_in == "process" else _pass_on
 
 
 @dataclass(frozen=True)
@@ -158,12 +140,8 @@ class CarriedWork:
     def __call__(self, info: WorkerInfo) -> Callable[[Any], Any]:
         """Get ready in a worker."""
         make = self.work(info)
-        receiver = Receiver(info.handed) if info.handed else None
 
-        def make_carried(parcel: CarriedTask | Parcel | bytes) -> Any:
-            if isinstance(parcel, Parcel):
-                assert receiver is not None
-                return make(receiver.unpack(parcel))
+        def make_carried(parcel: CarriedTask | bytes) -> Any:
             return make(unship(parcel) if isinstance(parcel, bytes) else parcel)
 
         return make_carried
@@ -176,7 +154,7 @@ class _Steps(Iterator[Any]):
         self, run: EpochRun, plan: StreamPlan, make: Callable[[CarriedTask], Any], *, is_process: bool
     ) -> None:
         self._plan, self._make, self._is_process = plan, make, is_process
-        self._is_carried = isinstance(make, Sender) or make is ship_payload
+        self._is_carried = make is ship_payload
         self._steps = checked_steps(run, plan)
         self._is_over = False
 
@@ -193,16 +171,16 @@ class _Steps(Iterator[Any]):
             return StreamBroken(failure.to_bytes() if self._is_process else failure)
         if step is None or found is None:
             self._is_over = True
-            return StreamEnd(plan.progress, plan.take_marks(), plan.num_windows)
+            return StreamEnd(plan.progress)
         task, seq_idx = found
         try:
             confirm_reads()
-            value = self._make(task.carried())  # may raise; the marks then go with the next step
+            value = self._make(task.carried())
         except ConfigError as error:
             if self._is_carried:
                 takes_note(error, _WHY_CARRIED)
             raise
-        return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress, plan.take_marks())
+        return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress)
 
 
 def _pass_on(task: CarriedTask) -> CarriedTask:
