@@ -57,7 +57,7 @@ _HERE = Path(__file__).parent
 _MARKED = [
     ("adapters/|clusters/|peers/|torch_loader/", pytest.mark.extra),
     (
-        "clusters/|engine/remote/|faults/test_remote_|.*_shar_|sources/.*_(safetensors_source|numpy_folder)",
+        "clusters/|engine/remote/|faults/test_remote_|.*_shar_",
         pytest.mark.long,
     ),
 ]
