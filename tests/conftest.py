@@ -56,7 +56,7 @@ def wait_until() -> Callable[[Callable[[], bool], str], None]:
 _HERE = Path(__file__).parent
 _MARKED = [
     ("adapters/|peers/|torch_loader/", pytest.mark.extra),
-    (".*_shar_|sources/.*_(safetensors_source|numpy_folder)", pytest.mark.long),
+    (".*_shar_", pytest.mark.long),
 ]
 
 

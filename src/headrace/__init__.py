@@ -89,14 +89,10 @@ if TYPE_CHECKING:
     from .sources import LogMel as LogMel
     from .sources import MapSource as MapSource
     from .sources import MemorySource as MemorySource
-    from .sources import NumpyFolderSource as NumpyFolderSource
-    from .sources import NumpyFolderWriter as NumpyFolderWriter
     from .sources import OggZipSource as OggZipSource
     from .sources import OggZipWriter as OggZipWriter
     from .sources import ParquetSource as ParquetSource
     from .sources import ParquetWriter as ParquetWriter
-    from .sources import SafetensorsSource as SafetensorsSource
-    from .sources import SafetensorsWriter as SafetensorsWriter
     from .sources import Source as Source
     from .sources import TarSource as TarSource
     from .sources import TarWriter as TarWriter
@@ -187,14 +183,10 @@ _ROOM_OF = {
         "LogMel",
         "MapSource",
         "MemorySource",
-        "NumpyFolderSource",
-        "NumpyFolderWriter",
         "OggZipSource",
         "OggZipWriter",
         "ParquetSource",
         "ParquetWriter",
-        "SafetensorsSource",
-        "SafetensorsWriter",
         "Source",
         "TarSource",
         "TarWriter",

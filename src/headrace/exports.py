@@ -31,6 +31,10 @@ DEPARTED = {
     "CutSource": "LhotseDataLoader with lhotse's samplers, or a map-style dataset over the CutSet with `get_seq_len`",
     "SamplingBytePairEncoding": "BytePairEncoding; to draw parts, read the text as bytes and encode it in a transform, "
     "by the dropout of a BPE model of tokenizers, or by sentencepiece",
+    **dict.fromkeys(
+        ("NumpyFolderSource", "NumpyFolderWriter", "SafetensorsSource", "SafetensorsWriter"),
+        "a map-style dataset over `np.load(path, mmap_mode='r')` (or safetensors), or write HDF5 once by HDFWriter",
+    ),
     "AnythingDataset": "a transform of the dataset beside it that adds the zeros",
     "SingleStreamPipeDataset": "a CachedDataset2 whose `_collect_single_seq` takes sequences from a queue",
     "VariableDataset": "init_dataset(get_dataset(epoch)) in the loop over epochs, with a loader for each; or "

@@ -310,7 +310,7 @@ def test_a_file_of_somebody_else_beside_the_target_is_not_replaced(invoke: Invok
     assert not (tmp_path / "out.bin").exists()
 
 
-@pytest.mark.parametrize("target", ["hdf", "tar", "jsonl", "tokens", "safetensors"])
+@pytest.mark.parametrize("target", ["hdf", "tar", "jsonl", "tokens"])
 def test_a_file_that_comes_into_being_meanwhile_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: str
 ) -> None:
@@ -515,7 +515,7 @@ def test_a_source_with_some_keys_of_another_is_a_source(hdf: Path) -> None:
 
 
 @pytest.mark.extra
-@pytest.mark.parametrize("name", ["hdf", "tar", "parquet", "arrow", "numpy", "safetensors", "jsonl"])
+@pytest.mark.parametrize("name", ["hdf", "tar", "parquet", "arrow", "jsonl"])
 def test_images_of_a_tar_are_kept_as_numbers_in_every_format_that_holds_several_keys(
     invoke: Invoke, tmp_path: Path, name: str
 ) -> None:

@@ -130,20 +130,6 @@ def _write_hdf(dtype: str, lengths: str = "<i4", **dataset: Any) -> Callable[[Pa
     return write
 
 
-def _write_npz(folder: Path) -> None:
-    (folder / "x").mkdir()
-    for tag, arrays in seqs(">i2"):
-        np.savez_compressed(
-            folder / "x" / f"{tag.replace('/', '-')}.npz", **arrays, fortran=np.asfortranarray(arrays["data"])
-        )
-
-
-def _write_npy(folder: Path) -> None:
-    (folder / "x").mkdir()
-    for tag, arrays in seqs(">f8"):
-        np.save(folder / "x" / f"{tag.replace('/', '-')}.npy", arrays["data"])
-
-
 def _write_tar_members(folder: Path) -> None:
     with tarfile.open(folder / "x.tar", "w", format=tarfile.PAX_FORMAT) as archive:
         for number, (_, arrays) in enumerate(seqs(">i4")):
@@ -247,12 +233,6 @@ FORMATS: dict[str, FormatCase] = {
     "hdf-gzip": FormatCase(_written("HDFWriter", "x.hdf", compression="gzip"), _opened("HDFSource", "x.hdf")),
     "hdf-big-endian": FormatCase(_write_hdf(">f8", ">i2"), _opened("HDFSource", "x.hdf")),
     "hdf-lzf": FormatCase(_write_hdf(">i2", ">u4", compression="lzf", chunks=(2, 3)), _opened("HDFSource", "x.hdf")),
-    "npy": FormatCase(_write_npy, _opened("NumpyFolderSource", "x")),
-    "npz": FormatCase(_write_npz, _opened("NumpyFolderSource", "x")),
-    "npy-folder": FormatCase(_written("NumpyFolderWriter", "x.npys"), _opened("NumpyFolderSource", "x.npys")),
-    "safetensors": FormatCase(
-        _written("SafetensorsWriter", "x.safetensors"), _opened("SafetensorsSource", "x.safetensors")
-    ),
     "tar": FormatCase(_written("TarWriter", "x.tar"), _opened("TarSource", "x.tar")),
     "tar-members": FormatCase(_write_tar_members, _opened("TarSource", "x.tar", fields=_FIELDS)),
     "parquet": FormatCase(_written("ParquetWriter", "x.parquet"), _opened("ParquetSource", "x.parquet"), _ARROW),

@@ -24,7 +24,7 @@ from headrace.datasets.reading.loaded import LastArrays
 from headrace.datasets.reading.reader import Reader, ReadRequest
 from headrace.datasets.reading.source import SourceReader
 from headrace.errors import SourceError
-from headrace.sources import HDFWriter, JsonlSource, MemorySource, NumpyFolderWriter
+from headrace.sources import HDFWriter, JsonlSource, MemorySource, TarWriter
 from headrace.vocabularies.labels import CharacterTargets
 
 pytestmark = pytest.mark.usefixtures("warm_workers")
@@ -211,7 +211,7 @@ def bytes_read() -> int:
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="the system does not count what a process reads")
-@pytest.mark.parametrize("form", ["hdf", "npy", "tokens"])
+@pytest.mark.parametrize("form", ["hdf", "tar", "tokens"])
 def test_each_byte_of_a_long_sequence_is_read_about_once(tmp_path: Path, form: str) -> None:
     num_frames = 2_000_000
     data = np.arange(num_frames, dtype=np.int32)
@@ -219,9 +219,9 @@ def test_each_byte_of_a_long_sequence_is_read_about_once(tmp_path: Path, form: s
         data.tofile(tmp_path / "x.bin")
         source: Any = hr.TokenSource(tmp_path / "x.bin", dtype="int32", block_length=num_frames)
     else:
-        with HDFWriter(tmp_path / "x.hdf") if form == "hdf" else NumpyFolderWriter(tmp_path / "x") as writer:
+        with HDFWriter(tmp_path / "x.hdf") if form == "hdf" else TarWriter(tmp_path / "x.tar") as writer:
             writer.append("a", {"data": data, "classes": data[::-1].copy()})
-        source = hr.HDFSource(tmp_path / "x.hdf") if form == "hdf" else hr.NumpyFolderSource(tmp_path / "x")
+        source = hr.HDFSource(tmp_path / "x.hdf") if form == "hdf" else hr.TarSource(tmp_path / "x.tar")
     with (
         hr.SourceDataset(source) as dataset,
         hr.DataLoader(dataset, batching=Chunks(FixedCount(1), num_frames // 100)) as loader,

@@ -168,19 +168,6 @@ def write_images(root: Path) -> Callable[[], Any]:
     return lambda: hr.ImageFolderSource(root, index=None)
 
 
-def write_arrays(root: Path) -> Callable[[], Any]:
-    for number in range(9):
-        np.save(root / f"{number}.npy", np.ones((number, 2), np.float32))
-    return lambda: hr.NumpyFolderSource(root, index=None)
-
-
-def write_tensors(root: Path) -> Callable[[], Any]:
-    safetensors = pytest.importorskip("safetensors.numpy")
-    for number in range(9):
-        safetensors.save_file({"data": np.ones((number, 2), np.float32)}, root / f"{number}.safetensors")
-    return lambda: hr.SafetensorsSource(root, layout="file", index=None)
-
-
 def write_archive(root: Path) -> Callable[[], Any]:
     pytest.importorskip("soundfile")
     entries = []
@@ -194,9 +181,7 @@ def write_archive(root: Path) -> Callable[[], Any]:
     return lambda: hr.OggZipSource(root / "x.zip", **options)
 
 
-@pytest.mark.parametrize(
-    "write", [write_recordings, write_manifest, write_images, write_arrays, write_tensors, write_archive]
-)
+@pytest.mark.parametrize("write", [write_recordings, write_manifest, write_images, write_archive])
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_files_of_a_folder_are_the_same_whoever_looks_at_them(
     tmp_path: Path,

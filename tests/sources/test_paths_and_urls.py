@@ -166,32 +166,29 @@ def test_what_is_named_by_its_path_is_not_read_by_a_url() -> None:
 
 
 @pytest.mark.extra
-def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance(tmp_path: Path) -> None:
+def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance() -> None:
     pytest.importorskip("aiohttp")
-    np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
-    array = (tmp_path / "a.npy").read_bytes()
-    with FileServer({"a.npy": array, "b.npy": array}) as server:
-        urls = server.url("{a,b}.npy")
+    with FileServer({"a.png": b"no image", "b.png": b"no image"}) as server:
+        urls = server.url("{a,b}.png")
         entrances = (open_source, hr.SourceDataset, lambda files: hr.DataLoader(files, batch_size=2))
         for opened in entrances:  # each would be named, and as an image labelled, by the folder of its copy
             num_requests = server.num_requests()
-            with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.npy.*headrace convert"):
-                opened(server.url("a.npy"))
+            with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.png.*headrace convert"):
+                opened(server.url("a.png"))
             assert server.num_requests() == num_requests  # nothing was fetched for it
-            with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.npy.*headrace convert"):
+            with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.png.*headrace convert"):
                 opened(urls)
 
 
 @pytest.mark.extra
-@pytest.mark.parametrize("source_class", [None, "numpy"])
+@pytest.mark.parametrize("source_class", [None, "audio"])
 def test_files_that_only_their_first_bytes_tell_to_be_named_by_paths_are_not_read_by_urls(
-    tmp_path: Path, source_class: str | None
+    source_class: str | None,
 ) -> None:
     pytest.importorskip("aiohttp")
-    np.save(tmp_path / "a.npy", np.zeros((2, 3), np.float32))
-    with FileServer({"array": (tmp_path / "a.npy").read_bytes()}) as server:
+    with FileServer({"recording": b"fLaC"}) as server:
         with pytest.raises(ConfigError, match="named by the paths"):
-            open_source(server.url("array"), source_class=source_class)
+            open_source(server.url("recording"), source_class=source_class)
         assert (server.num_requests() == 0) == (source_class is not None)
 
 

@@ -58,7 +58,7 @@ _INSTEAD = {
     "MegatronDataset": "SourceDataset over a TokenSource",
     "NemoSpeechDataset": "AudioDataset: its manifests have the path, the text and the length of each recording",
     "NextGenHDFDataset": "HDFDataset, after RETURNN's tools/hdf_dump.py",
-    "NumpyDumpDataset": "SourceDataset over a NumpyFolderSource",
+    "NumpyDumpDataset": "MapDatasetWrapper over a map-style dataset of `np.load(path, mmap_mode='r')`",
     "RawWavDataset": "SourceDataset over an AudioFolderSource",
     "SiameseHDFDataset": "a class of your own over HDFDataset",
     "SprintCacheDataset": "HDFDataset, after RETURNN's tools/hdf_dump.py",

@@ -12,9 +12,6 @@ if TYPE_CHECKING:
     from headrace.features.log_mel import LogMel
     from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
-    from .arrays.numpy_folder import NumpyFolderSource
-    from .arrays.safetensors import SafetensorsSource
-    from .arrays.writers import NumpyFolderWriter, SafetensorsWriter
     from .audio.folder import AudioFolderSource
     from .audio.source import AudioSource
     from .audio.table import AudioTableSource
@@ -66,16 +63,12 @@ __all__ = [
     "LogMel",
     "MapSource",
     "MemorySource",
-    "NumpyFolderSource",
-    "NumpyFolderWriter",
     "OggZipSource",
     "OggZipWriter",
     "ParquetSource",
     "ParquetWriter",
     "PlainKey",
     "RecordSource",
-    "SafetensorsSource",
-    "SafetensorsWriter",
     "Source",
     "TarSource",
     "TarWriter",
@@ -116,12 +109,9 @@ __getattr__, __dir__ = export_lazily(
         "headrace.features.log_mel": ("LogMel",),
         "mapped": ("MapSource",),
         "memory": ("MemorySource",),
-        "arrays.numpy_folder": ("NumpyFolderSource",),
-        "arrays.writers": ("NumpyFolderWriter", "SafetensorsWriter"),
         "ogg_zip.source": ("OggZipSource",),
         "ogg_zip.writer": ("OggZipWriter",),
         "tables.parquet": ("ParquetSource", "ParquetWriter"),
-        "arrays.safetensors": ("SafetensorsSource",),
         "tar.source": ("TarSource",),
         "tar.writer": ("TarWriter",),
         "lines.text": ("TextSource",),

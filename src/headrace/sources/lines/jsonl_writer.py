@@ -77,13 +77,13 @@ class JsonlWriter(FileWriter):
                 raise ConfigError(
                     f"the frames of {key!r} have the shape {spec.shape}, with a free axis",
                     where=self.path,
-                    fix="write it to a folder of .npy files",
+                    fix="write it to HDF5",
                 )
             if 0 in spec.shape:  # a list without numbers says neither their kind nor the axes below it
                 raise ConfigError(
                     f"the frames of {key!r} have the shape {spec.shape}, with no numbers in them",
                     where=self.path,
-                    fix="leave the key out, or write it to a folder of .npy files",
+                    fix="leave the key out, or write it to HDF5",
                 )
         for key in sorted(self._text_keys or ()):
             if key not in specs or not _is_bytes(specs[key]):

@@ -434,7 +434,7 @@ class NumberField(Field):
             raise SourceError(
                 f"{self.name!r} has {value}, beyond {8 * dtype.itemsize} bits",
                 where=where,
-                fix="store such numbers as .npy, or as text",
+                fix="store such numbers as a .npy member of a tar, or as text",
             )
         return np.array(value, dtype)
 

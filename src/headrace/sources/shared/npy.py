@@ -32,7 +32,7 @@ _READERS: dict[tuple[int, int], Any] = {
 }
 _KINDS = "biufc"
 _MAX_BYTES = 2**63 - 1
-MAX_AXES = 32  # of NumPy 1; NumPy 2 has 64
+_MAX_AXES = 32  # of NumPy 1; NumPy 2 has 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class NpyHeader:
         return self.num_bytes + math.prod(self.shape) * self.dtype.itemsize
 
 
-def can_be_array(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
+def _can_be_array(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
     """Tell whether NumPy can make an array of these sizes; it multiplies them in 64 bits, those of no items, too."""
     return math.prod(size for size in shape if size) * dtype.itemsize <= _MAX_BYTES
 
@@ -85,8 +85,8 @@ def parse_npy(head: bytes, where: str) -> NpyHeader:
     if dtype.kind not in _KINDS:
         what = "pickled objects, which are never loaded" if dtype.hasobject else str(dtype)
         raise SourceError(f"this is not an array of numbers: it has {what}", where=where, fix="store numbers")
-    is_shape = len(shape) <= MAX_AXES and all(type(size) is int and size >= 0 for size in shape)
-    if not is_shape or not can_be_array(shape, dtype):
+    is_shape = len(shape) <= _MAX_AXES and all(type(size) is int and size >= 0 for size in shape)
+    if not is_shape or not _can_be_array(shape, dtype):
         raise SourceError(f"the header says the shape {shape!r}, fortran_order {fortran!r}", where=where)
     return NpyHeader(dtype, shape, fortran, stream.tell())
 
