@@ -27,11 +27,12 @@ from typing import Any
 import numpy as np
 
 import headrace
-from headrace import DataLoader, FrameBudget, HDFDataset, HDFWriter
+from headrace import DataLoader, DistributeFilesDataset, FrameBudget, HDFDataset, HDFWriter, MultiProcDataset
 from headrace.engine import Engine, Job, WorkerInfo
 from measuring.structure import SourceTree
 
 _PACKAGE = Path(headrace.__file__).parent
+_DATASETS = (HDFDataset, MultiProcDataset, DistributeFilesDataset)
 _ROOMS_WITHOUT_CLASSES = ("headrace.loading", "headrace.cli", "headrace.adapters")
 
 
@@ -69,9 +70,18 @@ def structure() -> dict[str, Any]:
     """Measure the source tree."""
     tree = SourceTree(_PACKAGE)
     entries, folder = tree.max_entries()
+    rooms = tree.code_of_rooms()
     return {
         "source files": len(tree.modules),
-        "code lines": sum(module.num_code_lines() for module in tree.modules.values()),
+        "code lines": sum(rooms.values()),
+        **{f"code lines of {room or 'the root'}": rooms[room] for room in sorted(rooms)},
+        **{f"ancestors of {cls.__name__}": len(cls.__mro__) - 1 for cls in _DATASETS},
+        **{
+            f"public attributes of {cls.__name__}": sum(not name.startswith("_") for name in dir(cls))
+            for cls in _DATASETS
+        },
+        "class names with several meanings": len(tree.ambiguous_names()),
+        "Protocols with one implementation": len(tree.lonely_protocols()),
         "entries of the largest folder": entries,
         "largest folder": str(folder.relative_to(_PACKAGE.parent)),
         "circles of imports": len(tree.circles()),

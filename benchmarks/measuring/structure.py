@@ -185,6 +185,46 @@ class SourceTree:
             found |= more
         return found - {base}
 
+    def code_of_rooms(self) -> dict[str, int]:
+        """Return room (a folder of the root, "" for the files beside them) -> its lines of code."""
+        found: Counter[str] = Counter()
+        for module in self.modules.values():
+            parts = module.path.relative_to(self.root).parts
+            found[parts[0] if len(parts) > 1 else ""] += module.num_code_lines()
+        return dict(found)
+
+    def ambiguous_names(self) -> dict[str, list[str]]:
+        """Return the names that several classes have -> the modules that define them."""
+        homes: dict[str, list[str]] = {}
+        for name, module in self.modules.items():
+            for node in module.nodes:
+                if isinstance(node, ast.ClassDef):
+                    homes.setdefault(node.name, []).append(name)
+        return {name: modules for name, modules in sorted(homes.items()) if len(modules) > 1}
+
+    def lonely_protocols(self) -> list[str]:
+        """Return the Protocols that at most one class satisfies, by the names that it defines or inherits."""
+        members: dict[str, set[str]] = {}
+        bases: dict[str, set[str]] = {}
+        protocols: list[tuple[str, ast.ClassDef]] = []
+        for module in self.modules.values():
+            for node in module.nodes:
+                if isinstance(node, ast.ClassDef):
+                    names = {part.id for base in node.bases for part in ast.walk(base) if isinstance(part, ast.Name)}
+                    if "Protocol" in names:
+                        protocols.append((module.name, node))
+                    else:
+                        members.setdefault(node.name, set()).update(_members_of(node))
+                        bases.setdefault(node.name, set()).update(names)
+        inherited = {
+            name: set().union(*(members.get(base, set()) for base in _reachable(bases, name))) for name in bases
+        }
+        return [
+            f"{module}:{node.lineno} {node.name}"
+            for module, node in protocols
+            if sum(_members_of(node) <= found for found in inherited.values()) < 2
+        ]
+
     def private_imports(self) -> list[str]:
         """Return the imports of another file's `_name`."""
         found = []
@@ -221,6 +261,18 @@ def _modules_below(root: Path) -> Iterator[Module]:
     for path in sorted(root.rglob("*.py")):
         parts = path.relative_to(root.parent).with_suffix("").parts
         yield Module(".".join(parts[:-1] if parts[-1] == "__init__" else parts), path)
+
+
+def _members_of(node: ast.ClassDef) -> set[str]:
+    """Return the attributes and methods that a class itself defines, those that its methods assign to self included."""
+    found = {part.name for part in node.body if isinstance(part, ast.FunctionDef | ast.AsyncFunctionDef)}
+    found |= {
+        part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store) and _name_of(part.value) == "self":
+            found.add(part.attr)
+    return found
 
 
 def _is_private(name: str) -> bool:
@@ -272,7 +324,7 @@ def _strongly_connected(graph: Mapping[str, set[str]]) -> list[list[str]]:
 def _reachable(graph: Mapping[str, set[str]], start: str) -> set[str]:
     found, waiting = {start}, [start]
     while waiting:
-        new = graph[waiting.pop()] - found
+        new = graph.get(waiting.pop(), set()) - found
         found |= new
         waiting += new
     return found
