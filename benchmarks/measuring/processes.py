@@ -60,16 +60,6 @@ def _cpu_seconds_of(pid: int) -> float:
     return (user + system + ended_user + ended_system) * _TICK_SECONDS
 
 
-def running_seconds() -> float:
-    """Return the time that this process and those below it have run on a processor: exact, but of living ones only."""
-    seconds = 0.0
-    for pid in [os.getpid(), *descendants()]:
-        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            with contextlib.suppress(OSError):
-                seconds += int(file.read_text().split()[0]) * 1e-9
-    return seconds
-
-
 def pss_bytes(pid: int) -> int:
     """Return the proportional set size of a process: pages that it shares count by its share."""
     try:

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import headrace as hr
 from examples_of_laws import examples
 from headrace.engine import Engine, EngineOptions, Executor, Job, Restarting, WorkerInfo, worker_scope
-from headrace.engine.events import Event, Exited, Ready
+from headrace.engine.events import Event, Exited, Ready, Unreachable
 from headrace.engine.user.job import Mode
 from headrace.engine.worker import Worker
 
@@ -26,9 +26,9 @@ Seconds = Callable[[random.Random], float]
 
 
 class Simulated(Executor):
-    """Workers in virtual time: a ticket is done when its time has come. Some die, and some leave in order.
+    """Workers in virtual time: a ticket is done when its time has come. Some die.
 
-    Half of them are looked for another place, where they are ready after the time of some tickets.
+    For the next lives of half of them a place is looked for, where they are ready after the time of some tickets.
 
     Args:
         seconds: Draws how long a ticket takes.
@@ -43,10 +43,11 @@ class Simulated(Executor):
     def __init__(self, seconds: Seconds, *, deaths: float = 0.0, seed: int = 0) -> None:
         self.now = 0.0
         self.chance = random.Random(seed)
-        self.num_open = self.most_open = self.num_deaths = self.num_leaves = 0
+        self.most_open = self.num_deaths = 0
+        self._open: set[int] = set()  # tickets without an answer
         self._seconds, self._deaths = seconds, deaths
         self._due: list[tuple[float, int, int]] = []  # time, worker, life; a negative one begins
-        self._without_place: set[int] = set()
+        self._without_place: dict[int, bool] = {}  # worker -> whether that was told
         self._lives: dict[int, int] = {}
         self._last_life = 0
 
@@ -65,9 +66,8 @@ class Simulated(Executor):
         self._begin_life(worker_idx)
 
     def remove_worker(self, worker_idx: int) -> None:
-        self.num_open -= len(self._queues.pop(worker_idx))
-        del self._workers[worker_idx], self._lives[worker_idx]
-        self._without_place.discard(worker_idx)
+        del self._queues[worker_idx], self._workers[worker_idx], self._lives[worker_idx]
+        self._without_place.pop(worker_idx, None)
 
     def _begin_life(self, worker_idx: int) -> None:
         self._last_life += 1
@@ -81,15 +81,15 @@ class Simulated(Executor):
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         self._run_id = run_id
         for queue in self._queues.values():
-            self.num_open -= len(queue)
             queue.clear()
+        self._open.clear()
 
     def submit(self, worker_idx: int, run_id: int, ticket: int, payload: Any) -> None:
         queue = self._queues[worker_idx]
         assert ticket not in dict(queue)
         queue.append((ticket, payload))
-        self.num_open += 1
-        self.most_open = max(self.most_open, self.num_open)
+        self._open.add(ticket)
+        self.most_open = max(self.most_open, len(self._open))
         if len(queue) == 1 and worker_idx not in self._without_place:
             self._begin_ticket(worker_idx)
 
@@ -101,13 +101,17 @@ class Simulated(Executor):
         self.begin_run(-1, Mode.TASK)
 
     def wait(self, timeout_seconds: float) -> Sequence[Event]:
+        untold = [idx for idx, is_told in self._without_place.items() if not is_told]
+        if untold:
+            self._without_place.update(dict.fromkeys(untold, True))
+            return list(map(Unreachable, untold))
         end = self.now + timeout_seconds
         while self._due and self._due[0][0] <= end:
             due, worker_idx, life = heapq.heappop(self._due)
             queue = self._queues.get(worker_idx)
             if self._lives.get(worker_idx) == -life:
                 self.now = max(due, self.now)
-                self._without_place.discard(worker_idx)
+                self._without_place.pop(worker_idx, None)
                 if queue:
                     self._begin_ticket(worker_idx)
                 return [Ready(worker_idx)]
@@ -115,15 +119,10 @@ class Simulated(Executor):
                 continue
             self.now = max(due, self.now)
             if self._deaths and self.chance.random() < self._deaths:
-                is_orderly = self.chance.random() < 0.5
-                self.num_deaths += not is_orderly
-                self.num_leaves += is_orderly
-                has_no_place = self.chance.random() < 0.5
-                if has_no_place:
-                    self._without_place.add(worker_idx)
-                return [Exited(worker_idx, "was taken away", is_orderly=is_orderly, has_no_place=has_no_place)]
+                self.num_deaths += 1
+                return [Exited(worker_idx, "was taken away")]
             ticket, payload = queue.popleft()
-            self.num_open -= 1
+            self._open.discard(ticket)
             worker = self._workers[worker_idx]
             with worker_scope(worker.scope):
                 event = worker.perform(self._run_id, ticket, payload)
@@ -135,9 +134,10 @@ class Simulated(Executor):
         return []
 
     def restart(self, worker_idx: int, first_item: int) -> None:
-        self.num_open -= len(self._queues[worker_idx])
         self._begin_life(worker_idx)
-        if worker_idx in self._without_place:
+        self._without_place.pop(worker_idx, None)
+        if self.chance.random() < 0.5:
+            self._without_place[worker_idx] = False
             due = self.now + 20 * self._seconds(self.chance)
             heapq.heappush(self._due, (due, worker_idx, -self._lives[worker_idx]))
 
@@ -184,7 +184,6 @@ def test_a_thousand_workers_that_die_leave_and_come_give_the_stream_of_a_plain_l
         assert found == 12_000
         # Of one that was let go, and whose tickets others have done, the death is none.
         assert executor.num_deaths - 20 <= engine.report.num_restarts <= executor.num_deaths
-        assert sum(worker.num_replaced for worker in engine.report.workers) <= executor.num_leaves
         assert executor.most_open <= most * 64  # as many as quick tickets may be under way
 
 

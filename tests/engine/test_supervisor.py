@@ -22,7 +22,6 @@ from headrace.engine.events import (
     Failed,
     PayloadsEnded,
     Raise,
-    Reached,
     Ready,
     Remove,
     Resized,
@@ -77,7 +76,6 @@ class World:
         num_deaths: int,
         num_stalls: int = 0,
         num_resizes: int = 0,
-        num_leaves: int = 0,
         num_losses: int = 0,
         slots: int = 1000,
         some_stay_lost: bool = False,
@@ -88,7 +86,7 @@ class World:
         self.num_workers = len(lengths)
         self.num_tickets = lengths[0]
         self.deaths_left, self.stalls_left = num_deaths, num_stalls
-        self.resizes_left, self.leaves_left, self.losses_left = num_resizes, num_leaves, num_losses
+        self.resizes_left, self.losses_left = num_resizes, num_losses
         self.workers = dict(enumerate(SimWorker() for _ in lengths))
         self.slots = slots  # so many results of a worker fit into its memory
         self.some_stay_lost, self.lost = some_stay_lost, set[int]()  # the workers that are
@@ -139,8 +137,9 @@ class World:
             case Remove(worker_idx):
                 gone = self.workers.pop(worker_idx)
                 self.lost.discard(worker_idx)
-                assert not gone.queue
-                assert not [event for event in gone.untold if not isinstance(event, Ready)]
+                left = {*gone.queue, *(event.ticket for event in gone.untold if not isinstance(event, Ready))}
+                assert not left or gone.is_unreachable
+                self.held.setdefault(worker_idx, set()).difference_update(left)
             case Raise() | End():
                 assert self.answer is None
                 self.answer = action
@@ -191,23 +190,21 @@ class World:
     def has_memory(self, worker_idx: int) -> bool:
         return len(self.held.setdefault(worker_idx, set())) < self.slots
 
-    def die(self, worker_idx: int, *, is_orderly: bool = False) -> None:
-        """What it had finished is told first, if it is heard."""
+    def die(self, worker_idx: int) -> None:
+        """What it had finished is told first, if it is heard. A place for the next one may have to be found."""
         worker = self.workers[worker_idx]
         while worker.untold and not worker.is_unreachable and worker_idx not in self.lost:
             self.tell(worker.untold.popleft())
         if not isinstance(self.answer, End | Raise) and worker_idx in self.workers:
-            self.num_died += not is_orderly
-            has_no_place = self.chance.random() < 0.5
+            self.num_died += 1
             worker.queue.clear()
             for event in worker.untold:  # what it had made and not told is lost
                 self.held.setdefault(worker_idx, set()).discard(getattr(event, "ticket", -1))
             worker.untold.clear()
             self.lost.discard(worker_idx)
-            if has_no_place:
-                self.maybe_for_good(worker_idx)
-            cause = "was killed by signal 9 (SIGKILL)"
-            self.tell(Exited(worker_idx, cause, is_orderly=is_orderly, has_no_place=has_no_place))
+            self.tell(Exited(worker_idx, "was killed by signal 9 (SIGKILL)"))
+            if not isinstance(self.answer, End | Raise) and worker_idx in self.workers and self.chance.random() < 0.5:
+                self.lose(worker_idx)
 
     def step(self) -> None:
         workers = sorted(self.workers)
@@ -228,9 +225,7 @@ class World:
         if self.resizes_left:
             choices.append((self.resize, 0))
         if self.losses_left:
-            choices += [(self.lose, idx) for idx in sorted(heard)]
-        if self.leaves_left:
-            choices += [(self.leave, idx) for idx in workers]
+            choices += [(self.lose_one, idx) for idx in sorted(heard)]
         act, worker_idx = self.chance.choice(choices)
         act(worker_idx)
 
@@ -264,23 +259,19 @@ class World:
         self.most_staying = max(self.num_staying, self.most_staying)
         self.tell(Resized(self.num_staying))
 
-    def leave(self, worker_idx: int) -> None:
-        self.leaves_left -= 1
-        self.die(worker_idx, is_orderly=True)
+    def lose_one(self, worker_idx: int) -> None:
+        self.losses_left -= 1
+        self.lose(worker_idx)
 
     def lose(self, worker_idx: int) -> None:
-        self.losses_left -= 1
         self.workers[worker_idx].is_unreachable = True
-        self.maybe_for_good(worker_idx)
-        self.tell(Unreachable(worker_idx))
-
-    def maybe_for_good(self, worker_idx: int) -> None:
         if self.some_stay_lost and worker_idx and self.chance.random() < 0.5:
             self.lost.add(worker_idx)
+        self.tell(Unreachable(worker_idx))
 
     def find(self, worker_idx: int) -> None:
         self.workers[worker_idx].is_unreachable = False
-        self.tell(Reached(worker_idx))
+        self.tell(Ready(worker_idx))
 
     def stall(self, _: int) -> None:
         self.stalls_left -= 1
@@ -318,7 +309,6 @@ worlds = st.fixed_dictionaries(
         "num_deaths": st.integers(0, 12),
         "num_stalls": st.integers(0, 3),
         "num_resizes": st.integers(0, 6),
-        "num_leaves": st.integers(0, 4),
         "num_losses": st.integers(0, 8),
         "slots": st.integers(1, 4) | st.just(1000),
         "chance": st.randoms(use_true_random=False),
@@ -336,7 +326,6 @@ def build(world: dict, *, some_stay_lost: bool = False, **policies) -> World:
         num_deaths=world["num_deaths"],
         num_stalls=world["num_stalls"],
         num_resizes=0 if world["mode"] is Mode.STREAM else world["num_resizes"],
-        num_leaves=world["num_leaves"],
         num_losses=world["num_losses"],
         slots=world["slots"],
         some_stay_lost=some_stay_lost,
@@ -412,7 +401,7 @@ def test_a_death_beyond_the_budget_is_raised_once_and_what_came_before_is_a_pref
 
 
 @given(worlds)
-def test_workers_that_leave_in_order_or_are_let_go_count_as_no_deaths(world: dict) -> None:
+def test_workers_that_are_lost_or_let_go_count_as_no_deaths(world: dict) -> None:
     sim = build({**world, "num_deaths": 0, "num_stalls": 0}, on_death=Raising(), on_error=Skipping(99))
     assert isinstance(sim.run(), End)
     assert len(sim.stream) == len(expected_tickets(world["mode"], world["lengths"]))
@@ -582,13 +571,6 @@ def test_workers_that_were_let_go_stay_or_come_back_before_there_are_new_ones() 
     assert Assign(2, 5) in supervisor.plan_assignments()
 
 
-def test_a_worker_that_leaves_in_order_is_replaced_though_no_death_is_allowed() -> None:
-    supervisor = task_supervisor(1, tickets_per_worker=2, on_death=Raising())
-    supervisor.handle(ResultRequested())
-    actions = supervisor.handle(Exited(0, "was told to leave", is_orderly=True))
-    assert actions[1:] == [Restart(0, 0, is_accident=False), Assign(0, 0), Assign(0, 1)]
-
-
 def test_streams_and_turns_keep_their_workers() -> None:
     stream = Supervisor(2, Mode.STREAM, EngineOptions())
     for supervisor in (stream, Supervisor(2, Mode.TASK, EngineOptions(), in_turns=True)):
@@ -672,31 +654,16 @@ def test_a_worker_that_dies_gets_its_tickets_again_and_no_others() -> None:
     assert rest == [Restart(1, 0), Assign(1, 3)]
 
 
-def gone(worker_idx: int, **facts) -> Exited:
-    return Exited(worker_idx, "was lost with its machine", has_no_place=True, **facts)
+def lose(supervisor: Supervisor, worker_idx: int) -> list:
+    """Let a worker die, for whose next life a place has to be found; return what is done but for the warning."""
+    return [*supervisor.handle(Exited(worker_idx, "was lost"))[1:], *supervisor.handle(Unreachable(worker_idx))]
 
 
-def test_others_do_what_a_worker_has_while_a_place_for_it_is_looked_for() -> None:
-    supervisor = task_supervisor(3, tickets_per_worker=2)
-    supervisor.handle(ResultRequested())
-    warn, *rest = supervisor.handle(gone(1))
-    assert isinstance(warn, Warn)
-    assert rest == [Restart(1, 0), Assign(0, 1), Assign(2, 4)]
-    supervisor.handle_answers([Done(0, 0), Done(0, 3)])
-    assert {assign.worker_idx for assign in supervisor.plan_assignments()} <= {0, 2}
-    supervisor.handle_answers([Done(0, 1), Done(2, 2), Done(2, 5)])
-    assert supervisor.handle(Ready(1)) == [Assign(1, 4)]  # another one may block on it
-    assert supervisor.handle_answers([Done(1, 4)]) == []
-    assert supervisor.handle_answers([Done(2, 4)]) == [Drop(Done(2, 4))]
-    tickets = [supervisor.handle(ResultRequested())[0].done.ticket for _ in range(5)]
-    assert tickets == [1, 2, 3, 4, 5]
-
-
-def test_a_worker_without_a_place_waits_for_one_with_its_tickets_if_nobody_else_is_there() -> None:
+def test_a_worker_that_has_died_has_its_own_tickets_while_a_place_for_it_is_looked_for() -> None:
     supervisor = task_supervisor(2, tickets_per_worker=1, warn_seconds=60)
     supervisor.handle(ResultRequested())
-    assert supervisor.handle(gone(0))[1:] == [Restart(0, 0), Assign(1, 0)]
-    assert supervisor.handle(gone(1))[1:] == [Restart(1, 0), Assign(0, 0), Assign(1, 1)]
+    assert lose(supervisor, 0) == [Restart(0, 0), Assign(0, 0), Assign(1, 0)]
+    assert lose(supervisor, 1) == [Restart(1, 0), Assign(1, 1), Assign(1, 0)]
     (warn,) = silent_at(supervisor, 60)
     assert "worker 0 (ticket 0)" in warn.text
     assert supervisor.handle(Ready(0)) == [Assign(0, 1)]  # whichever is there first does the rest as well
@@ -705,8 +672,13 @@ def test_a_worker_without_a_place_waits_for_one_with_its_tickets_if_nobody_else_
 def test_who_is_away_is_waited_for_when_all_others_are_let_go() -> None:
     supervisor = task_supervisor(2, tickets_per_worker=1)
     supervisor.handle(ResultRequested())
-    supervisor.handle(gone(0))
-    assert supervisor.handle(Resized(1)) == [Assign(0, 0)]
+    supervisor.handle(Unreachable(0))
+    assert supervisor.handle(Resized(1)) == []
+    assert supervisor.handle_answers([Done(1, 1), Done(1, 0)]) == [Remove(1), Deliver(Done(1, 0))]
+    assert supervisor.handle(ResultRequested()) == [Deliver(Done(1, 1))]
+    assert supervisor.handle(ResultRequested()) == []
+    assert supervisor.handle(Ready(0)) == []  # it has kept ticket 0
+    assert supervisor.handle(Done(0, 0)) == [Drop(Done(0, 0)), Assign(0, 2)]
 
 
 def test_others_do_the_tickets_of_a_worker_that_is_not_reached_as_well_and_the_first_answer_counts() -> None:
@@ -717,7 +689,7 @@ def test_others_do_the_tickets_of_a_worker_that_is_not_reached_as_well_and_the_f
     supervisor.handle_answers([Done(0, 0), Done(0, 3)])
     assert {assign.worker_idx for assign in supervisor.plan_assignments()} <= {0, 2}
     supervisor.handle_answers([Done(0, 1)])
-    assert supervisor.handle(Reached(1)) == []  # it has its tickets
+    assert supervisor.handle(Ready(1)) == []  # it has its tickets
     assert supervisor.handle_answers([Done(1, 1)]) == [Drop(Done(1, 1))]
     assert supervisor.handle_answers([Done(1, 4)]) == []
     assert supervisor.handle_answers([Done(2, 2), Done(2, 5), Done(2, 4)]) == [Drop(Done(2, 4))]
@@ -730,8 +702,7 @@ def test_a_worker_that_was_not_reached_and_has_ended_leaves_only_what_nobody_doe
     supervisor.handle(ResultRequested())
     assert supervisor.handle(Unreachable(1)) == [Assign(0, 1), Assign(2, 4)]
     supervisor.handle_answers([Done(0, 0), Done(0, 3), Done(0, 1)])
-    assert supervisor.handle(gone(1))[1:] == [Restart(1, 0)]
-    assert supervisor.handle(Ready(1)) == [Assign(1, 4)]
+    assert lose(supervisor, 1) == [Restart(1, 0), Assign(1, 4)]
 
 
 def test_whichever_is_heard_first_does_what_the_others_have_where_none_is_reached() -> None:
@@ -739,7 +710,7 @@ def test_whichever_is_heard_first_does_what_the_others_have_where_none_is_reache
     supervisor.handle(ResultRequested())
     assert supervisor.handle(Unreachable(0)) == [Assign(1, 0)]
     assert supervisor.handle(Unreachable(1)) == []
-    assert supervisor.handle(Reached(0)) == [Assign(0, 1)]
+    assert supervisor.handle(Ready(0)) == [Assign(0, 1)]
     assert supervisor.handle_answers([Done(0, 0), Done(0, 1)])[0] == Deliver(Done(0, 0))
     assert Deliver(Done(0, 1)) in supervisor.handle(ResultRequested())
 
@@ -749,8 +720,7 @@ def test_a_worker_that_was_let_go_is_not_missed_when_others_have_done_what_it_ha
     supervisor.handle(ResultRequested())
     supervisor.handle(Resized(1))
     assert supervisor.handle(Unreachable(1)) == [Assign(0, 1)]
-    supervisor.handle_answers([Done(0, 0), Done(0, 1)])
-    assert supervisor.handle(gone(1)) == [Remove(1)]
+    assert Remove(1) in supervisor.handle_answers([Done(0, 0), Done(0, 1)])
 
 
 def test_who_stands_in_is_blamed_for_its_silence_and_not_who_waits_for_a_place() -> None:
@@ -759,7 +729,7 @@ def test_who_stands_in_is_blamed_for_its_silence_and_not_who_waits_for_a_place()
     supervisor.handle(Unreachable(0))
     supervisor.handle(Done(1, 1))
     supervisor.now = 59
-    supervisor.handle(Beat(0))  # for room on some machine
+    supervisor.handle(Beat(0))
     assert supervisor.awaited_worker() == 1
     assert supervisor.starving_worker() == 0  # the other one may block on what it has made of later tickets
     (warn,) = silent_at(supervisor, 60)
@@ -781,14 +751,12 @@ def test_a_ticket_that_ends_its_workers_ends_two_others_at_most_and_is_named() -
     supervisor = Supervisor(4, Mode.TASK, EngineOptions(tickets_per_worker=1, on_death=Restarting(budget=3)))
     supervisor.handle(ResultRequested())
     supervisor.handle_answers([Done(idx, idx) for idx in (1, 2, 3)])
-    _, _, first, *_ = supervisor.handle(gone(0))
-    assert first == Assign(1, 0)
-    actions = supervisor.handle(gone(1))
+    assert lose(supervisor, 0)[:3] == [Restart(0, 0), Assign(0, 0), Assign(1, 0)]
+    actions = lose(supervisor, 1)
     assert not [action for action in actions if isinstance(action, Assign) and action.ticket == 0]
-    assert supervisor.handle(Ready(0))[0] == Assign(0, 0)
-    assert Restart(0, 0) in supervisor.handle(gone(0))
-    assert supervisor.handle(Ready(0))[0] == Assign(0, 0)
-    (action,) = supervisor.handle(gone(0))
+    supervisor.handle(Ready(0))
+    assert lose(supervisor, 0)[:2] == [Restart(0, 0), Assign(0, 0)]
+    (action,) = supervisor.handle(Exited(0, "was lost"))
     assert isinstance(action, Raise)
     assert "ticket 0" in str(action.error)
     assert "it was number 4 of this run" in str(action.error)
@@ -797,7 +765,7 @@ def test_a_ticket_that_ends_its_workers_ends_two_others_at_most_and_is_named() -
 def test_work_that_is_dealt_out_by_number_stays_with_its_worker() -> None:
     supervisor = Supervisor(2, Mode.TASK, EngineOptions(tickets_per_worker=1), in_turns=True)
     supervisor.handle(ResultRequested())
-    assert supervisor.handle(gone(0))[1:] == [Restart(0, 0), Assign(0, 0)]
+    assert lose(supervisor, 0) == [Restart(0, 0), Assign(0, 0)]
 
 
 def test_a_generator_that_raised_is_not_skipped_because_the_rest_would_be_lost_in_silence() -> None:
@@ -952,16 +920,6 @@ def test_a_worker_that_is_not_ready_yet_has_a_limit_of_its_own() -> None:
     (action,) = silent_at(supervisor, 145)
     assert action.error.seconds == 100
     assert action.error.where == "ticket 0, before the worker was ready"
-
-
-def test_a_worker_that_is_heard_again_need_not_be_ready() -> None:
-    supervisor = task_supervisor(2, warn_seconds=0, stall_seconds=5, start_seconds=100)
-    supervisor.handle(ResultRequested())
-    supervisor.handle(Unreachable(0))
-    supervisor.handle(Reached(0))
-    assert supervisor.deadline(0) == 100
-    supervisor.handle(Ready(0))
-    assert supervisor.deadline(0) == 5
 
 
 def test_workers_that_were_ready_before_the_run_have_the_limit_for_tickets() -> None:

@@ -212,14 +212,6 @@ class Dataset(ForeignAnswers):
         """Return the source whose index tells the lengths of sequences as they are stored, if there is one."""
         return self.make_reader().fast_source()
 
-    def data_hosts(self) -> dict[str, float]:
-        """Return where the data of this dataset and its parts lie, as far as known, see `Source.data_hosts`."""
-        hosts: dict[str, float] = {}
-        for part in self.get_parts():
-            for host, weight in part.data_hosts().items():
-                hosts[host] = hosts.get(host, 0) + weight
-        return hosts
-
     # --- what is known without reading: asked by loaders, and by datasets made of others ---
 
     def get_parts(self) -> Sequence[Dataset]:

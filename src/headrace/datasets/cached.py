@@ -156,10 +156,6 @@ class CachedDataset(OrderedDataset):
         """Return the source of all its sequences."""
         return self.source
 
-    def data_hosts(self) -> dict[str, float]:
-        """Return what the source knows, see `Source.data_hosts`."""
-        return super().data_hosts() if self._source is None else dict(self._source.data_hosts())
-
     def _state(self) -> dict[str, Any]:
         return {**super()._state(), "indexed": self.indexed_files()}
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,12 +35,10 @@ class Engine:
         num_workers: 0: the consumer's own thread does the work, when it waits for it, whatever `executor` says.
         executor: `"process"`, `"thread"`, `"inline"`, or one that was made with options of its own.
         options: Budgets and limits.
-        data_hosts: See `Executor.data_hosts`.
         clock: Seconds; only differences count.
 
     Raises:
-        ConfigError: For a negative number of workers, an executor that there is not, or one that says another thing of
-            deaths than the options.
+        ConfigError: For a negative number of workers, or an executor that there is not.
 
     Examples:
         >>> from headrace.engine import Engine, Job
@@ -59,7 +56,6 @@ class Engine:
         num_workers: int,
         executor: str | Executor = "process",
         options: EngineOptions | None = None,
-        data_hosts: Callable[[], Mapping[str, float]] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if num_workers < 0:
@@ -67,14 +63,12 @@ class Engine:
         if num_workers == 0:
             executor = "inline"
         carrier = make_executor(executor) if isinstance(executor, str) else executor
-        self._options = _options_with(carrier, _DEFAULTS if options is None else options)
+        self._options = _DEFAULTS if options is None else options
         self._workers = Workers(job, max(num_workers, 1), carrier)
-        carrier.data_hosts = data_hosts
         self._clock = clock
         self._quarantine = _open_quarantine(self._options)
         self._run: weakref.ref[Run] | None = None  # weak: an iterator that is dropped gives up its run
-        remote = map(carrier.is_remote, range(self._workers.num_workers))
-        self.report = EngineReport(workers=[WorkerReport(is_remote=is_remote) for is_remote in remote])
+        self.report = EngineReport(workers=[WorkerReport() for _ in range(self._workers.num_workers)])
 
     def prepare(self) -> None:
         """Begin slow parts of starting the workers in the background: imports that take long, see `Job.preload`.
@@ -89,7 +83,7 @@ class Engine:
 
     @property
     def num_workers(self) -> int:
-        """The number of workers now: as it was set, or as many as have joined by themselves."""
+        """The number of workers, as it was set."""
         return self._workers.num_workers
 
     def resize(self, num_workers: int) -> None:
@@ -120,8 +114,7 @@ class Engine:
             run.resize(num_workers)
         else:
             workers.resize(num_workers)
-        for worker_idx in range(num_workers):
-            self.report.expect(worker_idx, is_remote=workers.executor.is_remote(worker_idx))
+        self.report.expect(num_workers - 1)
 
     def run(self, payloads: Iterable[Any], *, in_turns: bool = False, max_open: Callable[[], int] | None = None) -> Run:
         """Map payloads to results, in the order of the payloads: task mode.
@@ -181,7 +174,7 @@ class Engine:
                 ready_workers=self._workers.ready,
             ),
             payloads,
-            ahead=self._options.adaptive_ahead(self._workers.executor.max_ahead_bytes),
+            ahead=self._options.adaptive_ahead(),
             report=self.report,
             quarantine=self._quarantine,
             clock=self._clock,
@@ -214,19 +207,6 @@ class Engine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _options_with(executor: Executor, options: EngineOptions) -> EngineOptions:
-    """Return the options, with what an executor says of deaths."""
-    if executor.on_death is None:
-        return options
-    if options.on_death is not None:
-        raise ConfigError(
-            f"{executor.on_death.said_by} and engine_options=EngineOptions(on_death={options.on_death}) both say what "
-            "follows a death",
-            fix="give one of them",
-        )
-    return dataclasses.replace(options, on_death=executor.on_death)
 
 
 def _open_quarantine(options: EngineOptions) -> Quarantine | None:

@@ -132,9 +132,6 @@ class Exited:
         advice: What to do about it, where that is known.
         accident: The same number for all workers that one thing has ended, such as the end of their warden: it counts
             once. None: it ended by itself.
-        is_orderly: It was told to leave, and has told all that it had done: no accident.
-        has_no_place: What would restart it is gone, too, such as its machine: a place for it has to be found first,
-            and `Ready` tells that it was. That may take long, so others do its tickets meanwhile.
     """
 
     worker_idx: int
@@ -142,40 +139,14 @@ class Exited:
     item: CurrentItem | None = None
     advice: str = ""
     accident: int | None = None
-    is_orderly: bool = False
-    has_no_place: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """Nothing is heard of a worker, which may be there still: others do its tickets as well until it is heard again.
+    """A place for a worker is still looked for, which may take long: others do its tickets as well until it is `Ready`.
 
-    It has not ended: it keeps its tickets, and answers them when it is heard again, in order. Then comes `Reached`, or
-    `Ready` if it has been set up meanwhile, or `Exited`.
-    """
-
-    worker_idx: int
-
-
-@dataclass(frozen=True, slots=True)
-class Reached:
-    """A worker is heard again after `Unreachable`, which may be set up or not."""
-
-    worker_idx: int
-
-
-@dataclass(frozen=True, slots=True)
-class Offered:
-    """More workers have joined by themselves, and can be added. May be ignored: then the event comes again."""
-
-    num_more: int
-
-
-@dataclass(frozen=True, slots=True)
-class Vacant:
-    """No agent is there, or expected, to take the place of a worker that was restarted: give it no more tickets.
-
-    The executor decides what happens to the tickets that it has. May be ignored: then the event comes again.
+    It keeps its tickets, and those that it gets meanwhile, and answers them when it has been set up, in order. Where
+    one is started in its place (`Executor.restart`), this has to be said again.
     """
 
     worker_idx: int
@@ -184,15 +155,13 @@ class Vacant:
 Answer = Done[Any] | Failed
 """The answer of a worker to a ticket."""
 
-Event = (
-    Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Unreachable | Reached | Offered | Vacant
-)
+Event = Ready | Beat | Done[Any] | Failed | SetupFailed | StreamEnded | Exited | Unreachable
 """The events that an executor reports of its workers, by which the core of the engine decides."""
 
 
 def events_of_others(events: Iterable[Event], worker_idx: int) -> list[Event]:
-    """Return the events of all workers but one, and those that belong to no worker."""
-    return [event for event in events if getattr(event, "worker_idx", None) != worker_idx]
+    """Return the events of all workers but one."""
+    return [event for event in events if event.worker_idx != worker_idx]
 
 
 # --- from the consumer's side ---
@@ -273,12 +242,10 @@ class Restart:
 
     Attributes:
         first_item: Stream mode: the item at which its iterator has to go on.
-        is_accident: Whether it died or stalled; else it had left in order.
     """
 
     worker_idx: int
     first_item: int
-    is_accident: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ engine:
   stream ends (`StreamEnded`, once, or a `Failed` whose `ends_stream` is set; later tickets of it stay unanswered);
 * a worker does its tickets one after another, in the order in which they were submitted, and its events come in that
   order; what it had finished before it died is reported before its `Exited`;
-* `Exited` comes exactly once for each life of a worker, also between runs, and is never lost to a cancelled run.
+* `Exited` comes exactly once for each life of a worker, also between runs, and is never lost to a cancelled run;
+* a worker for which there is no place yet may be said to be `Unreachable`, in each run until it is `Ready`.
 
 A worker is implemented by `worker.Worker`: an executor moves payloads to it and its events back. `local/thread.py` is
 the one to read first; `headrace.testing.check_executor` checks one.
@@ -25,7 +26,7 @@ import logging
 import os
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from headrace.errors import ConfigError, did_you_mean
@@ -34,7 +35,6 @@ from headrace.exports import refuse_departed
 from .events import Event
 from .memory.lease import MemoryWatcher
 from .memory.memfd import create_memfd
-from .options import Restarting
 from .user.job import Job, Mode
 from .user.worker_info import CurrentItem, RunsIn
 
@@ -54,13 +54,7 @@ class Executor(ABC):
         is_resizable: Whether workers can be added and removed after `start`.
         max_look_ahead: An upper bound of `EngineOptions.look_ahead`; with 1, work begins when a ticket is wanted and
             not before. `None`: no bound.
-        max_ahead_bytes: How many bytes of small and quick tickets a worker should have queued, if their number is not
-            given: as many as hide what a message costs. With 64 tickets of 64 KiB, all processors need two thirds of
-            the time for each that they need with 16.
         used_by: The workers of the one engine that uses it; written by these.
-        on_death: The policy for deaths that it was given, used where `EngineOptions.on_death` is None.
-        data_hosts: Tells where the data of the job lie, as far as known: name, address or ID of a machine -> bytes.
-            An executor that chooses where its workers run may call it in `start`. Set by the engine.
         awaited_worker_idx: The worker whose ticket the consumer waits for, or `None`: set by the engine before `wait`.
             If it has no memory left for it, none will become free.
     """
@@ -70,10 +64,7 @@ class Executor(ABC):
     may_be_elsewhere: ClassVar[bool] = False
     is_resizable: ClassVar[bool] = False
     max_look_ahead: ClassVar[int | None] = None
-    max_ahead_bytes: ClassVar[int] = 4 << 20
     used_by: weakref.ref[Any] | None = None
-    on_death: Restarting | None = None
-    data_hosts: Callable[[], Mapping[str, float]] | None = None
     awaited_worker_idx: int | None = None
 
     def prepare(self, job: Job) -> None:  # noqa: B027 - most executors start at once
@@ -127,8 +118,7 @@ class Executor(ABC):
         Args:
             worker_idx: Index of the worker.
             run_id: The current run.
-            ticket: Its number; they grow, but for those of a worker that has no place (`Exited.has_no_place`), or is
-                not reached (`Unreachable`), which this one is to do meanwhile.
+            ticket: Its number; they grow, but for those of a worker that is `Unreachable`, which this one does as well.
             payload: In task mode, what to work on, as `pack` returned it; in stream mode `None`: the next item.
         """
 
@@ -181,14 +171,10 @@ class Executor(ABC):
     def remove_worker(self, worker_idx: int) -> None:
         """End a worker soon; must not wait for it. What it has made stays valid, and no event of it comes any more.
 
-        In a run, it has answered all that it was given, or has exited; between runs, it may be at work.
+        In a run, it has answered all that it was given, has exited, or is `Unreachable`; between runs, it may be at
+        work.
         """
         raise NotImplementedError(f"{type(self).__name__} cannot remove worker {worker_idx}")
-
-    def is_remote(self, worker_idx: int) -> bool:
-        """Tell whether the results of a worker come by a network."""
-        del worker_idx
-        return False
 
     @abstractmethod
     def stack_of(self, worker_idx: int) -> str | None:

@@ -22,6 +22,9 @@ from .user.failure import Failure
 # with 4 KiB, it makes no difference.
 _MIN_TICKETS, _MAX_TICKETS = 8, 128
 _AHEAD_SECONDS = 0.008
+# As many as hide what a message costs: with 64 tickets of 64 KiB, all processors need two thirds of the time for each
+# that they need with 16.
+_AHEAD_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,6 @@ class Restarting:
 
     Attributes:
         budget: How often in one run, over all workers; after that it is raised.
-        said_by: The option that its error names as the limit, where that is not the one of `EngineOptions`.
 
     Examples:
         >>> import headrace as hr
@@ -55,7 +57,6 @@ class Restarting:
     """
 
     budget: int = 8
-    said_by: str = ""
 
     def __post_init__(self) -> None:
         _check_at_least("budget of restarts", self.budget, 0)
@@ -89,7 +90,7 @@ class EngineOptions:
             and 4 MiB, because tickets that travel together share what a message costs.
         look_ahead: How many tickets may be in flight or waiting for the consumer, in all. `None`: as many as all
             workers have before them.
-        on_death: What to do about a worker that ends. `None`: `Restarting()`, or what the executor says.
+        on_death: What to do about a worker that ends.
         on_stall: What to do about a worker that the consumer waits for in vain.
         on_error: What to do about an exception in user code.
         warn_seconds: After how long a wait for one worker without a sign of life a warning is logged; 0: never.
@@ -100,7 +101,7 @@ class EngineOptions:
 
     tickets_per_worker: int | None = None
     look_ahead: int | None = None
-    on_death: Raising | Restarting | None = None
+    on_death: Raising | Restarting = field(default_factory=Restarting)
     on_stall: Raising | Restarting = field(default_factory=Raising)
     on_error: Raising | Skipping = field(default_factory=Raising)
     warn_seconds: float = 60.0
@@ -126,11 +127,11 @@ class EngineOptions:
         """How many tickets a worker may always have queued."""
         return _MIN_TICKETS if self.tickets_per_worker is None else self.tickets_per_worker
 
-    def adaptive_ahead(self, max_bytes: int) -> GroupSize | None:
+    def adaptive_ahead(self) -> GroupSize | None:
         """Return an object that adapts how many tickets a worker may have queued; `None` if the number is given."""
         if self.tickets_per_worker is not None:
             return None
-        return GroupSize(max_seconds=_AHEAD_SECONDS, max_bytes=max_bytes, max_items=_MAX_TICKETS)
+        return GroupSize(max_seconds=_AHEAD_SECONDS, max_bytes=_AHEAD_BYTES, max_items=_MAX_TICKETS)
 
 
 class ErrorPolicy:
@@ -172,12 +173,12 @@ class AccidentPolicy:
     """Applies the policies for deaths and stalls in one run.
 
     Args:
-        on_death: What was chosen for deaths; `None`: nothing was.
+        on_death: What was chosen for deaths.
         on_stall: What was chosen for stalls.
     """
 
-    def __init__(self, on_death: Raising | Restarting | None, on_stall: Raising | Restarting) -> None:
-        self._on_death, self._on_stall = Restarting() if on_death is None else on_death, on_stall
+    def __init__(self, on_death: Raising | Restarting, on_stall: Raising | Restarting) -> None:
+        self._on_death, self._on_stall = on_death, on_stall
         self._num_deaths = self._num_stalls = 0
         self._last_accident: int | None = None
         self._deaths_at: Counter[str] = Counter()
@@ -232,7 +233,7 @@ def _why_not_restarted(policy: Raising | Restarting, count: int, option: str, *,
     if not can_replay:
         return "its stream cannot be replayed, so it was not restarted"
     if count > policy.budget:
-        return f"it was number {count} of this run and {policy.said_by or option} allows {policy.budget}"
+        return f"it was number {count} of this run and {option} allows {policy.budget}"
     return None
 
 

@@ -12,12 +12,10 @@ class WorkerReport:
     Attributes:
         num_tickets: How many tickets it answered, also such as were given up later.
         num_restarts: How often it was restarted.
-        num_replaced: How often another one took its place, because it was told to leave.
         seconds_loaded: Time in user code.
         seconds_transport: Time to put values where the consumer sees them.
         seconds_awaited: Time in which the consumer could not go on because it waited for this one.
-        num_bytes: Bytes of results in memory between processes; of a remote worker, what came by the network.
-        is_remote: Whether its results come by a network.
+        num_bytes: Bytes of results in memory between processes.
 
     Examples:
         >>> from headrace.engine import Engine, Job
@@ -31,12 +29,10 @@ class WorkerReport:
 
     num_tickets: int = 0
     num_restarts: int = 0
-    num_replaced: int = 0
     seconds_loaded: float = 0.0
     seconds_transport: float = 0.0
     seconds_awaited: float = 0.0
     num_bytes: int = 0
-    is_remote: bool = False
 
 
 @dataclass(slots=True)
@@ -85,13 +81,7 @@ class EngineReport:
         """How often a worker was restarted."""
         return sum(worker.num_restarts for worker in self.workers)
 
-    @property
-    def remote_workers(self) -> list[WorkerReport]:
-        """Those whose results come by a network."""
-        return [worker for worker in self.workers if worker.is_remote]
-
-    def expect(self, worker_idx: int, *, is_remote: bool) -> None:
+    def expect(self, worker_idx: int) -> None:
         """Make sure that there is an entry for a worker, and for all before it."""
         while len(self.workers) <= worker_idx:
             self.workers.append(WorkerReport())
-        self.workers[worker_idx].is_remote = is_remote

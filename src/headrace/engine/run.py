@@ -406,18 +406,14 @@ class Run(Iterator[Delivered]):
                     self._report.num_skipped += 1
                     if self._quarantine is not None:
                         self._quarantine.append(ticket, failure)
-                case Restart(worker_idx, first_item, is_accident):
-                    worker = self._report.workers[worker_idx]
-                    worker.num_restarts += is_accident
-                    worker.num_replaced += not is_accident
+                case Restart(worker_idx, first_item):
+                    self._report.workers[worker_idx].num_restarts += 1
                     self._workers.restart(worker_idx, first_item)
                 case Add(worker_idx):
-                    self._report.expect(worker_idx, is_remote=self._executor.is_remote(worker_idx))
+                    self._report.expect(worker_idx)
                     self._workers.add(worker_idx)
-                    self._workers.num_workers = self._supervisor.num_workers  # some come and go by themselves
                 case Remove(worker_idx):
                     self._workers.remove(worker_idx)
-                    self._workers.num_workers = self._supervisor.num_workers
                 case Warn(text, stack_of):
                     stack = self._stack_of(stack_of)
                     _logger.warning("%s", f"{text}\n{stack}" if stack else text)

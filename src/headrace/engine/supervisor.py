@@ -7,8 +7,7 @@ Invariants, whatever happens to workers:
 * a worker's own unanswered tickets are in ascending order, are answered in that order, and stay its own over a restart;
 * the ticket the consumer waits for, if it exists, is the first unanswered one of its own of some worker: a worker that
   blocks because its earlier results have not been taken is never the one that is waited for. Others do it as well,
-  while a place for that worker is looked for, or it is not reached, as soon as another one is there: the first answer
-  counts;
+  while a place for that worker is looked for, as soon as another one is there: the first answer counts;
 * no more than `look_ahead` tickets are assigned and not yet handed over, but for those that were when it was more;
 * a worker that is let go does what it has, gets nothing more, and is removed then.
 """
@@ -34,10 +33,8 @@ from .events import (
     Event,
     Exited,
     Failed,
-    Offered,
     PayloadsEnded,
     Raise,
-    Reached,
     Ready,
     Remove,
     Resized,
@@ -48,7 +45,6 @@ from .events import (
     Skip,
     StreamEnded,
     Unreachable,
-    Vacant,
     Warn,
 )
 from .options import AccidentPolicy, EngineOptions, ErrorPolicy
@@ -186,8 +182,8 @@ class Supervisor:
             if holder is None:
                 actions.append(Drop(answer))
                 continue
-            if holder != answer.worker_idx or ticket in stand_ins:
-                force.note_stood_in(ticket, holder)
+            if stand_ins:
+                stand_ins.pop(ticket, None)
             waiting[ticket] = answer
         if force.leaving:
             actions += self._dismiss()
@@ -383,17 +379,8 @@ class Supervisor:
             return []
         new = self._force.resize(event.num_workers)
         self.look_further(self.tickets_per_worker)
-        return [*map(Add, new), *self._force.call_someone_back(), *self._dismiss()]
-
-    def _on_offered(self, event: Offered) -> list[Action]:
-        return self._on_resized(Resized(self.num_workers + event.num_more))
-
-    def _on_vacant(self, event: Vacant) -> list[Action]:
-        if self.why_not_resizable is not None:
-            return []
-        self._force.let_go(event.worker_idx)
-        self.look_further(self.tickets_per_worker)
-        return self._dismiss()
+        self._force.wait_for_lost()
+        return [*map(Add, new), *self._dismiss()]
 
     def _dismiss(self) -> list[Action]:
         return [Remove(worker_idx) for worker_idx in self._force.dismiss()]
@@ -413,29 +400,28 @@ class Supervisor:
     def _on_exited(self, event: Exited) -> list[Action]:
         worker = self._workers[event.worker_idx]
         if worker.is_leaving:
-            self._force.forget_answered(event.worker_idx)
+            self._force.begin_anew(event.worker_idx)
             if not worker.unanswered:  # nothing is lost by it
                 return self._dismiss()
-        if event.is_orderly and not self._is_lost(worker):
-            actions: list[Action] = [Warn(f"worker {event.worker_idx} {event.cause}; it is replaced")]
-            return actions + self._replace(event.worker_idx, is_accident=False, has_no_place=event.has_no_place)
+        self._force.note_death(event.worker_idx)
         decided = self._accidents.decide_death(event, worker.first_ticket, can_replay=not self._is_lost(worker))
         if isinstance(decided, Raise) and isinstance(decided.error, WorkerDiedError) and worker.unanswered:
             decided.error.ticket = worker.unanswered[0]
-        return self._restart_or_raise(event.worker_idx, decided, has_no_place=event.has_no_place)
+        return self._restart_or_raise(event.worker_idx, decided)
 
     def _on_unreachable(self, event: Unreachable) -> list[Action]:
         if self.why_not_resizable is not None:
             return []
-        self._force.lose_sight(event.worker_idx)
+        self._force.lose(event.worker_idx)
         return []
 
-    def _on_sign_of_life(self, event: Ready | Reached | Beat) -> list[Action]:
+    def _on_sign_of_life(self, event: Ready | Beat) -> list[Action]:
         worker = self._workers[event.worker_idx]
         worker.show_life(self.now)
-        worker.is_ready |= isinstance(event, Ready)
-        is_back = not isinstance(event, Beat) and worker.is_lost
-        return [*self._force.call_back(event.worker_idx)] if is_back else []
+        if isinstance(event, Ready):
+            worker.is_ready = True
+            self._force.find(event.worker_idx)
+        return []
 
     def _on_silent(self, event: Silent) -> list[Action]:
         worker_idx = self.awaited_worker()
@@ -467,9 +453,9 @@ class Supervisor:
         """
         return self._force.holders.get(self._next_delivered) if self._wanted and not self._over else None
 
-    def _restart_or_raise(self, worker_idx: int, decided: Warn | Raise, *, has_no_place: bool = False) -> list[Action]:
+    def _restart_or_raise(self, worker_idx: int, decided: Warn | Raise) -> list[Action]:
         if isinstance(decided, Warn):
-            return [decided, *self._replace(worker_idx, is_accident=True, has_no_place=has_no_place)]
+            return [decided, *self._replace(worker_idx)]
         self.workers_are_lost = True
         return self._fail(decided)
 
@@ -477,18 +463,13 @@ class Supervisor:
         """Tell whether no other worker can go on at the position of this one."""
         return not self._replayable and worker.next_item > 0 and worker.num_items is None
 
-    def _replace(self, worker_idx: int, *, is_accident: bool, has_no_place: bool = False) -> list[Action]:
+    def _replace(self, worker_idx: int) -> list[Action]:
         worker = self._workers[worker_idx]
         worker.show_life(self.now)
         worker.last_failed = worker.is_ready = False
         first_item = 0 if self._mode is Mode.TASK else self._num_answered(worker)
-        self._force.forget_answered(worker_idx)
-        again: list[Assign] = []
-        if has_no_place and self.why_not_resizable is None:
-            self._force.send_away(worker_idx, is_accident=is_accident)
-        else:
-            again = [Assign(worker_idx, ticket) for ticket in worker.unanswered]
-        return [Restart(worker_idx, first_item, is_accident), *again]
+        self._force.begin_anew(worker_idx)
+        return [Restart(worker_idx, first_item), *(Assign(worker_idx, ticket) for ticket in worker.unanswered)]
 
 
 def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
@@ -502,7 +483,6 @@ def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
 _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
     Silent: Supervisor._on_silent,
     Ready: Supervisor._on_sign_of_life,
-    Reached: Supervisor._on_sign_of_life,
     Beat: Supervisor._on_sign_of_life,
     StreamEnded: Supervisor._on_stream_ended,
     Exited: Supervisor._on_exited,
@@ -510,6 +490,4 @@ _HANDLERS: dict[type, Callable[[Supervisor, Any], list[Action]]] = {
     SetupFailed: Supervisor._on_setup_failed,
     PayloadsEnded: Supervisor._on_payloads_ended,
     Resized: Supervisor._on_resized,
-    Offered: Supervisor._on_offered,
-    Vacant: Supervisor._on_vacant,
 }

@@ -29,18 +29,16 @@ class WorkerState:
         is_ready: Whether it was set up, and has begun to work.
         is_leaving: It gets no more tickets: it was let go.
         is_gone: It is not there any more, nor is another one in its place.
-        is_away: It has ended, and a place for another one is looked for, or it is not reached; its tickets were given
-            to others for the time being, or to none.
-        is_unreachable: It is not reached, or waits for a place with its tickets: what it was given, it will answer. It
-            is away, unless nobody else could take tickets.
+        is_lost: A place for it is looked for: others do its tickets as well.
+        is_away: It gets no new tickets because it is lost, and somebody else is there.
     """
 
     __slots__ = (
         "is_away",
         "is_gone",
         "is_leaving",
+        "is_lost",
         "is_ready",
-        "is_unreachable",
         "last_failed",
         "next_item",
         "num_items",
@@ -57,12 +55,7 @@ class WorkerState:
         self.last_failed = False
         self.quiet_since = 0.0
         self.warned = False
-        self.is_leaving = self.is_gone = self.is_away = self.is_unreachable = False
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether others have to do its tickets, or to do them as well."""
-        return self.is_away or self.is_unreachable
+        self.is_leaving = self.is_gone = self.is_lost = self.is_away = False
 
     @property
     def takes_more(self) -> bool:
@@ -142,7 +135,7 @@ class Workforce:
     Attributes:
         states: By number; also of those that are gone.
         holders: Ticket without an answer -> number of the worker that has it; also while others do it for that one.
-        stand_ins: Ticket without an answer -> number of the worker that does it in place of one that is away, or was.
+        stand_ins: Ticket without an answer -> number of the worker that does it in place of one that is lost, or was.
         idle: Numbers of workers that had no ticket when they were put here, the first one first; some have by now.
         num_staying: How many were not let go.
         leaving: Numbers of those that were let go and are not gone.
@@ -153,7 +146,7 @@ class Workforce:
         self.states = [WorkerState(is_ready=worker_idx in ready) for worker_idx in range(num_workers)]
         self.holders: dict[int, int] = {}
         self.stand_ins: dict[int, int] = {}
-        self._suspects: Counter[int] = Counter()  # tickets at which workers died, with their places
+        self._suspects: Counter[int] = Counter()  # tickets at which workers died
         self.idle = deque(range(num_workers))
         self.num_staying = num_workers
         self.leaving: set[int] = set()
@@ -186,71 +179,71 @@ class Workforce:
         for worker_idx in reversed(range(len(self.states))):
             if self.num_staying <= num_workers:
                 break
-            self.let_go(worker_idx)
+            if not self.states[worker_idx].is_leaving:
+                self.states[worker_idx].is_leaving = True
+                self.leaving.add(worker_idx)
+                self.num_staying -= 1
+                self.has_changed = True
         self._planned.clear()
         return new
 
-    def let_go(self, worker_idx: int) -> None:
-        """Have a worker get no more tickets, if another one stays."""
-        if self.num_staying > 1 and not self.states[worker_idx].is_leaving:
-            self.states[worker_idx].is_leaving = True
-            self.leaving.add(worker_idx)
-            self.num_staying -= 1
-            self._note_change()
-
     def dismiss(self) -> list[int]:
-        """Return the numbers of workers that were let go and have nothing left to do; they are gone."""
-        done = sorted(worker_idx for worker_idx in self.leaving if not self.states[worker_idx].unanswered)
-        for worker_idx in done:
-            self.states[worker_idx].is_gone = True
+        """Return the numbers of workers that were let go and have nothing left to do; they are gone.
+
+        One that is lost has nothing left as soon as others have answered all of its own tickets.
+        """
+        done = []
+        for worker_idx in sorted(self.leaving):
+            state = self.states[worker_idx]
+            if state.is_lost and not any(self.holders.get(ticket) == worker_idx for ticket in state.unanswered):
+                self.begin_anew(worker_idx)
+            if not state.unanswered:
+                state.is_gone = True
+                done.append(worker_idx)
         self.leaving.difference_update(done)
         return done
 
-    # --- those that are away ---
+    # --- those that are lost ---
 
-    def send_away(self, worker_idx: int, *, is_accident: bool) -> None:
-        """Note that a worker has ended, and that a place for another one is looked for: others do its tickets.
+    def note_death(self, worker_idx: int) -> None:
+        """Note that a worker has died at its first ticket.
 
-        The tickets stay its own, and it gets those back that are unanswered when it is there again: another worker may
-        block on them, as its results of later tickets lie in its memory until these are answered. A ticket at which
-        two workers have died is left to its own, so that it ends no others.
+        A ticket at which two workers have died is left to its own, so that it ends no others.
         """
-        state, holders = self.states[worker_idx], self.holders
-        if is_accident and state.unanswered:
-            self._suspects[state.unanswered[0]] += 1
+        unanswered = self.states[worker_idx].unanswered
+        if unanswered:
+            self._suspects[unanswered[0]] += 1
+
+    def begin_anew(self, worker_idx: int) -> None:
+        """Have a worker, which has ended, keep the tickets of its own that nobody has answered meanwhile.
+
+        Another worker may block on these, as its results of later tickets lie in its memory until they are answered.
+        """
+        state, holders, stand_ins = self.states[worker_idx], self.holders, self.stand_ins
+        state.is_lost = state.is_away = False
         for ticket in state.unanswered:
-            if holders[ticket] != worker_idx and self.stand_ins.get(ticket) == worker_idx:
-                del self.stand_ins[ticket]
-        state.unanswered = deque(ticket for ticket in state.unanswered if holders[ticket] == worker_idx)
-        state.is_away, state.is_unreachable = True, False
-        self._note_change()
-
-    def lose_sight(self, worker_idx: int) -> None:
-        """Note that a worker is not reached: others do its tickets as well."""
-        state = self.states[worker_idx]
-        if not (state.is_gone or state.is_lost):
-            state.is_unreachable = True
-            self._note_change()
-
-    def call_back(self, worker_idx: int) -> list[Assign]:
-        """Take a worker back that was away: it gets its tickets that are unanswered, if it has not kept them."""
-        state = self.states[worker_idx]
-        has_them = state.is_unreachable
-        if has_them:
-            state.is_away = state.is_unreachable = False
-            self._note_change()
-        else:
-            self.forget_answered(worker_idx)
+            if stand_ins.get(ticket) == worker_idx:
+                del stand_ins[ticket]
+        state.unanswered = deque(ticket for ticket in state.unanswered if holders.get(ticket) == worker_idx)
         if not state.unanswered:
             self.idle.append(worker_idx)
-        return [] if has_them else [Assign(worker_idx, ticket) for ticket in state.unanswered]
-
-    def forget_answered(self, worker_idx: int) -> None:
-        """Take from a worker, which has ended, the tickets that others have answered meanwhile."""
-        state = self.states[worker_idx]
-        state.is_away = state.is_unreachable = False
-        state.unanswered = deque(ticket for ticket in state.unanswered if ticket in self.holders)
         self._note_change()
+
+    def lose(self, worker_idx: int) -> None:
+        """Note that a place for a worker is looked for: others do its tickets as well."""
+        state = self.states[worker_idx]
+        if not (state.is_gone or state.is_lost):
+            state.is_lost = True
+            self._note_change()
+
+    def find(self, worker_idx: int) -> None:
+        """Note that a worker is there; it has its tickets."""
+        state = self.states[worker_idx]
+        if state.is_lost:
+            state.is_lost = state.is_away = False
+            self._note_change()
+            if not state.unanswered:
+                self.idle.append(worker_idx)
 
     def _note_change(self) -> None:
         """Note that somebody is there, or not there any more, who was counted on."""
@@ -262,7 +255,8 @@ class Workforce:
         states, stand_ins = self.states, self.stand_ins
         there = [idx for idx, state in enumerate(states) if not (state.is_leaving or state.is_lost)]
         if not there:
-            return self.call_someone_back()
+            self.wait_for_lost()
+            return []
         self.has_changed = False
         assigned: list[Assign] = []
         lost = [(worker_idx, state) for worker_idx, state in enumerate(states) if state.is_lost]
@@ -280,7 +274,7 @@ class Workforce:
                     continue
                 other = there[len(assigned) % len(there)]
                 stand_ins[ticket] = other
-                if ticket in states[other].unanswered:  # it was not reached, and has kept it
+                if ticket in states[other].unanswered:  # it was lost, and has kept it
                     continue
                 if not states[other].unanswered:
                     states[other].show_life(now)
@@ -288,28 +282,21 @@ class Workforce:
                 assigned.append(Assign(other, ticket))
         return assigned
 
-    def call_someone_back(self) -> list[Assign]:
-        """If only workers that are lost could take tickets: wait for these, as if there were no others.
+    def wait_for_lost(self) -> None:
+        """If only workers that are lost could take tickets: give these more, as if they were not.
 
-        Whichever is heard first does what the others have, see `cover`.
+        Whichever is there first does what the others have, see `cover`.
         """
         states = self.states
         if any(not (state.is_leaving or state.is_lost) for state in states):
-            return []
+            return
         self.has_changed = False
         self._planned.clear()
-        assigned: list[Assign] = []
         for worker_idx, state in enumerate(states):
-            if state.is_leaving or not state.is_away:
-                continue
-            if not state.is_unreachable:  # it has none of its tickets
-                self.forget_answered(worker_idx)
-                state.is_unreachable = True
-                assigned += [Assign(worker_idx, ticket) for ticket in state.unanswered]
-            state.is_away = False
-            if not state.unanswered:
-                self.idle.append(worker_idx)
-        return assigned
+            if state.is_away and not state.is_leaving:
+                state.is_away = False
+                if not state.unanswered:
+                    self.idle.append(worker_idx)
 
     def who_does(self, ticket: int) -> int | None:
         """Return the worker that is counted on for a ticket, if it is assigned and has no answer."""
@@ -317,13 +304,6 @@ class Workforce:
         if holder is None or stand_in is None:
             return holder
         return stand_in if self.states[holder].is_lost and not self.states[stand_in].is_lost else holder
-
-    def note_stood_in(self, ticket: int, holder: int) -> None:
-        """Note that a ticket was answered that another one than its holder does, or does as well."""
-        self.stand_ins.pop(ticket, None)
-        state = self.states[holder]
-        if state.is_away and not state.is_unreachable and ticket in state.unanswered:
-            state.unanswered.remove(ticket)
 
     # --- who gets the next tickets ---
 

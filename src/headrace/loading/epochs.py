@@ -7,7 +7,7 @@ only.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -40,14 +40,12 @@ class Recipe:
         plan: How sequences form batches.
         needs: What is to be known of an epoch.
         work: What is done to a batch.
-        data_hosts: Where the data lie, which determines nothing of that, see `Executor`.
     """
 
     options: LoaderOptions
     plan: PlanRecipe
     needs: PlanNeeds
     work: BatchWork
-    data_hosts: Callable[[], Mapping[str, float]]
 
     @classmethod
     def of(cls, options: LoaderOptions, subject: Subject) -> Self:
@@ -90,7 +88,6 @@ class Recipe:
             plan,
             PlanNeeds(data_key, needs_lengths, occurs),
             BatchWork(subject.reading, work),
-            subject.data_hosts,
         )
 
     @property
@@ -128,7 +125,6 @@ class Recipe:
             num_workers=options.num_workers,
             executor=options.limited_executor(),
             options=options.engine_options,
-            data_hosts=self.data_hosts,
         )
         engine.prepare()
         return engine

@@ -132,13 +132,6 @@ class Explainer:
             lines.append(
                 f"time:     {report.num_delivered:,} batches; {share:.0%} of the time was spent waiting for them"
             )
-        remote = report.remote_workers
-        if remote and total:
-            num_bytes, seconds = sum(one.num_bytes for one in remote), sum(one.seconds_awaited for one in remote)
-            lines.append(
-                f"network:  {num_bytes / 1e6:,.1f} MB from {len(remote)} of {len(report.workers)} workers; "
-                f"{seconds / total:.0%} of the time was spent waiting for them"
-            )
         if report.num_skipped or report.num_restarts:
             lines.append(f"errors:   {report.num_skipped} skipped, {report.num_restarts} restarts of workers")
         return "\n".join(lines)

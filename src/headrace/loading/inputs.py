@@ -130,10 +130,6 @@ class Subject(ABC):
         """Tell whether user code defines the order, and may draw it from the global random generators."""
         return False
 
-    def data_hosts(self) -> Mapping[str, float]:
-        """Return where the data lie, as far as that is known, see `Source.data_hosts`."""
-        return {}
-
     def close(self) -> None:  # noqa: B027 (most hold nothing)
         """Release resources."""
 
@@ -206,10 +202,6 @@ class DatasetSubject(Subject):
     def reading_text(self, epoch: int) -> str:
         """Return how the dataset reads, and what it draws."""
         return self.dataset.reading_text(epoch)
-
-    def data_hosts(self) -> Mapping[str, float]:
-        """Ask the dataset."""
-        return self.dataset.data_hosts()
 
     def may_draw_order(self) -> bool:
         """Ask the dataset."""
@@ -290,11 +282,6 @@ class ItemsSubject(Subject):
 
     def _all_lengths(self) -> NDArray[Any]:
         return _ask_each(self._items.get_seq_len)(np.arange(len(self._items)))
-
-    def data_hosts(self) -> Mapping[str, float]:
-        """Ask the object: by its method `data_hosts()`, if it has one."""
-        tell = getattr(self._items, "data_hosts", dict)
-        return dict(tell())
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the object: by its method `get_seq_len(i)`."""

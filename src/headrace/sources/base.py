@@ -159,14 +159,6 @@ class Source(Shown, ABC):
         """
         return ""
 
-    def data_hosts(self) -> Mapping[str, float]:
-        """Return where the data lie, as far as that is known: name, address or Ray's ID of a machine -> bytes there.
-
-        An executor that chooses machines may prefer these for its workers. It is asked once, in the
-        trainer, when workers start; what is delivered does not depend on it. Empty, as here: all places are alike.
-        """
-        return {}
-
     def reads_slices(self, data_key: str) -> bool:  # noqa: ARG002 (a contract)
         """Tell whether `read_slice` of a data key reads hardly more than the frames that are asked for."""
         return False

@@ -254,7 +254,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 num_workers=self.num_workers,
                 executor=executor,
                 options=engine_options,
-                data_hosts=inner.data_hosts,
             )
         return self._engine
 

@@ -11,15 +11,11 @@ flags, and that an object occurred twice. Read `format.py` first, then `plan.py`
 Layout of what is reserved in the slot: the arrays, each at a multiple of 64 bytes, then the tree that describes them if
 it is long. A short one is in the header, so that a number or a short text needs no slot at all. The header of one plain
 array, the most frequent value, says itself what a tree would say.
-
-Who can change a pickle or a tree can run code where the value is decoded, and who can change an array cannot. So a
-header tells where these are, see `find_code`, and a transport can have them signed.
 """
 
 from __future__ import annotations
 
 import marshal
-import struct
 from typing import Any
 
 import numpy as np
@@ -31,14 +27,9 @@ from .plan import NoTreeError, Plan, make_column
 from .restore import Restorer
 
 # The last byte of a header says what lies before it: position, token and shape of an array; the tree, and the position
-# of what was reserved; the same and where the pickles are; that position, the offset of the tree from it, its number of
-# bytes, and where pickles and tree are.
-_ARRAY, _SHORT, _LONG, _PICKLED = b"\0", b"\1", b"\2", b"\3"
+# of what was reserved; that position, the offset of the tree from it, and its number of bytes.
+_ARRAY, _SHORT, _LONG = b"\0", b"\1", b"\2"
 _POSITION_BYTES = 8
-_CODE = struct.Struct("<QQ")  # from, to
-
-NO_CODE = range(0)
-"""Of a value that is viewed only."""
 # Bytes of a tree that goes with the header; a longer one would crowd the ring of records.
 _MAX_SHORT_BYTES = 256
 
@@ -74,27 +65,9 @@ def encode(value: Any, slot: Slot) -> bytes:
     for offset, shape, arrays in plan.columns:
         np.concatenate(arrays, out=np.ndarray(shape, arrays[0].dtype, buffer, offset), casting="no")
     if is_short:
-        header = tree + base.to_bytes(_POSITION_BYTES, "little")
-        return header + _SHORT if not plan.code else header + _place_code(plan, base) + _PICKLED
+        return tree + base.to_bytes(_POSITION_BYTES, "little") + _SHORT
     buffer.data[plan.num_bytes :] = tree
-    plan.code.append((plan.num_bytes, len(tree)))
-    return marshal.dumps((base, plan.num_bytes, len(tree)), 4) + _place_code(plan, base) + _LONG
-
-
-def _place_code(plan: Plan, base: int) -> bytes:
-    """Return where pickles and tree are: in one range, with whatever else is between them."""
-    ranges = [(base + offset if offset >= 0 else ~offset, num_bytes) for offset, num_bytes in plan.code]
-    return _CODE.pack(min(start for start, _ in ranges), max(start + num_bytes for start, num_bytes in ranges))
-
-
-def find_code(header: bytes) -> range:
-    """Return which bytes of a value can make `decode` do more than view them: its pickles, and its tree if it is long.
-
-    All others end up in arrays, texts and numbers. What the header says is believed, so it has to be authentic itself.
-    """
-    if header[-1:] not in (_LONG, _PICKLED):
-        return NO_CODE
-    return range(*_CODE.unpack_from(header, len(header) - 1 - _CODE.size))
+    return marshal.dumps((base, plan.num_bytes, len(tree)), 4) + _LONG
 
 
 def _encode_array(array: NDArray[Any], slot: Slot) -> bytes | None:
@@ -126,8 +99,7 @@ def decode(header: bytes, buffer: NDArray[np.uint8]) -> Any:
         return np.ndarray(shape, dtype_of(token), buffer, position)
     if kind != _LONG:
         node, pickled = marshal.loads(header)  # noqa: S302
-        end = len(header) - 1 - (_CODE.size if kind == _PICKLED else 0)
-        base = int.from_bytes(header[end - _POSITION_BYTES : end], "little")
+        base = int.from_bytes(header[-1 - _POSITION_BYTES : -1], "little")
     else:
         base, offset, num_bytes = marshal.loads(header)  # noqa: S302
         node, pickled = marshal.loads(buffer[base + offset : base + offset + num_bytes].data)  # noqa: S302
@@ -154,7 +126,6 @@ def _tree(plan: Plan, node: Node, value: Any) -> bytes:
         data, buffers = pickle_values(plan.pickled, value)
         offsets = [(plan.locate(buffer), buffer.nbytes) for buffer in buffers]
         pickled = (plan.locate(np.frombuffer(data, np.uint8)), len(data)), offsets
-        plan.code += [pickled[0], *offsets]
     try:
         return marshal.dumps((node, pickled), 4)
     except ValueError as error:  # a str of 2 GiB or more, which pickle takes

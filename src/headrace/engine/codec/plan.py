@@ -84,8 +84,6 @@ class Plan:
         copies: Offset and array, to be copied there.
         columns: Offset, array shape of the column and the arrays, to be copied there one after the other.
         pickled: Values to be pickled; one pickle for all of them.
-        code: Offset and number of bytes of what decoding does more with than view it: that pickle, and its buffers,
-            since only their owner knows what becomes of those.
     """
 
     def __init__(self, slot: Slot, make_column: Callable[[Plan, type, Sequence[Any]], Node | None]) -> None:
@@ -93,7 +91,6 @@ class Plan:
         self.copies: list[tuple[int, NDArray[Any]]] = []
         self.columns: list[tuple[int, tuple[int, ...], Sequence[NDArray[Any]]]] = []
         self.pickled: list[Any] = []
-        self.code: list[tuple[int, int]] = []
         self._pickled_idx: dict[int, int] = {}
         self._slot = slot
         self._make_column = make_column

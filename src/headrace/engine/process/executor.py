@@ -8,6 +8,7 @@ forked off the trainer sees a closed executor. Read `warden_server.py` for who s
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -24,19 +25,19 @@ from ..events import Beat, Event, Exited, events_of_others
 from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
+from ..memory.weak_objects import WeakObjects
 from ..user.job import Job, Mode
-from ..user.ship import Parcel, ship_payload
+from ..user.ship import Parcel, ship_formats, ship_job, ship_payload
 from ..user.worker_info import CurrentItem
 from .channel import close_all, needs_descriptors
 from .exit_cause import ExitCauses
-from .exits import end_with_process
 from .link import WorkerConnection
 from .listener import Listener
 from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod
 from .warden_client import WardenClient
-from .worker_config import Shipment, write_worker_config
+from .worker_config import WorkerConfig, write_worker_config
 from .worker_main import WorkerFds
 
 # While a worker waits for a slot: how often to look whether the consumer's other threads have dropped a view.
@@ -52,6 +53,8 @@ _NUM_SLOTS = 4096
 # Numbers of the lives of workers, and of accidents: executors share a warden, so no two lives of this process may have
 # the same.
 _lives = itertools.count(1)
+
+_executors: WeakObjects[ProcessExecutor] = WeakObjects()  # that have, or had, processes
 
 
 class ProcessExecutor(Executor):
@@ -129,7 +132,7 @@ class ProcessExecutor(Executor):
             return
         if not (job.preload and self._method.preloads(self._num_threads)):
             return
-        end_with_process(self)
+        _executors.add(self)
         with interrupts_wait(), contextlib.suppress(ConfigError, OSError):
             self._prepared = WardenClient(self._method, job, self._num_threads, preload=job.preload)
             self._prepared.prepare()
@@ -141,39 +144,31 @@ class ProcessExecutor(Executor):
                 f"worker processes need Linux, and this is {sys.platform!r}",
                 fix="use executor='thread' or executor='inline'",
             )
-        if self._method is StartMethod.FORK:
-            shipment = Shipment(Parcel(b"", [], set()), preload=job.preload, executor=self.name)
-        else:
-            shipment = Shipment.of(job, self.name)
-        self.start_shipped(shipment, range(num_workers), num_workers, job)
-
-    def start_shipped(self, shipment: Shipment, worker_idxs: range, num_workers: int, job: Job | None = None) -> None:
-        """Start processes for some of the workers of a job that was pickled already, perhaps on another machine.
-
-        Args:
-            shipment: The job, with all that goes with it.
-            worker_idxs: Which workers: all others are somebody else's. Methods are called with these numbers.
-            num_workers: How many there are in all.
-            job: The job, for workers that are forked off this process.
-
-        Raises:
-            ConfigError: This machine has no such workers.
-        """
-        parcel = shipment.parcel
-        self._modules, self._preload = parcel.modules, shipment.preload
-        config = shipment.config(
-            num_workers, slot_bytes=self._slot_bytes, num_slots=_NUM_SLOTS, max_bytes=self._max_bytes
+        is_forked = self._method is StartMethod.FORK
+        parcel = Parcel(b"", [], set()) if is_forked else ship_job(job)
+        self._modules, self._preload = parcel.modules, job.preload or parcel.slow_modules
+        config = WorkerConfig(
+            num_workers=num_workers,
+            argv=list(sys.argv),
+            cwd=_working_folder(),
+            slot_bytes=self._slot_bytes,
+            num_slots=_NUM_SLOTS,
+            max_bytes=self._max_bytes,
+            formats=[] if is_forked else ship_formats(),
+            job=parcel.data,
+            buffer_bytes=[buffer.raw().nbytes for buffer in parcel.buffers],
+            executor=self.name,
         )
-        end_with_process(self)
+        _executors.add(self)
         try:
-            with interrupts_wait(), needs_descriptors(f"{len(worker_idxs)} workers are started"):
+            with interrupts_wait(), needs_descriptors(f"{num_workers} workers are started"):
                 self._job, self._begin = job, None
                 self._config_fd = write_worker_config(config, parcel.buffers)
                 self._causes.begin()
                 self._listener.open()
                 self._start_warden()
                 self._abandon_prepared()
-                for worker_idx in worker_idxs:
+                for worker_idx in range(num_workers):
                     self._lives[worker_idx] = self._start_life(worker_idx)
         except BaseException:
             self.close()
@@ -313,11 +308,7 @@ class ProcessExecutor(Executor):
 
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         """Tell all workers of a run."""
-        self.begin_shipped(Begin.of(run_id, mode, payload))
-
-    def begin_shipped(self, begin: Begin) -> None:
-        """Tell all workers of a run whose payload was pickled already."""
-        self._begin = begin
+        self._begin = begin = Begin.of(run_id, mode, payload)
         for life in self._lives.values():
             life.put(begin)
 
@@ -340,27 +331,23 @@ class ProcessExecutor(Executor):
             for life in self._lives.values():
                 life.send(Cancel(run_id))
 
-    def wait(self, timeout_seconds: float | None) -> Sequence[Event]:
+    def wait(self, timeout_seconds: float) -> Sequence[Event]:
         """Wait for messages of workers and of the warden."""
         start = time.monotonic()
-        deadline = None if timeout_seconds is None else start + timeout_seconds
+        deadline = start + timeout_seconds
         while True:
             is_starved = self._listener.flush(self.awaited_worker_idx, self._seconds_waited)
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            left = max(0.0, deadline - time.monotonic())
             if is_starved:
-                left = _STARVED_SECONDS if left is None else min(left, _STARVED_SECONDS)
+                left = min(left, _STARVED_SECONDS)
             self._listen(0.0 if self._events else left)
-            if self._events or self._listener.is_woken or (deadline is not None and time.monotonic() >= deadline):
+            if self._events or time.monotonic() >= deadline:
                 break
         now = time.monotonic()
         self._seconds_waited += now - start
         self._look_for_life(now)
         events, self._events = self._events, []
         return events
-
-    def wake_for(self, fd: int) -> None:
-        """Have `wait` return when there is something to read from a descriptor of the caller's, until `close`."""
-        self._listener.wake_for(fd)
 
     def watch_memory(self, watcher: MemoryWatcher | None) -> None:
         """Tell a watcher of the arenas."""
@@ -378,7 +365,7 @@ class ProcessExecutor(Executor):
 
     # --- what comes back ---
 
-    def _listen(self, timeout_seconds: float | None) -> None:
+    def _listen(self, timeout_seconds: float) -> None:
         """Take in what workers and the warden have said, after waiting for it if need be."""
         for life in self._listener.listen(timeout_seconds):
             if life is not None:
@@ -465,3 +452,24 @@ class ProcessExecutor(Executor):
                 for life in self._lives.values()
                 if (life.made_progress or life.starved_since is not None) and not life.has_exited
             ]
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return ""
+
+
+@atexit.register
+def _close_all() -> None:
+    for executor in _executors.living():
+        executor.close()
+
+
+def _disown_all() -> None:
+    for executor in _executors.living():
+        executor.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)

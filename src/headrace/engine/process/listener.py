@@ -18,17 +18,13 @@ class Listener:
 
     Args:
         lives: The workers by their numbers, those of now at any time: the executor changes it.
-
-    Attributes:
-        is_woken: Whether the last wait has ended because of `wake_for`.
     """
 
     def __init__(self, lives: Mapping[int, WorkerConnection]) -> None:
         self._lives = lives
         self._epoll: select.epoll | None = None
         self._by_fd: dict[int, WorkerConnection] = {}
-        self._warden_fd = self._wake_fd = -1
-        self.is_woken = False
+        self._warden_fd = -1
 
     def open(self) -> None:
         """Get ready to listen; `close` undoes it."""
@@ -38,7 +34,7 @@ class Listener:
         """Forget all that was listened to; harmless when closed."""
         if self._epoll is not None:
             self._epoll.close()
-        self._epoll, self._warden_fd, self._wake_fd = None, -1, -1
+        self._epoll, self._warden_fd = None, -1
         self._by_fd.clear()
 
     def add(self, life: WorkerConnection) -> None:
@@ -65,12 +61,6 @@ class Listener:
         self._epoll.unregister(warden)
         self._warden_fd = -1
 
-    def wake_for(self, fd: int) -> None:
-        """End each wait from now on when there is something to read from a descriptor, until `close`."""
-        assert self._epoll is not None
-        self._wake_fd = fd
-        self._epoll.register(fd, select.EPOLLIN)
-
     def flush(self, awaited_worker_idx: int | None, seconds_waited: float) -> bool:
         """Send what gathered for the workers; return whether one waits for a slot.
 
@@ -92,7 +82,7 @@ class Listener:
             is_starved = is_starved or life.starved_since is not None
         return is_starved
 
-    def listen(self, timeout_seconds: float | None) -> Iterator[WorkerConnection | None]:
+    def listen(self, timeout_seconds: float) -> Iterator[WorkerConnection | None]:
         """Take in the records of all workers, and yield whose sockets have something: None stands for the warden's.
 
         Waits if there is nothing. A worker that is dropped meanwhile is not yielded any more.
@@ -109,12 +99,9 @@ class Listener:
         if sleeps:
             for life in lives:
                 life.rings.say_awake()
-        self.is_woken = False
         for fd, _ in ready:
             spoken = self._by_fd.get(fd)
             if spoken is not None:
                 yield spoken
             elif fd == self._warden_fd:
                 yield None
-            else:
-                self.is_woken |= fd == self._wake_fd

@@ -5,28 +5,17 @@ All are sent as they are; a value in a slot gets its hold on the slot when it co
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from ..codec.codec import decode
 from ..codec.format import dtype_of, plain_token
-from ..memory.lease import ArenaReader, Lease
 
 # A worker is told at once of slots that became free where a result is so large (bytes) that writing to memory that is
 # still warm matters; else with the next tickets, which saves calls.
 _WARM_BYTES = 128 << 10
-
-
-class SlotOwner(Protocol):
-    """Whose arena a slot is of."""
-
-    reader: ArenaReader
-
-    def give_credits(self) -> None:
-        """Tell the worker of slots that became free."""
 
 
 class InlineResult(msgspec.Struct, array_like=True, tag=0):
@@ -97,13 +86,12 @@ class SlotResult(msgspec.Struct, array_like=True, tag=1):
     slot_idx: int
     offset: int
     num_bytes: int
-    owner: Any = None  # a SlotOwner
+    owner: Any = None  # a WorkerConnection
     lease: Any = None  # a Lease
 
     def take(self) -> Any:
         """Decode the value: its arrays are views of the slot, and hold it."""
-        owner: SlotOwner = self.owner
-        lease: Lease | None = self.lease
+        owner, lease = self.owner, self.lease
         self.lease = None
         assert lease is not None, "a result is taken once"
         if self.num_bytes >= _WARM_BYTES:
@@ -111,12 +99,6 @@ class SlotResult(msgspec.Struct, array_like=True, tag=1):
         buffer = owner.reader.view(lease, self.slot_idx, self.offset, self.num_bytes)
         del lease
         return decode(self.header, buffer)
-
-    def take_bytes(self) -> memoryview:
-        """Return the value as its worker has written it; the slot is free when the view is gone."""
-        lease, self.lease = self.lease, None
-        view: NDArray[np.uint8] = self.owner.reader.view(lease, self.slot_idx, self.offset, self.num_bytes)
-        return view.data
 
     def discard(self) -> None:
         """Free the slot."""

@@ -12,66 +12,16 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from itertools import accumulate
 from pickle import PickleBuffer
 
 import msgspec
 
 from ..memory.memfd import create_memfd
-from ..user.job import Job
-from ..user.ship import Parcel, ship_formats, ship_job
 
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 64  # bytes: what vector instructions like
-
-
-@dataclass(frozen=True)
-class Shipment:
-    """What workers are given by their trainer, pickled: it can be carried further, to workers on other machines.
-
-    Attributes:
-        parcel: The job; empty if workers are forked from a process that has it.
-        formats: See `WorkerConfig`, as the next two.
-        argv: Command line of the trainer.
-        cwd: Working directory of the trainer.
-        preload: Modules of others that the job names, or is known to need.
-        executor: See `WorkerConfig`.
-    """
-
-    parcel: Parcel
-    formats: list[bytes] = field(default_factory=list)
-    argv: list[str] = field(default_factory=lambda: list(sys.argv))
-    cwd: str = field(default_factory=lambda: _working_folder())
-    preload: tuple[str, ...] = ()
-    executor: str = "process"
-
-    @classmethod
-    def of(cls, job: Job, executor: str) -> Shipment:
-        """Pickle a job, with what it may need.
-
-        Raises:
-            ConfigError: Something in it cannot be carried.
-        """
-        parcel = ship_job(job)
-        return cls(parcel, ship_formats(), preload=job.preload or parcel.slow_modules, executor=executor)
-
-    def config(self, num_workers: int, *, slot_bytes: int, num_slots: int, max_bytes: int) -> WorkerConfig:
-        """Return what workers are told, see `WorkerConfig`; the arrays of the job go beside it."""
-        return WorkerConfig(
-            num_workers=num_workers,
-            argv=self.argv,
-            cwd=self.cwd,
-            slot_bytes=slot_bytes,
-            num_slots=num_slots,
-            max_bytes=max_bytes,
-            formats=self.formats,
-            job=self.parcel.data,
-            buffer_bytes=[buffer.raw().nbytes for buffer in self.parcel.buffers],
-            executor=self.executor,
-        )
 
 
 class WorkerConfig(msgspec.Struct, frozen=True):
@@ -132,10 +82,3 @@ def read_worker_config(fd: int) -> tuple[WorkerConfig, list[memoryview]]:
 def _starts(sizes: Sequence[int]) -> list[int]:
     """Return where parts of these sizes begin, and the end."""
     return list(accumulate((-(-size // _ALIGNMENT) * _ALIGNMENT for size in sizes), initial=0))
-
-
-def _working_folder() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:
-        return ""

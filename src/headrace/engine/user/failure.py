@@ -30,10 +30,9 @@ class Failure:
         exception: The exception itself; one that came from another process is unpickled when it is first asked for, so
             that who only passes a failure on runs no user code. `None` if it could not be carried.
         ends_stream: The iterator that raised it cannot go on (a generator that raised is over).
-        host: The machine that the worker was on, if it is another one.
     """
 
-    __slots__ = ("_carried", "_exception", "ends_stream", "host", "item", "text", "traceback", "type_name")
+    __slots__ = ("_carried", "_exception", "ends_stream", "item", "text", "traceback", "type_name")
 
     def __init__(
         self,
@@ -43,10 +42,9 @@ class Failure:
         item: CurrentItem | None = None,
         exception: BaseException | None = None,
         ends_stream: bool = False,
-        host: str = "",
     ) -> None:
         self.type_name, self.text, self.traceback = type_name, text, traceback
-        self.item, self.ends_stream, self.host = item, ends_stream, host
+        self.item, self.ends_stream = item, ends_stream
         self._exception = exception
         self._carried: bytes | None = None  # pickled, and not looked at yet
 
@@ -100,7 +98,7 @@ class Failure:
 
     def to_bytes(self) -> bytes:
         """Encode for another process; an exception that cannot be pickled travels as text only."""
-        fields = (self.type_name, self.text, self.traceback, self.item, self.ends_stream, self.host)
+        fields = (self.type_name, self.text, self.traceback, self.item, self.ends_stream)
         carried = self._carried
         if carried is None:
             try:
@@ -112,20 +110,14 @@ class Failure:
     @classmethod
     def from_bytes(cls, data: bytes) -> Failure:
         """Decode what a Headrace worker encoded."""
-        (type_name, text, trace, item, ends_stream, host), carried = pickle.loads(data)  # noqa: S301 - from our own worker
-        failure = cls(type_name, text, trace, item, None, ends_stream, host)
+        (type_name, text, trace, item, ends_stream), carried = pickle.loads(data)  # noqa: S301 - from our own worker
+        failure = cls(type_name, text, trace, item, None, ends_stream)
         failure._carried = carried
         return failure
 
     def ending_stream(self) -> Failure:
         """Return the same failure as one after which the iterator that raised it cannot go on."""
-        return Failure(self.type_name, self.text, self.traceback, self.item, self.exception, True, self.host)
-
-    def on_host(self, host: str) -> Failure:
-        """Return the same failure as one of a worker on another machine."""
-        failure = Failure(self.type_name, self.text, self.traceback, self.item, self._exception, self.ends_stream, host)
-        failure._carried = self._carried
-        return failure
+        return Failure(self.type_name, self.text, self.traceback, self.item, self.exception, True)
 
     def raisable(self, ticket: int | None, worker_idx: int) -> BaseException:
         """Return the exception to raise at the consumer, with a note of where it comes from.
@@ -141,8 +133,7 @@ class Failure:
         return stand_in
 
     def _note(self, ticket: int | None, worker_idx: int) -> str:
-        worker = f"worker {worker_idx} on {self.host}" if self.host else f"worker {worker_idx}"
-        where = ["while it was set up" if ticket is None else f"ticket {ticket}", worker]
+        where = ["while it was set up" if ticket is None else f"ticket {ticket}", f"worker {worker_idx}"]
         if self.item is not None and str(self.item):
             where.insert(0, str(self.item))
         note = f"headrace: {', '.join(where)}"

@@ -37,7 +37,6 @@ from ..codec.by_value import Pickler
 # Above this a parcel is worth a warning: all but its large arrays is unpickled by each worker.
 LARGE_BYTES = 10 * 1000 * 1000
 _SHARED_BYTES = 64 << 10  # smaller arrays are in the pickle: a mapped one costs a page of its own
-_APART_BYTES = 1 << 10  # the same of a payload, whose arrays are copied: a buffer costs 0.5 us
 _MAIN = b"__main__"
 _OWN = "headrace."
 # Modules of others that are imported once for all workers, if those need them: they take a second, and start no thread
@@ -137,25 +136,6 @@ def ship_payload(payload: object) -> bytes:
     except Exception:  # noqa: BLE001 - whatever it is, `ship` carries it or says what is wrong
         return ship(payload, what="payload", warn=False)
     return ship(payload, what="payload", warn=False) if _MAIN in data else data
-
-
-def split_payload(payload: object) -> tuple[bytes, list[pickle.PickleBuffer]]:
-    """Pickle as `ship_payload` does, with larger arrays apart: for who has a better way to carry these.
-
-    Returns:
-        The pickle, and the buffers that `unship` needs with it. They still belong to the payload.
-    """
-    buffers: list[pickle.PickleBuffer] = []
-    try:
-        data = pickle.dumps(
-            payload, pickle.HIGHEST_PROTOCOL, buffer_callback=partial(_is_small, buffers, min_bytes=_APART_BYTES)
-        )
-    except Exception:  # noqa: BLE001 - as in `ship_payload`
-        data = _MAIN
-    if _MAIN not in data:
-        return data, buffers
-    parcel = _pack(payload, "payload", warn=False, splits=True)
-    return parcel.data, parcel.buffers
 
 
 def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
@@ -266,11 +246,9 @@ def _namespace_of(module: object) -> dict[str, Any]:
     return namespace
 
 
-def _is_small(
-    buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer, *, min_bytes: int = _SHARED_BYTES
-) -> bool:
+def _is_small(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -> bool:
     """Tell whether an array goes into the pickle; add it to the buffers if not."""
-    if buffer.raw().nbytes < min_bytes:
+    if buffer.raw().nbytes < _SHARED_BYTES:
         return True
     buffers.append(buffer)
     return False
