@@ -9,7 +9,7 @@ import pytest
 
 from headrace.datasets import init_dataset
 from headrace.features.extracted import ExtractedFeatures
-from headrace.sources import OggZipWriter
+from ogg_zips import write_ogg_zip
 
 soundfile = pytest.importorskip("soundfile")
 with warnings.catch_warnings():
@@ -28,11 +28,11 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("ogg_zip")
     rng = np.random.default_rng(5)
     for name, num_seqs, audio_format in (("one", 11, "wav"), ("two", 7, "ogg")):
-        with OggZipWriter(root / f"{name}.zip", sample_rate=8000, audio_format=audio_format) as writer:
-            for number in range(num_seqs):
-                samples = (rng.normal(size=int(rng.integers(1, 3000))) * 0.1).astype(np.float32)
-                text = TEXTS[int(rng.integers(len(TEXTS)))]
-                writer.append(f"{name}/{number}", {"data": samples, "orth": np.frombuffer(text.encode(), np.uint8)})
+        seqs = []
+        for number in range(num_seqs):
+            samples = (rng.normal(size=int(rng.integers(1, 3000))) * 0.1).astype(np.float32)
+            seqs.append((f"{name}/{number}", samples, TEXTS[int(rng.integers(len(TEXTS)))]))
+        write_ogg_zip(root / f"{name}.zip", seqs, audio_format)
     labels = sorted(set("".join(TEXTS)))
     (root / "chars").write_text(repr({label: number for number, label in enumerate(labels)}), encoding="utf-8")
     (root / "tags").write_text("".join(f"one/{i}\n" for i in range(0, 11, 2)) + "two/3\n")

@@ -1,11 +1,10 @@
-"""`OggZipSource` and `OggZipWriter`: archives of recordings and texts, and what is refused."""
+"""`OggZipSource`: archives of recordings and texts, and what is refused."""
 
 import ast
 import gzip
 import io
 import os
 import pickle
-import resource
 import shutil
 import zipfile
 
@@ -18,10 +17,11 @@ from examples_of_laws import examples
 from headrace.datasets import OggZipDataset
 from headrace.errors import ConfigError, SourceError
 from headrace.features.extracted import ExtractedFeatures
-from headrace.sources import OggZipSource, OggZipWriter, open_source
+from headrace.sources import OggZipSource, open_source
 from headrace.sources.ogg_zip import archives as archives_module
 from headrace.sources.ogg_zip.archives import parse_entry, scan_entries
 from headrace.testing import check_source
+from ogg_zips import write_ogg_zip
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -42,11 +42,8 @@ def samples_of(number):
 
 
 def write(path, numbers=(0, 1, 2, 3), **options):
-    with OggZipWriter(path, sample_rate=8000, **options) as writer:
-        for number in numbers:
-            orth = np.frombuffer(TEXTS[number].encode(), np.uint8)
-            writer.append(f"s/{number}", {"data": samples_of(number), "orth": orth})
-    return path
+    seqs = [(f"s/{number}", samples_of(number), TEXTS[number]) for number in numbers]
+    return write_ogg_zip(path, seqs, **options)
 
 
 @pytest.fixture
@@ -505,50 +502,3 @@ def test_paths_that_are_no_archives_are_refused(tmp_path):
     for path in (tmp_path / "a.hdf", 7, [3]):
         with pytest.raises(ConfigError, match="zip"):
             OggZipSource(path, audio=None)
-
-
-# --- the writer ---
-
-
-def test_the_writer_refuses_what_the_format_cannot_hold(tmp_path):
-    with OggZipWriter(tmp_path / "a.zip", sample_rate=8000) as writer:
-        orth = np.array([97], np.uint8)
-        for data, what in (
-            ({"data": np.zeros(3, np.float32)}, "not"),
-            ({"data": np.zeros(3), "orth": orth}, "float64"),
-            ({"data": np.zeros((3, 2), np.float32), "orth": orth}, r"a frame has the shape \(2,\), not \(1,\)"),
-            ({"data": np.zeros(3, np.float32), "orth": np.array([255], np.uint8)}, "UTF-8"),
-        ):
-            with pytest.raises(SourceError, match=what):
-                writer.append("a", data)
-        writer.append("a", {"data": np.zeros(3, np.float32), "orth": orth})
-    assert len(OggZipSource(tmp_path / "a.zip", audio=RAW)) == 1
-    with pytest.raises(ConfigError, match="exists"):
-        OggZipWriter(tmp_path / "a.zip", sample_rate=8000)
-    with pytest.raises(ConfigError, match="cannot hold 'classes'"):
-        OggZipWriter(tmp_path / "b.zip", sample_rate=8000, labels={"classes": ["a"]})
-    for options in ({"sample_rate": 0}, {"sample_rate": 8000, "audio_format": "mp3"}):
-        with pytest.raises(ConfigError):
-            OggZipWriter(tmp_path / "b.zip", **options)
-    with (
-        OggZipWriter(tmp_path / "a.zip", sample_rate=8000, audio_format="flac", overwrite=True) as writer,
-        pytest.raises(SourceError, match="an empty recording"),
-    ):
-        writer.append("a", {"data": np.zeros(0, np.float32), "orth": orth})
-    broken = OggZipWriter(tmp_path / "b.zip", sample_rate=8000)
-    with pytest.raises(RuntimeError), broken:
-        raise RuntimeError
-    assert os.listdir(tmp_path) == ["a.zip"]
-
-
-def test_a_full_disk_ends_the_writer_and_leaves_nothing(tmp_path):
-    writer = OggZipWriter(tmp_path / "a.zip", sample_rate=8000)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    try:
-        with pytest.raises(SourceError, match="cannot write"):
-            writer.append("a", {"data": np.zeros(1 << 19, np.float32), "orth": np.zeros(0, np.uint8)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    writer.close()
-    assert os.listdir(tmp_path) == []

@@ -22,7 +22,7 @@ import msgspec
 
 from ..memory.memfd import create_memfd
 from ..user.job import Job
-from ..user.ship import Parcel, ship_formats, ship_job
+from ..user.ship import Parcel, ship_job
 
 _LENGTH = struct.Struct("<Q")
 _ALIGNMENT = 64  # bytes: what vector instructions like
@@ -34,7 +34,6 @@ class Shipment:
 
     Attributes:
         parcel: The job; empty if workers are forked from a process that has it.
-        formats: See `WorkerConfig`, as the next two.
         argv: Command line of the trainer.
         cwd: Working directory of the trainer.
         preload: Modules of others that the job names, or is known to need.
@@ -42,7 +41,6 @@ class Shipment:
     """
 
     parcel: Parcel
-    formats: list[bytes] = field(default_factory=list)
     argv: list[str] = field(default_factory=lambda: list(sys.argv))
     cwd: str = field(default_factory=lambda: _working_folder())
     preload: tuple[str, ...] = ()
@@ -56,7 +54,7 @@ class Shipment:
             ConfigError: Something in it cannot be carried.
         """
         parcel = ship_job(job)
-        return cls(parcel, ship_formats(), preload=job.preload or parcel.slow_modules, executor=executor)
+        return cls(parcel, preload=job.preload or parcel.slow_modules, executor=executor)
 
     def config(self, num_workers: int, *, slot_bytes: int, num_slots: int, max_bytes: int) -> WorkerConfig:
         """Return what workers are told, see `WorkerConfig`; the arrays of the job go beside it."""
@@ -67,7 +65,6 @@ class Shipment:
             slot_bytes=slot_bytes,
             num_slots=num_slots,
             max_bytes=max_bytes,
-            formats=self.formats,
             job=self.parcel.data,
             buffer_bytes=[buffer.raw().nbytes for buffer in self.parcel.buffers],
             executor=self.executor,
@@ -84,7 +81,6 @@ class WorkerConfig(msgspec.Struct, frozen=True):
         slot_bytes: See `ArenaWriter`, as the next two.
         num_slots: How many slots.
         max_bytes: Limit of the arena.
-        formats: Parcels with the formats that the user registered, which the job may need to be unpickled.
         job: A parcel with the `Job`; empty if the worker is forked from a process that has it.
         buffer_bytes: Sizes of the arrays of the job that are not in the parcel.
         executor: The name of the executor, see `WorkerInfo`.
@@ -96,7 +92,6 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     slot_bytes: int
     num_slots: int
     max_bytes: int
-    formats: list[bytes]
     job: bytes
     buffer_bytes: list[int]
     executor: str = "process"
