@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.datasets import init_dataset
-from headrace.features.extracted import ExtractedFeatures
+from headrace.sources.ogg_zip.samples import OggZipSamples
 from ogg_zips import write_ogg_zip
 
 soundfile = pytest.importorskip("soundfile")
@@ -107,27 +107,19 @@ def test_seq_lists_are_those_of_returnn(folder):
 
 FEATURES = [
     {"features": "raw", "preemphasis": 0.97},
-    {"features": "log_mel_filterbank"},
-    {"features": "log_mel_filterbank", "num_feature_filters": 80, "window_len": 0.0333, "step_len": 0.0123},
-    {"peak_normalization": False},
-    {"features": "mfcc", "num_feature_filters": 13, "feature_options": {"n_mels": 40, "fmin": 60, "center": False}},
-    {"features": "mfcc", "norm_mean": "per_seq", "norm_std_dev": 2.0, "join_frames": 4},
-    {"features": "log_log_mel_filterbank"},
-    {"features": "db_mel_filterbank", "feature_options": {"fmin": 60, "fmax": 3600, "min_amp": 1e-8}},
-    {"features": "linear_spectrogram", "num_feature_filters": 256},
+    {"features": "raw", "norm_mean": "per_seq", "norm_std_dev": 2.0, "join_frames": 4},
+    {"features": "raw", "peak_normalization": False},
 ]
 
 
 @pytest.mark.parametrize("options", FEATURES, ids=repr)
 @pytest.mark.parametrize("rate", [8000, 16000])
-def test_features_are_those_of_returnn(options, rate):
-    if options.get("features", "mfcc") != "raw":
-        pytest.importorskip("librosa")
+def test_samples_are_those_of_returnn(options, rate):
     samples = (np.random.default_rng(1).normal(size=12345).cumsum() * 0.001).astype(np.float32)
     for num_samples in (12345, 600):
         theirs = PeerFeatures(**options).get_audio_features(samples[:num_samples].astype(np.float64), rate)
-        features = ExtractedFeatures.parse(options)
+        features = OggZipSamples.parse(options)
         ours = features(samples[:num_samples], rate, "a recording")
         assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
-        assert features.num_frames(num_samples, rate) == len(theirs)
+        assert features.num_frames(num_samples) == len(theirs)
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
