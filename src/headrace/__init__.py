@@ -85,12 +85,10 @@ if TYPE_CHECKING:
     from .sources import HuggingFaceSource as HuggingFaceSource
     from .sources import ImageFolderSource as ImageFolderSource
     from .sources import JsonlSource as JsonlSource
-    from .sources import JsonlWriter as JsonlWriter
     from .sources import LogMel as LogMel
     from .sources import MapSource as MapSource
     from .sources import MemorySource as MemorySource
     from .sources import OggZipSource as OggZipSource
-    from .sources import OggZipWriter as OggZipWriter
     from .sources import ParquetSource as ParquetSource
     from .sources import ParquetWriter as ParquetWriter
     from .sources import Source as Source
@@ -179,12 +177,10 @@ _ROOM_OF = {
         "HuggingFaceSource",
         "ImageFolderSource",
         "JsonlSource",
-        "JsonlWriter",
         "LogMel",
         "MapSource",
         "MemorySource",
         "OggZipSource",
-        "OggZipWriter",
         "ParquetSource",
         "ParquetWriter",
         "Source",

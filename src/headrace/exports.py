@@ -35,6 +35,14 @@ DEPARTED = {
         ("NumpyFolderSource", "NumpyFolderWriter", "SafetensorsSource", "SafetensorsWriter"),
         "a map-style dataset over `np.load(path, mmap_mode='r')` (or safetensors), or write HDF5 once by HDFWriter",
     ),
+    "JsonlWriter": "HDFWriter, TarWriter or ParquetWriter; or write a line by json.dumps for each sequence",
+    "OggZipWriter": "TarWriter or HDFWriter; or RETURNN's tools/bliss-to-ogg-zip.py, or Python's zipfile",
+    **dict.fromkeys(
+        ("Format", "register_format"),
+        "a Source of your own: what takes a source takes an object, and a config its class as 'module:Class'",
+    ),
+    "FileWriter": "HDFWriter, TarWriter, TokenWriter, ParquetWriter or ArrowWriter",
+    "check_format": "headrace.testing.check_source, on a source of what was written",
     "AnythingDataset": "a transform of the dataset beside it that adds the zeros",
     "SingleStreamPipeDataset": "a CachedDataset2 whose `_collect_single_seq` takes sequences from a queue",
     "VariableDataset": "init_dataset(get_dataset(epoch)) in the loop over epochs, with a loader for each; or "

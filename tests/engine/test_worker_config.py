@@ -26,7 +26,7 @@ LARGE = 64 << 10  # bytes from which on an array is shared
 def _carried(value: object) -> Any:
     parcel = ship_job(value)
     sizes = [buffer.raw().nbytes for buffer in parcel.buffers]
-    fd = write_worker_config(WorkerConfig(1, [], "", 1, 1, 1, [], parcel.data, sizes), parcel.buffers)
+    fd = write_worker_config(WorkerConfig(1, [], "", 1, 1, 1, parcel.data, sizes), parcel.buffers)
     try:
         config, buffers = read_worker_config(fd)
     finally:

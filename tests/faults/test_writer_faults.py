@@ -11,7 +11,7 @@ import pytest
 
 from headrace.sources.formats import FORMATS
 
-NEEDS = {"parquet": "pyarrow", "arrow": "pyarrow", "ogg_zip": "soundfile"}
+NEEDS = {"parquet": "pyarrow", "arrow": "pyarrow"}
 WRITERS = [
     pytest.param(
         name,
@@ -39,14 +39,10 @@ def seqs(marker):
         letters = np.frombuffer(f"{marker}-{number}".encode(), np.uint8)
         if name == "tokens":
             yield f"{marker}-{number}", {"data": letters.astype(np.int32)}
-        elif name == "ogg_zip":
-            yield f"{marker}-{number}", {"data": np.full((5, 1), number, np.float32), "orth": letters}
         else:
             yield f"{marker}-{number}", {"data": np.full((2, 3), number, np.float32), "orth": letters}
 
 def begin(marker, path=path, **options):
-    if name == "ogg_zip":
-        options["sample_rate"] = 8000
     writer = open_writer(entry, path, **options)
     for tag, arrays in seqs(marker):
         writer.append(tag, arrays)

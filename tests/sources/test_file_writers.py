@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import HDFSource, HDFWriter, JsonlSource, JsonlWriter, Source, TarSource, TarWriter, Writer
+from headrace.sources import HDFSource, HDFWriter, Source, TarSource, TarWriter, Writer
 
 SEQ = {"data": np.ones((3, 4), np.float32), "classes": np.arange(3, dtype=np.int32)}
 
@@ -34,7 +34,6 @@ def _kind(writer: Any, source: Any, suffix: str) -> Any:
     params=[
         _kind(HDFWriter, HDFSource, ".hdf"),
         _kind(TarWriter, TarSource, ".tar"),
-        _kind(JsonlWriter, JsonlSource, ".jsonl"),
     ]
 )
 def kind(request: pytest.FixtureRequest) -> Kind:

@@ -7,13 +7,9 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
-from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import JsonlSource, JsonlWriter
+from headrace.sources import JsonlSource
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 from headrace.vocabularies.labels import LabelVocabulary
@@ -171,101 +167,6 @@ def test_a_changed_file_and_wrong_options_are_noticed(file):
     ):
         with pytest.raises(ConfigError, match=message):
             JsonlSource(file, **options)
-
-
-_KEYS = {
-    "floats": hnp.arrays(
-        np.float32, st.tuples(st.integers(0, 4), st.just(2)), elements=st.floats(-(2.0**99), 2.0**99, width=32)
-    ),
-    "doubles": hnp.arrays(np.float64, st.integers(0, 4), elements=st.floats(allow_nan=False, allow_infinity=False)),
-    "halves": hnp.arrays(np.float16, st.integers(0, 3), elements=st.floats(-100, 100, width=16)),
-    "classes": hnp.arrays(np.uint16, st.integers(0, 4)),
-    "large": hnp.arrays(np.uint64, st.integers(0, 3)),
-    "scalar": hnp.arrays(np.int64, ()),
-    "flags": hnp.arrays(np.bool_, st.integers(0, 3)),
-    "text": st.text(max_size=5).filter(lambda text: text.isprintable()).map(lambda t: np.frombuffer(t.encode(), "u1")),
-}
-
-
-@given(st.lists(st.fixed_dictionaries(_KEYS), min_size=1, max_size=4), st.booleans())
-@examples(25)
-def test_what_is_written_is_read_again_to_the_bit(tmp_path_factory, seqs, as_text):
-    path = tmp_path_factory.mktemp("jsonl") / "x.jsonl"
-    specs = {key: DataSpec.of_array(array) for key, array in seqs[0].items()}
-    specs = {k: DataSpec(s.dtype, s.shape, s.sparse, None if s.sparse else s.dim, s.has_time) for k, s in specs.items()}
-    specs["text"] = DataSpec("uint8", sparse=True, dim=256)
-    with JsonlWriter(path, specs=specs, text_keys=["text"] if as_text else []) as writer:
-        for corpus_idx, seq in enumerate(seqs):
-            writer.append(f"ü{corpus_idx}", seq)
-    source = JsonlSource(path, index=None)
-    check_source(source)
-    assert source.specs == specs
-    for corpus_idx, seq in enumerate(seqs):
-        assert source.tag(corpus_idx) == f"ü{corpus_idx}"
-        for key, array in seq.items():
-            found = source.read(corpus_idx, key)
-            assert (found.dtype, found.shape, found.tobytes()) == (array.dtype, array.shape, array.tobytes())
-
-
-def test_the_lines_can_be_read_without_the_description(tmp_path):
-    with JsonlWriter(tmp_path / "x.jsonl", labels={"c": ["p", "q"]}) as writer:
-        writer.append("one", {"c": np.array([0, 1], np.int8)})
-    assert json.loads((tmp_path / "x.jsonl").read_text()) == {"tag": "one", "c": [0, 1]}
-    assert JsonlSource(tmp_path / "x.jsonl").labels == {"c": ["p", "q"]}
-    (tmp_path / "x.jsonl.specs.json").unlink()
-    assert JsonlSource(tmp_path / "x.jsonl").specs["c"].dtype == "int32"
-
-
-def test_a_description_of_other_lines_is_refused(tmp_path):
-    with JsonlWriter(tmp_path / "x.jsonl") as writer:
-        writer.append("one", {"c": np.array([0, 1], np.int8)})
-    with open(tmp_path / "x.jsonl", "a") as stream:
-        stream.write('{"tag": "two", "c": []}\n')
-    with pytest.raises(SourceError, match="written for 24 bytes"):
-        JsonlSource(tmp_path / "x.jsonl")
-    (tmp_path / "x.jsonl.specs.json").write_text("{}")
-    with pytest.raises(SourceError, match="cannot be read"):
-        JsonlSource(tmp_path / "x.jsonl")
-
-
-def test_what_json_cannot_hold_is_refused_and_the_writer_goes_on(tmp_path):
-    data = {"f": np.zeros(2, np.float32), "t": np.frombuffer(b"ab", np.uint8)}
-    specs = {"f": DataSpec("float32", dim=1), "t": DataSpec("uint8", sparse=True, dim=256)}
-    with JsonlWriter(tmp_path / "x.jsonl", specs=specs) as writer:
-        for wrong, message in (
-            ({"f": np.array([np.nan], np.float32)}, "NaN"),
-            ({"f": np.zeros(2)}, "float64"),
-            ({"t": np.array([255], np.uint8)}, "not UTF-8"),
-            ({"g": np.zeros(2)}, "the data keys"),
-        ):
-            with pytest.raises(SourceError, match=message):
-                writer.append("bad", {**data, **wrong})
-        writer.append("good", data)
-        assert writer.num_seqs == 1
-    assert len(JsonlSource(tmp_path / "x.jsonl")) == 1
-    for specs, message in (
-        ({"f": DataSpec("complex64", dim=1)}, "dtype complex64, which this format cannot hold"),
-        ({"f": DataSpec("float32", (None,), dim=None)}, "free axis"),
-        ({"tag": DataSpec("float32", dim=1)}, "hide the tag"),
-        ({"f": DataSpec("float32", (0,), dim=0)}, "no numbers in them"),
-        ({"f": DataSpec("int8", (2, 0), dim=0)}, "no numbers in them"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            JsonlWriter(tmp_path / "y.jsonl", specs=specs)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["x.jsonl", "x.jsonl.specs.json"]
-
-
-def test_what_a_refused_first_sequence_says_of_the_layout_does_not_hold(tmp_path):
-    with JsonlWriter(tmp_path / "x.jsonl") as writer:
-        for wrong, error in (
-            ({"x": np.zeros(2, np.complex64)}, ConfigError),
-            ({"x": np.array([np.inf])}, SourceError),
-            ({"tag": np.zeros(2)}, ConfigError),
-        ):
-            with pytest.raises(error):
-                writer.append("bad", wrong)
-        writer.append("good", {"y": np.zeros(2, np.int8)})
-    assert list(JsonlSource(tmp_path / "x.jsonl").specs) == ["y"]
 
 
 def test_a_pipe_is_no_file_of_lines(tmp_path):

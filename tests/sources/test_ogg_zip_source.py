@@ -1,11 +1,10 @@
-"""`OggZipSource` and `OggZipWriter`: archives of recordings and texts, and what is refused."""
+"""`OggZipSource`: archives of recordings and texts, and what is refused."""
 
 import ast
 import gzip
 import io
 import os
 import pickle
-import resource
 import shutil
 import zipfile
 
@@ -16,12 +15,14 @@ from hypothesis import strategies as st
 
 from examples_of_laws import examples
 from headrace.datasets import OggZipDataset
-from headrace.errors import ConfigError, SourceError
-from headrace.features.extracted import ExtractedFeatures
-from headrace.sources import OggZipSource, OggZipWriter, open_source
+from headrace.errors import ConfigError, NotCarriedOverError, SourceError
+from headrace.features import LogMel
+from headrace.sources import OggZipSource, open_source
 from headrace.sources.ogg_zip import archives as archives_module
 from headrace.sources.ogg_zip.archives import parse_entry, scan_entries
+from headrace.sources.ogg_zip.samples import OggZipSamples
 from headrace.testing import check_source
+from ogg_zips import write_ogg_zip
 
 soundfile = pytest.importorskip("soundfile")
 
@@ -42,11 +43,8 @@ def samples_of(number):
 
 
 def write(path, numbers=(0, 1, 2, 3), **options):
-    with OggZipWriter(path, sample_rate=8000, **options) as writer:
-        for number in numbers:
-            orth = np.frombuffer(TEXTS[number].encode(), np.uint8)
-            writer.append(f"s/{number}", {"data": samples_of(number), "orth": orth})
-    return path
+    seqs = [(f"s/{number}", samples_of(number), TEXTS[number]) for number in numbers]
+    return write_ogg_zip(path, seqs, **options)
 
 
 @pytest.fixture
@@ -228,81 +226,51 @@ def test_a_large_text_is_held_in_memory_where_there_is_no_cache_folder(tmp_path,
     source.close()
 
 
-# --- features ---
+# --- samples ---
 
 
-def test_features_have_the_number_of_frames_that_the_lengths_say(corpus):
-    for features in ("raw", "mfcc", "log_mel_filterbank", "log_log_mel_filterbank", "db_mel_filterbank"):
-        for more in ({}, {"join_frames": 3, "norm_mean": "per_seq", "norm_std_dev": "per_seq", "preemphasis": 0.97}):
-            audio = {"features": features, "num_feature_filters": 1 if features == "raw" else 20, **more}
-            source = OggZipSource(corpus, audio=audio, data_lengths="header")
-            check_source(source)
-            source.close()
+@pytest.mark.parametrize(
+    "more", [{}, {"join_frames": 3, "norm_mean": "per_seq", "norm_std_dev": 2.0, "preemphasis": 0.97}]
+)
+def test_samples_have_the_number_of_frames_that_the_lengths_say(corpus, more):
+    source = OggZipSource(corpus, audio={"features": "raw", **more}, data_lengths="header")
+    check_source(source)
+    source.close()
 
 
-# Options, shape, frame 7 (the first features of it), and the mean size of all: from RETURNN with librosa 0.11.
-GOLDEN = [
-    ({"features": "raw", "preemphasis": 0.97}, (2000, 1), [-0.09786], 0.29228),
-    ({"features": "mfcc", "num_feature_filters": 13}, (26, 13), [0.56748, 170.15552, 119.51226, 56.74091], 39.41168),
-    ({"features": "log_mel_filterbank"}, (26, 40), [-2.5186, 2.42229, 3.11866, 1.0789], 5.9876),
-    ({"features": "log_log_mel_filterbank"}, (26, 40), [8.02318, 7.68451, 9.87935, 0.65965], 15.0237),
-    (
-        {"features": "db_mel_filterbank", "feature_options": {"fmin": 60}},
-        (26, 40),
-        [21.44178, 27.18865, 9.83487, -30.50342],
-        127.2473,
-    ),
-    (
-        {"features": "linear_spectrogram", "num_feature_filters": 128},
-        (26, 128),
-        [0.33635, 1.54905, 5.7928, 23.50215],
-        0.97276,
-    ),
-    (
-        {"features": "mfcc", "norm_mean": "per_seq", "norm_std_dev": "per_seq", "join_frames": 2},
-        (13, 80),
-        [0.65721, 0.01858, 0.3038, 0.2585],
-        0.84212,
-    ),
-]
-
-
-@pytest.mark.parametrize(("audio", "shape", "start", "size"), GOLDEN, ids=repr)
-def test_features_have_the_documented_values(audio, shape, start, size):
+def test_samples_have_the_documented_values():  # those of RETURNN
     times = np.arange(2000)
     samples = (0.3 * np.sin(times * times / 9000) + 0.1 * np.sin(times / 3)).astype(np.float32)
-    features = ExtractedFeatures.parse(audio)(samples, 8000, "x")
-    assert features.shape == shape
-    np.testing.assert_allclose(features[7, : len(start)], start, rtol=1e-4, atol=1e-4)
-    assert abs(float(np.abs(features).mean()) - size) < 1e-3 * size
+    found = OggZipSamples.parse({"features": "raw", "preemphasis": 0.97})(samples, 8000, "x")
+    assert found.shape == (2000, 1)
+    np.testing.assert_allclose(found[7], [-0.09786], rtol=1e-4, atol=1e-4)
+    assert abs(float(np.abs(found).mean()) - 0.29228) < 1e-3 * 0.29228
 
 
-def test_a_tone_has_its_energy_in_the_right_band():
-    features = ExtractedFeatures.parse({"features": "log_mel_filterbank", "num_feature_filters": 20})
-    times = np.arange(8000) / 8000
-    tones = [np.sin(2 * np.pi * hz * times).astype(np.float32) for hz in (300, 1000, 3000)]
-    bands = [features(tone, 8000, "x")[50].argmax() for tone in tones]
-    assert bands == sorted(set(bands))
-    spectrum = ExtractedFeatures.parse({"features": "linear_spectrogram", "num_feature_filters": 200})
-    frames = spectrum(tones[1], 8000, "x")
-    assert frames.shape == (101, 200)
-    assert set(frames[10:90].argmax(axis=1)) == {49}  # bin 50 of 400, without the first
+@pytest.mark.parametrize("audio", [{}, {"features": "mfcc"}, {"features": "log_mel_filterbank", "window_len": 0.02}])
+def test_the_features_of_returnn_are_for_a_transform(corpus, audio):
+    with pytest.raises(NotCarriedOverError, match=r"(?s)not offered.*features.*raw.*transform.*LogMel"):
+        OggZipDataset(corpus, audio=audio, targets=None)
+    mel = LogMel(8000)
+    dataset = OggZipDataset(
+        corpus, audio=RAW, targets=None, transform=lambda seq: {**seq, "data": mel(seq["data"][:, 0])}
+    )
+    dataset.init_seq_order(1)
+    dataset.load_seqs(0, 1)
+    assert dataset.get_data(0, "data").shape == (mel.num_frames(LENGTHS[0]), 40)
 
 
 @pytest.mark.parametrize(
     ("audio", "what"),
     [
-        ({"features": "raw_ogg"}, "not offered"),
         ({"features": "f0"}, "not offered"),
         ({"random_permute": True}, "random_permute=True is not offered"),
         ({"with_delta": 1}, "with_delta"),
         ({"window": 3}, "unknown audio option 'window'"),
         ({"features": "raw", "num_feature_filters": 2}, "1 feature"),
-        ({"feature_options": {"n_mel": 3}}, "mfcc has no option 'n_mel'"),
-        ({"step_len": 0}, "step_len"),
-        ({"feature_options": {"center": 1}}, "center cannot be 1"),
-        ({"feature_options": {"fmin": "low"}}, "fmin cannot be 'low'"),
-        ({"norm_mean": np.zeros(3)}, "there are 40 features"),
+        ({"features": "raw", "feature_options": {"n_mels": 3}}, "feature_options"),
+        ({"features": "raw", "join_frames": 0}, "join_frames"),
+        ({"features": "raw", "norm_mean": np.zeros(3)}, "a sample is 1 number"),
         ("raw", "a dict of options"),
     ],
 )
@@ -505,50 +473,3 @@ def test_paths_that_are_no_archives_are_refused(tmp_path):
     for path in (tmp_path / "a.hdf", 7, [3]):
         with pytest.raises(ConfigError, match="zip"):
             OggZipSource(path, audio=None)
-
-
-# --- the writer ---
-
-
-def test_the_writer_refuses_what_the_format_cannot_hold(tmp_path):
-    with OggZipWriter(tmp_path / "a.zip", sample_rate=8000) as writer:
-        orth = np.array([97], np.uint8)
-        for data, what in (
-            ({"data": np.zeros(3, np.float32)}, "not"),
-            ({"data": np.zeros(3), "orth": orth}, "float64"),
-            ({"data": np.zeros((3, 2), np.float32), "orth": orth}, r"a frame has the shape \(2,\), not \(1,\)"),
-            ({"data": np.zeros(3, np.float32), "orth": np.array([255], np.uint8)}, "UTF-8"),
-        ):
-            with pytest.raises(SourceError, match=what):
-                writer.append("a", data)
-        writer.append("a", {"data": np.zeros(3, np.float32), "orth": orth})
-    assert len(OggZipSource(tmp_path / "a.zip", audio=RAW)) == 1
-    with pytest.raises(ConfigError, match="exists"):
-        OggZipWriter(tmp_path / "a.zip", sample_rate=8000)
-    with pytest.raises(ConfigError, match="cannot hold 'classes'"):
-        OggZipWriter(tmp_path / "b.zip", sample_rate=8000, labels={"classes": ["a"]})
-    for options in ({"sample_rate": 0}, {"sample_rate": 8000, "audio_format": "mp3"}):
-        with pytest.raises(ConfigError):
-            OggZipWriter(tmp_path / "b.zip", **options)
-    with (
-        OggZipWriter(tmp_path / "a.zip", sample_rate=8000, audio_format="flac", overwrite=True) as writer,
-        pytest.raises(SourceError, match="an empty recording"),
-    ):
-        writer.append("a", {"data": np.zeros(0, np.float32), "orth": orth})
-    broken = OggZipWriter(tmp_path / "b.zip", sample_rate=8000)
-    with pytest.raises(RuntimeError), broken:
-        raise RuntimeError
-    assert os.listdir(tmp_path) == ["a.zip"]
-
-
-def test_a_full_disk_ends_the_writer_and_leaves_nothing(tmp_path):
-    writer = OggZipWriter(tmp_path / "a.zip", sample_rate=8000)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
-    try:
-        with pytest.raises(SourceError, match="cannot write"):
-            writer.append("a", {"data": np.zeros(1 << 19, np.float32), "orth": np.zeros(0, np.uint8)})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    writer.close()
-    assert os.listdir(tmp_path) == []

@@ -18,7 +18,6 @@ from headrace.sources import (
     HDFSource,
     HDFWriter,
     JsonlSource,
-    JsonlWriter,
     Source,
     TarSource,
     TarWriter,
@@ -85,7 +84,7 @@ def tokens(tmp_path: Path) -> Path:
     return folder
 
 
-def test_files_that_belong_to_others_are_read_with_them_and_not_twice(tokens: Path, tmp_path: Path) -> None:
+def test_files_that_belong_to_others_are_read_with_them_and_not_twice(tokens: Path) -> None:
     expected = content(open_source([tokens / "a.bin", tokens / "b.bin"]))
     assert len(expected) == 6
     everything = sorted(tokens.iterdir())
@@ -100,9 +99,6 @@ def test_files_that_belong_to_others_are_read_with_them_and_not_twice(tokens: Pa
     with hr.DataLoader(tokens, batch_size=4) as loader:
         assert sum(len(batch.tags) for batch in loader) == 6
     assert content(open_source(tokens / "a.idx")) == content(open_source([tokens / "a.idx"])) == expected[:3]
-    with JsonlWriter(tmp_path / "x.jsonl") as writer:
-        writer.append("x", {"data": np.zeros(3, np.float32)})
-    assert len(content(open_source(str(tmp_path / "x.*")))) == 1
 
 
 def test_a_pattern_that_matches_nothing_names_itself_and_the_nearest_folder(corpus: Path) -> None:

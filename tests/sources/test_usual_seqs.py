@@ -10,8 +10,6 @@ from headrace.errors import SourceError
 from headrace.sources import (
     HDFSource,
     HDFWriter,
-    JsonlSource,
-    JsonlWriter,
     MapSource,
     MemorySource,
     TarSource,
@@ -35,7 +33,7 @@ FORMS = {
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("writer", "source", "name"),
-    [(HDFWriter, HDFSource, "a.hdf"), (JsonlWriter, JsonlSource, "a.jsonl"), (TarWriter, TarSource, "a.tar")],
+    [(HDFWriter, HDFSource, "a.hdf"), (TarWriter, TarSource, "a.tar")],
 )
 def test_a_sequence_in_any_form_is_written_as_its_arrays_are(tmp_path, writer, source, name, form):
     with writer(tmp_path / name) as target:

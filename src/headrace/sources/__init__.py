@@ -16,24 +16,21 @@ if TYPE_CHECKING:
     from .audio.source import AudioSource
     from .audio.table import AudioTableSource
     from .base import SORT_LENGTHS, Source, fill_rows
-    from .formats import Format, Head, register_format
     from .hdf.source import HDFSource
     from .hdf.writer import HDFWriter
     from .images.folder import ImageFolderSource
     from .lines.delimited import CsvSource
     from .lines.jsonl import JsonlSource
-    from .lines.jsonl_writer import JsonlWriter
     from .lines.text import TextSource
     from .mapped import MapSource
     from .memory import MemorySource
     from .ogg_zip.source import OggZipSource
-    from .ogg_zip.writer import OggZipWriter
     from .registry import init_source, open_source
     from .shared.data_types import parse_about
     from .shared.open_files import confirm_reads
     from .shared.paths import list_paths
     from .shared.source import IndexedSource, PlainKey, RecordSource, column_view, make_index
-    from .shared.writer import FileWriter, Writer
+    from .shared.writer import Writer
     from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
     from .tables.parquet import ParquetSource, ParquetWriter
@@ -50,21 +47,16 @@ __all__ = [
     "AudioSource",
     "AudioTableSource",
     "CsvSource",
-    "FileWriter",
-    "Format",
     "HDFSource",
     "HDFWriter",
-    "Head",
     "HuggingFaceSource",
     "ImageFolderSource",
     "IndexedSource",
     "JsonlSource",
-    "JsonlWriter",
     "LogMel",
     "MapSource",
     "MemorySource",
     "OggZipSource",
-    "OggZipWriter",
     "ParquetSource",
     "ParquetWriter",
     "PlainKey",
@@ -86,7 +78,6 @@ __all__ = [
     "make_index",
     "open_source",
     "parse_about",
-    "register_format",
 ]
 
 __getattr__, __dir__ = export_lazily(
@@ -98,19 +89,16 @@ __getattr__, __dir__ = export_lazily(
         "audio.folder": ("AudioFolderSource",),
         "base": ("SORT_LENGTHS", "Source", "fill_rows"),
         "registry": ("init_source", "open_source"),
-        "formats": ("Format", "Head", "register_format"),
         "hdf.source": ("HDFSource",),
         "hdf.writer": ("HDFWriter",),
         "tables.hugging_face": ("HuggingFaceSource",),
         "images.folder": ("ImageFolderSource",),
         "lines.delimited": ("CsvSource",),
         "lines.jsonl": ("JsonlSource",),
-        "lines.jsonl_writer": ("JsonlWriter",),
         "headrace.features.log_mel": ("LogMel",),
         "mapped": ("MapSource",),
         "memory": ("MemorySource",),
         "ogg_zip.source": ("OggZipSource",),
-        "ogg_zip.writer": ("OggZipWriter",),
         "tables.parquet": ("ParquetSource", "ParquetWriter"),
         "tar.source": ("TarSource",),
         "tar.writer": ("TarWriter",),
@@ -122,6 +110,6 @@ __getattr__, __dir__ = export_lazily(
         "shared.open_files": ("confirm_reads",),
         "shared.paths": ("list_paths",),
         "shared.source": ("IndexedSource", "PlainKey", "RecordSource", "column_view", "make_index"),
-        "shared.writer": ("FileWriter", "Writer"),
+        "shared.writer": ("Writer",),
     },
 )

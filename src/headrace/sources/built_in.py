@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from headrace.files.packed import PACKED_SUFFIXES
 
 from .entry import Format, Head
@@ -44,16 +42,12 @@ def _is_lines(head: Head) -> bool:
     return head.path.lower().endswith(_LINE_SUFFIXES)
 
 
-def _is_our_lines(head: Head) -> bool:
-    return _is_lines(head) and os.path.exists(f"{head.path}.specs.json")
-
-
 def _is_other_lines(head: Head) -> bool:
     if not _is_lines(head):
         return False
     if not head.data or head.begins_with_long_object:  # an empty file may be anything; among others it changes nothing
         return True
-    return _is_our_lines(head) or (head.first_object is not None and "audio" not in head.first_object)
+    return head.first_object is not None and "audio" not in head.first_object
 
 
 def _is_manifest(head: Head) -> bool:
@@ -122,10 +116,8 @@ BUILT_IN = (
         "jsonl",
         "JSON lines",
         _at("lines.jsonl:JsonlSource"),
-        _at("lines.jsonl_writer:JsonlWriter"),
-        _also_packed(".jsonl", ".ndjson"),
+        suffixes=_also_packed(".jsonl", ".ndjson"),
         recognizes=_is_other_lines,
-        beside=(".jsonl.specs.json",),
         docs="[JSON lines](text.md), `.jsonl`",
         suits="texts and a few numbers",
     ),
@@ -200,8 +192,7 @@ BUILT_IN = (
         "ogg_zip",
         "OggZip",
         _at("ogg_zip.source:OggZipSource"),
-        _at("ogg_zip.writer:OggZipWriter"),
-        (".zip",),
+        suffixes=(".zip",),
         takes_folder=True,
         defaults={"audio": {"features": "raw", "peak_normalization": False}},
         docs="[OggZip](folders.md), `.zip`",

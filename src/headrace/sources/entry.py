@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from headrace.errors import ConfigError
 from headrace.files import open_regular
 from headrace.files.packed import damaged, is_damage, is_packed, open_packed
 
@@ -27,12 +26,6 @@ class Head:
     Attributes:
         path: Path of the file.
         data: Its first bytes, at most `HEAD_BYTES`.
-
-    Examples:
-        >>> from headrace.sources import Format, Head
-        >>> def is_track(head: Head) -> bool:
-        ...     return head.data.startswith(b"TRK1")
-        >>> entry = Format("trk", "tracks", "tracks:TrackSource", suffixes=(".trk",), recognizes=is_track)
     """
 
     path: str
@@ -92,8 +85,8 @@ class Format:
     Attributes:
         name: As in `--to`.
         title: For people.
-        source: The class that reads it: "package.module:Class", or the class itself. Its first argument takes the
-            files. Its module is imported when it is needed.
+        source: The class that reads it, "package.module:Class". Its first argument takes the files. Its module is
+            imported when it is needed.
         writer: The class that writes it, if there is one.
         suffixes: Endings of its files, in lower case. The first one is that of what is written.
         magic: First bytes that no other files have, each with its position.
@@ -136,32 +129,6 @@ class Format:
     suits: str = ""
     named_by_paths: bool = False
 
-    def __post_init__(self) -> None:
-        """Write classes as "package.module:Class".
-
-        Raises:
-            ConfigError: A class or a suffix has another form.
-        """
-        for name in ("source", "writer"):
-            cls = getattr(self, name)
-            if isinstance(cls, type):
-                if "<locals>" in cls.__qualname__:
-                    what = f"the {name} {cls.__qualname__} is defined in a function"
-                    raise ConfigError(what, where=self.name, fix="define it at the top of a module")
-                object.__setattr__(self, name, f"{cls.__module__}:{cls.__qualname__}")
-            elif cls is not None and (not isinstance(cls, str) or ":" not in cls):
-                raise ConfigError(
-                    f"the {name} of a format must be a class or its name, got {cls!r}",
-                    where=self.name,
-                    fix='write "package.module:Class"',
-                )
-        if isinstance(self.suffixes, str) or not all(one.startswith(".") for one in self.suffixes):
-            raise ConfigError(
-                f"suffixes must be a tuple of texts that begin with a dot, got {self.suffixes!r}",
-                where=self.name,
-                fix='for example (".hdf", ".h5")',
-            )
-
     @property
     def suffix(self) -> str:
         """Ending of what is written; "" if there is none."""
@@ -176,11 +143,6 @@ class Format:
     def writer_name(self) -> str | None:
         """The name of the class that writes it."""
         return None if self.writer is None else self.writer.rpartition(":")[2]
-
-    def names_of(self, module: str) -> list[str]:
-        """Return the names of its classes that are of a module."""
-        both = [cls.partition(":") for cls in (self.source, self.writer) if cls is not None]
-        return [name for home, _, name in both if home == module]
 
     def has_mark(self, head: Head) -> bool:
         """Tell whether a file begins as those of this format do."""

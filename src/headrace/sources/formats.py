@@ -1,9 +1,7 @@
-"""Registered formats, and detection of the format of a file or folder.
+"""The formats by name, and detection of the format of a file or folder.
 
-A format is registered once, by `register_format`, or by another package under the entry point "headrace.formats", which
-is looked at only when a name or a file is not known otherwise. A file is recognized by its first bytes where the format
-has a mark, else by its name, or its first line; a folder by its files. What is found is a guess that the source of the
-format checks in full when it opens.
+A file is recognized by its first bytes where the format has a mark, else by its name, or its first line; a folder by
+its files. What is found is a guess that the source of the format checks in full when it opens.
 """
 
 from __future__ import annotations
@@ -13,12 +11,7 @@ import itertools
 import logging
 import os
 import re
-import sys
 from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib.metadata import entry_points
-from types import MappingProxyType
-from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
@@ -28,85 +21,13 @@ from headrace.files.packed import PACKED_SUFFIXES
 from .built_in import BUILT_IN
 from .entry import HEAD_BYTES, Format, Head
 
-__all__ = ["FORMATS", "Format", "Head", "register_format"]
+__all__ = ["FORMATS", "Format"]
 
 _LOGGER = logging.getLogger("headrace.sources")
-ENTRY_POINTS = "headrace.formats"
 _PACKED = (*PACKED_SUFFIXES, ".zstd", ".lz4", ".br", ".z", ".zip", ".7z")
 _MAX_LOOKED = 20  # files and sub-folders beside those of a folder that are read
 _MAX_NAMES = 10_000  # of a folder: if none of this many names tells the format, none will
-_formats: dict[str, Format] = {}
-FORMATS: Mapping[str, Format] = MappingProxyType(_formats)
-
-
-def register_format(entry: Format) -> Format:
-    """Make a format known to `open_source`, configs, `headrace convert` and `headrace inspect`.
-
-    Args:
-        entry: The format. Registered again as it was, nothing changes.
-
-    Returns:
-        The same.
-
-    Raises:
-        ConfigError: Another format has its name, or one of its suffixes.
-    """
-    if _formats.get(entry.name) == entry:
-        return entry
-    names = {entry.name, entry.source_name, entry.writer_name} - {None}
-    for other in _formats.values():
-        if entry.source == other.source:
-            raise ConfigError(
-                f"the format {entry.name!r} is read by {entry.source_name}, as the format {other.name!r} is",
-                fix="register a class once; for another variant of the files, another class",
-            )
-        taken = names & {other.name, other.source_name, other.writer_name}
-        # Formats that look at what is in a file may share a suffix.
-        taken |= set() if entry.recognizes or entry.magic else set(entry.suffixes) & set(other.suffixes)
-        if taken:
-            raise ConfigError(
-                f"the format {entry.name!r} has {min(map(str, taken))!r}, as the format {other.name!r} has",
-                fix="choose another name; files that share a suffix are told apart by magic= or recognizes=",
-            )
-    _formats[entry.name] = entry
-    return entry
-
-
-for _entry in BUILT_IN:
-    register_format(_entry)
-
-
-def formats_of_others() -> list[tuple[Format, list[Any]]]:
-    """Return the formats that are not built in, each with those of its classes that only this process can import."""
-    main = vars(sys.modules["__main__"])
-    return [
-        (entry, [main.get(name.partition(".")[0]) for name in entry.names_of("__main__")])
-        for entry in FORMATS.values()
-        if entry not in BUILT_IN
-    ]
-
-
-@cache
-def load_entry_points() -> bool:
-    """Register the formats of other packages, once; return whether there are some.
-
-    Raises:
-        ConfigError: One of them cannot be imported, or is no format.
-    """
-    found = entry_points(group=ENTRY_POINTS)
-    for point in found:
-        try:
-            entry = point.load()
-        except Exception as error:
-            raise ConfigError(
-                f"the format {point.name!r} of another package cannot be loaded: {error}",
-                where=f"entry point {point.value!r} of {ENTRY_POINTS}",
-                fix="repair or uninstall the package",
-            ) from error
-        if not isinstance(entry, Format):
-            raise ConfigError(f"{point.value!r} is {entry!r}, not a Format", where=f"entry point of {ENTRY_POINTS}")
-        register_format(entry)
-    return bool(found)
+FORMATS: Mapping[str, Format] = {entry.name: entry for entry in BUILT_IN}
 
 
 def format_named(name: str) -> Format:
@@ -115,15 +36,10 @@ def format_named(name: str) -> Format:
     Raises:
         ConfigError: There is none of that name.
     """
-    for _ in range(2):
-        for entry in FORMATS.values():
-            if name in (entry.name, entry.source, entry.writer, entry.source_name, entry.writer_name):
-                return entry
-        if not load_entry_points():
-            break
-    raise ConfigError(
-        f"unknown format {name!r}", fix=f"{did_you_mean(name, FORMATS)}; or 'module:NAME' of a Format of your own"
-    )
+    for entry in FORMATS.values():
+        if name in (entry.name, entry.source, entry.writer, entry.source_name, entry.writer_name):
+            return entry
+    raise ConfigError(f"unknown format {name!r}", fix=did_you_mean(name, FORMATS))
 
 
 def format_of_source(cls: type) -> Format | None:
@@ -144,8 +60,6 @@ def find_format(path: str | os.PathLike[str]) -> Format:
     look = _format_of_folder if os.path.isdir(name) else _format_of_file
     try:
         found = look(name)
-        if found is None and load_entry_points():
-            found = look(name)
     except ValueError as error:
         raise SourceError("no file has a NUL in its name", where=repr(name), fix="check the path") from error
     except OSError as error:
@@ -160,8 +74,8 @@ def find_format(path: str | os.PathLike[str]) -> Format:
         raise SourceError(
             f"{of_file if look is _format_of_file else of_folder} its format",
             where=name,
-            fix=f"name the class of the source; formats: {titles}; a format of your own is known where its module was "
-            "imported, and everywhere by an entry point headrace.formats",
+            fix=f"name the class of the source, also 'module:Class' of your own; formats: {titles}; files of NumPy or "
+            "safetensors are read by a map-style dataset over np.load(path, mmap_mode='r')",
         )
     return found
 
@@ -169,13 +83,10 @@ def find_format(path: str | os.PathLike[str]) -> Format:
 def format_of_target(path: str | os.PathLike[str]) -> Format | None:
     """Return the writable format that the name of a file to be written implies, if there is one."""
     name = os.path.basename(os.fspath(path))
-    for _ in range(2):
-        written = [entry for entry in FORMATS.values() if entry.writer and entry.suffix and name.endswith(entry.suffix)]
-        if written:
-            return max(written, key=lambda entry: len(entry.suffix))
-        found = _by_suffix(name)
-        if found is not None or not load_entry_points():
-            break
+    written = [entry for entry in FORMATS.values() if entry.writer and name.endswith(entry.suffix)]
+    if written:
+        return max(written, key=lambda entry: len(entry.suffix))
+    found = _by_suffix(name)
     return found if found is not None and found.writer else None
 
 

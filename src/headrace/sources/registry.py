@@ -7,8 +7,8 @@ A dict names a class and its options; nothing that it says is evaluated. From a 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from headrace.errors import ConfigError
 
@@ -20,7 +20,6 @@ from .formats import (
     find_format,
     format_named,
     format_of_source,
-    load_entry_points,
     without_side_files,
 )
 from .naming.classes import NamedClasses, first_option_of, options_of
@@ -28,33 +27,24 @@ from .shared.paths import PathLike, expand_path, local_files
 from .shared.writer import Writer
 
 
-class _Modules(Mapping[str, str]):
-    """Name of the class that reads or writes a format -> its module; live, as formats may be registered at any time."""
-
-    def __init__(self, role: Literal["source", "writer"], *others: str) -> None:
-        self._role, self._others = role, others
-
-    def _found(self) -> dict[str, str]:
-        classes = [*(getattr(entry, self._role) or "" for entry in FORMATS.values()), *self._others]
-        pairs = [cls.partition(":") for cls in classes if cls]
-        return {name: module for module, _, name in pairs}
-
-    def __getitem__(self, name: str) -> str:
-        found = self._found()
-        if name not in found and ":" not in name and load_entry_points():
-            found = self._found()
-        return found[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._found()))
-
-    def __len__(self) -> int:
-        return len(self._found())
+def _modules(classes: Iterable[str | None]) -> dict[str, str]:
+    """Return the module of each class, by name."""
+    return {name: module for module, _, name in (cls.partition(":") for cls in classes if cls)}
 
 
 _IN_MEMORY = tuple(f"{__package__}.{name}" for name in ("mapped:MapSource", "memory:MemorySource"))  # of no format
-_SOURCES = NamedClasses("source", Source, __package__, _Modules("source", *_IN_MEMORY))  # type: ignore[type-abstract]
-_WRITERS = NamedClasses("writer", Writer, __package__, _Modules("writer"))  # type: ignore[type-abstract]
+_SOURCES = NamedClasses(
+    "source",
+    Source,  # type: ignore[type-abstract]
+    __package__,
+    _modules([*(entry.source for entry in FORMATS.values()), *_IN_MEMORY]),
+)
+_WRITERS = NamedClasses(
+    "writer",
+    Writer,  # type: ignore[type-abstract]
+    __package__,
+    _modules(entry.writer for entry in FORMATS.values()),
+)
 
 SourceConfig = Source | Mapping[str, Any] | PathLike | Sequence[PathLike]
 
@@ -205,7 +195,8 @@ def writer_class_of(target: Format) -> type[Writer]:
         ConfigError: There is none.
     """
     if target.writer is None:
-        raise ConfigError(f"{target.title} can be read, but not written", fix="choose another format")
+        written = ", ".join(sorted(entry.name for entry in FORMATS.values() if entry.writer))
+        raise ConfigError(f"{target.title} can be read, but not written", fix=f"choose one of {written}")
     return _WRITERS.resolve(target.writer)
 
 

@@ -19,14 +19,14 @@ from headrace.files.cache.options import parse_bytes
 from headrace.files.locations import local_path, shown_url
 from headrace.show.drawing import format_bytes, format_count
 from headrace.sources import AudioSource
-from headrace.sources.formats import FORMATS, Format, format_named, format_of_target, register_format
-from headrace.sources.naming.classes import CALLABLE, options_of, resolve_callable
+from headrace.sources.formats import FORMATS, Format, format_named, format_of_target
+from headrace.sources.naming.classes import options_of
 from headrace.sources.registry import writer_class_of
 from headrace.specs import DataSpec
 
 from ..configs import parse_settings
 from ..console import bold, open_messages, open_output
-from ..opening import class_of, find_data_files, import_from_here, open_corpus
+from ..opening import class_of, find_data_files, open_corpus
 from ..options import DATA_FILES_HELP, Quiet, SourceClass, SourceSettings
 from ..report import describe_key
 from .conversion import Conversion
@@ -88,14 +88,10 @@ def convert(
     ],
     target_name: Annotated[
         str,
-        typer.Argument(
-            metavar="OUT", help="File or folder to write; the extension selects the format.", show_default=False
-        ),
+        typer.Argument(metavar="OUT", help="File to write; the extension selects the format.", show_default=False),
     ],
     source_class: SourceClass = None,
-    target: Annotated[
-        str | None, typer.Option("--to", metavar="FORMAT", help=f"One of {_WRITTEN}; module:NAME for your own.")
-    ] = None,
+    target: Annotated[str | None, typer.Option("--to", metavar="FORMAT", help=f"One of {_WRITTEN}.")] = None,
     settings: SourceSettings = None,
     out_settings: Annotated[
         list[str] | None, typer.Option("--set-out", metavar="KEY=VALUE", help="An option of the writer.")
@@ -140,9 +136,6 @@ def convert(
     source = open_corpus(files, source_class, options, "auto")
     try:
         chosen = source if not keys else SomeKeys(source, keys)
-        rate = getattr(source, "sample_rate", None)
-        if rate is not None and "sample_rate" in options_of(writer_class_of(entry)):
-            writer_options.setdefault("sample_rate", rate)
         conversion = Conversion(
             chosen,
             out,
@@ -179,12 +172,7 @@ def _target_format(out: Path, name: str | None) -> Format:
     Raises:
         ConfigError: Neither the option nor the extension names a format that can be written.
     """
-    if name is None:
-        found = format_of_target(out)
-    else:
-        import_from_here(name)
-        own = resolve_callable(name) if CALLABLE.fullmatch(name) else None  # importing it may register it, too
-        found = register_format(own) if isinstance(own, Format) else format_named(name)
+    found = format_of_target(out) if name is None else format_named(name)
     if found is None:
         raise ConfigError("the extension does not tell the format", where=str(out), fix=f"add --to, one of {_WRITTEN}")
     writer_class_of(found)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,8 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
-from headrace.files.atomic.names import exchange
-from headrace.files.atomic.pending import PendingFolder, fsync_path
+from headrace.files.atomic.pending import FolderAside, fsync_path
 from headrace.files.atomic.together import PendingFiles
 from headrace.sources import Source, confirm_reads, open_source
 from headrace.sources.formats import Format
@@ -136,7 +134,7 @@ def _write_aside(
 ) -> ShardRecord:
     """Write one file in a folder of its own, and replace the existing one when it is verified."""
     open_target(source, target, specs, shard.path).abort()  # refuses what the writer would not replace itself
-    folder = PendingFolder(f"{os.path.realpath(shard.path)}.new", overwrite=False, marker="")
+    folder = FolderAside(shard.path)
     aside = os.path.join(folder.temporary, shard.name)
     try:
         record = _write_directly(source, target, specs, replace(shard, path=aside), tell)
@@ -146,22 +144,15 @@ def _write_aside(
             error.where = error.where.replace(folder.temporary, os.path.dirname(shard.path))
         raise
     finally:
-        folder.abort()
+        folder.remove()
     return record
 
 
 def _replace_target(new: str, old: str, entry: Format) -> None:
-    """Replace a file or folder, with the files beside it, by a newer one.
-
-    A single file or folder does so in one step, several files as `PendingFiles` does it.
-    """
+    """Replace a file, with the files beside it, by a newer one: one in one step, several as `PendingFiles` does it."""
     old = os.path.realpath(old)  # a link stays
     try:
-        if os.path.isdir(new) and os.path.isdir(old):
-            exchange(new, old)
-        elif entry.beside:
-            if os.path.isdir(old):
-                remove(old, entry)
+        if entry.beside:
             together = PendingFiles(old, entry.files_beside(old), overwrite=True)
             try:
                 for made in (*entry.files_beside(new), new):
@@ -171,8 +162,6 @@ def _replace_target(new: str, old: str, entry: Format) -> None:
             finally:
                 together.abort()
         else:
-            if os.path.isdir(new) or os.path.isdir(old):
-                remove(old, entry)
             os.replace(new, old)
         fsync_path(os.path.dirname(old))
     except OSError as error:
@@ -238,10 +227,8 @@ def comparable(arrays: Mapping[str, NDArray[Any]], specs: Mapping[str, DataSpec]
 
 
 def size_of(path: str) -> int:
-    """Return the bytes of a file, or of all files in a folder."""
-    if not os.path.isdir(path):
-        return os.stat(path).st_size
-    return sum(os.stat(os.path.join(folder, name)).st_size for folder, _, names in os.walk(path) for name in names)
+    """Return the bytes of a file."""
+    return os.stat(path).st_size
 
 
 def _verify(target: Target, shard: Shard, data_keys: list[str], expected: str) -> None:
@@ -267,10 +254,7 @@ def remove(path: str, entry: Format) -> None:
     """Remove a written file, with those beside it; what cannot be removed stays."""
     for name in (path, *entry.files_beside(path)):
         with contextlib.suppress(OSError):
-            if os.path.isdir(name) and not os.path.islink(name):
-                shutil.rmtree(name)
-            else:
-                os.unlink(name)
+            os.unlink(name)
 
 
 def join_digests(records: list[ShardRecord]) -> str:

@@ -32,9 +32,9 @@ class OggZipDataset(CachedDataset):
     Args:
         path: The zip file or several, or a folder of them; `name.txt.gz` replaces the text of `name.zip`; or a folder
             beside its `.txt`.
-        audio: Options of features: "features" ("raw", "mfcc", "log_mel_filterbank", ...), "sample_rate", ...; `{}` for
-            the defaults, `None` for no audio. What RETURNN draws at random (`random_permute`) is refused: it depends on
-            the order of reading there; give `transform`, with a generator for each sequence.
+        audio: `{"features": "raw"}`, with "sample_rate", "peak_normalization", ...; `None` for no audio. Other features
+            are for `transform`, for example by `LogMel`. So is what RETURNN draws at random (`random_permute`), which
+            depends on the order of reading there.
         targets: A vocabulary: a dict such as `{"class": "CharacterTargets", ...}` or a `Vocabulary`; `None` for none.
         content_name: Name inside the archive, if it is not that of the file.
         resolve_symlink_for_name: Whether that is the name of the file that a link points to.

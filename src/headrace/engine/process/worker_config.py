@@ -34,7 +34,6 @@ class WorkerConfig(msgspec.Struct, frozen=True):
         slot_bytes: See `ArenaWriter`, as the next two.
         num_slots: How many slots.
         max_bytes: Limit of the arena.
-        formats: Parcels with the formats that the user registered, which the job may need to be unpickled.
         job: A parcel with the `Job`; empty if the worker is forked from a process that has it.
         buffer_bytes: Sizes of the arrays of the job that are not in the parcel.
         executor: The name of the executor, see `WorkerInfo`.
@@ -46,7 +45,6 @@ class WorkerConfig(msgspec.Struct, frozen=True):
     slot_bytes: int
     num_slots: int
     max_bytes: int
-    formats: list[bytes]
     job: bytes
     buffer_bytes: list[int]
     executor: str = "process"

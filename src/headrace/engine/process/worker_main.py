@@ -39,7 +39,7 @@ from ..memory.rings import WorkerRings
 from ..memory.slot import SlotWriter, open_slot
 from ..user.failure import Failure
 from ..user.job import Job, Mode
-from ..user.ship import take_formats, unship
+from ..user.ship import unship
 from ..user.worker_info import set_process_scope
 from ..worker import ValueResult, Worker
 from .channel import Channel
@@ -246,7 +246,6 @@ class _Loop:
         """Make the user's functions; return None, after telling, if that is not possible."""
         try:
             if job is None:
-                take_formats(config.formats)
                 job = unship(config.job, buffers)
         except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
             self._send(SetupFailed(worker_idx, Failure.of(error)))

@@ -16,8 +16,6 @@ Only a trainer and its own workers exchange parcels; nothing here reads a pickle
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import io
 import pickle
 import struct
@@ -84,26 +82,6 @@ def ship(obj: object, *, what: str = "job", warn: bool = True) -> bytes:
 def ship_job(job: object) -> Parcel:
     """Pickle a job for several workers; its large arrays are for them to share. As `ship` otherwise."""
     return _pack(job, "job", warn=True, splits=True)
-
-
-def ship_formats() -> list[bytes]:
-    """Pickle the formats that were registered in this process: what a job reads may be named by nothing but its file.
-
-    One that cannot be carried is left out: the job need not read it, and the worker's error says what is not known.
-    """
-    known = sys.modules.get("headrace.sources.formats")
-    parcels = []
-    for entry in known.formats_of_others() if known is not None else ():
-        with contextlib.suppress(ConfigError):
-            parcels.append(ship(entry, what="format", warn=False))
-    return parcels
-
-
-def take_formats(parcels: Iterable[bytes]) -> None:
-    """Register what `ship_formats` returned. Worker only."""
-    for parcel in parcels:
-        entry, _ = unship(parcel)  # with the classes of `__main__` that read and write it
-        importlib.import_module("headrace.sources.formats").register_format(entry)
 
 
 def _pack(obj: object, what: str, *, warn: bool, splits: bool) -> Parcel:

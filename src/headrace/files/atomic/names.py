@@ -6,9 +6,9 @@ sees whether it still runs. Where that cannot be known (another machine, or this
 counts as left behind when nothing was written to it for a week. Files of other users are never removed: whether their
 processes run may be hidden from us.
 
-A rename to a name that must be free, or an exchange of two names, is one step. Linux has both (`renameat2`), on
-most file systems. Where it has not, a name is taken by a hard link, which the system refuses if the name is taken, or
-by an empty file or folder that is replaced at once.
+A rename to a name that must be free is one step. Linux has it (`renameat2`), on most file systems. Where it has not, a
+name is taken by a hard link, which the system refuses if the name is taken, or by an empty file that is replaced at
+once.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import xxhash
 
 from ..locations import boot_id
 
-_AT_FDCWD, _RENAME_NOREPLACE, _RENAME_EXCHANGE = -100, 1, 2  # see renameat2(2)
+_AT_FDCWD, _RENAME_NOREPLACE = -100, 1  # see renameat2(2)
 _NOT_OFFERED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP})
 _NO_LINKS = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
@@ -45,7 +45,7 @@ def rename_new(source: str | os.PathLike[str], target: str | os.PathLike[str]) -
         FileExistsError: The name is taken.
         OSError: The file system refused.
     """
-    if _renameat2(source, target, _RENAME_NOREPLACE):
+    if _renameat2(source, target):
         return
     if not stat.S_ISDIR(os.lstat(source).st_mode):
         try:
@@ -62,31 +62,12 @@ def rename_new(source: str | os.PathLike[str], target: str | os.PathLike[str]) -
     os.rename(source, target)  # over the empty one, which is ours
 
 
-def exchange(left: str | os.PathLike[str], right: str | os.PathLike[str]) -> None:
-    """Exchange two names on one file system, in one step if the system can.
-
-    Raises:
-        OSError: The file system refused.
-    """
-    if _renameat2(left, right, _RENAME_EXCHANGE):
-        return
-    # Not a temporary name: a process that is killed in between must not lose both.
-    aside = f"{os.fspath(right)}.headrace-old"
-    os.rename(right, aside)
-    try:
-        os.rename(left, right)
-    except OSError:
-        os.rename(aside, right)
-        raise
-    os.rename(aside, left)
-
-
-def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str], flags: int) -> bool:
-    """Rename with flags; return False if this system or file system does not offer it."""
+def _renameat2(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> bool:
+    """Rename to a free name; return False if this system or file system does not offer it."""
     call = _system_call()
     if call is None:
         return False
-    if call(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), flags) == 0:
+    if call(_AT_FDCWD, os.fsencode(source), _AT_FDCWD, os.fsencode(target), _RENAME_NOREPLACE) == 0:
         return True
     code = ctypes.get_errno()
     if code in _NOT_OFFERED:

@@ -1,17 +1,14 @@
-"""Files and folders that appear whole or not at all.
+"""Files that appear whole or not at all.
 
 Data go to a temporary name beside the target and are renamed over it at the end, so that a reader sees the old file or
 the new one, never a part. Where nothing may be replaced the name is taken in one step, so that of two writers one
-fails. A folder, for formats of many files, is exchanged with an existing target in one step where the file system can
-do that. Invariant: after `commit` or `abort` the temporary name is gone. Only a SIGKILL between the two can leave one
+fails. Invariant: after `commit` or `abort` the temporary name is gone. Only a SIGKILL between the two can leave one
 behind; the next process that writes to the same folder removes it, see `names.py`.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
-import itertools
 import os
 import shutil
 from collections.abc import Iterator
@@ -21,7 +18,7 @@ from typing import IO, Any, Self
 
 from headrace.errors import ConfigError, SourceError
 
-from .names import exchange, remove_leftovers_once, rename_new, temporary_name
+from .names import remove_leftovers_once, rename_new, temporary_name
 
 # Errors of a file system that takes no more bytes. Another OSError from inside a `with` block is the caller's own.
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE})
@@ -191,112 +188,28 @@ def write_error(path: str | os.PathLike[str], error: OSError, what: str = "file"
     return SourceError(f"cannot write the {what}: {reason}", where=os.fspath(path), fix=fix)
 
 
-_MAX_SYNCED = 64  # files and folders, one after the other; each takes some milliseconds
-
-
-class PendingFolder:
-    """A folder under its temporary name, until `commit` gives it its final name or `abort` removes it.
+class FolderAside:
+    """An empty folder beside a target, for what is moved over it later, until `remove`.
 
     Args:
-        path: The target; the folder above it must exist.
-        overwrite: Whether an existing target may be replaced. Only one that holds `marker` is: no other folder is
-            removed by mistake.
-        marker: Name of a file that each folder of the format has.
-        fsync: Whether to wait until all bytes and names are on the disk.
+        path: The target.
 
     Attributes:
-        path: The target, absolute.
-        temporary: Where to write: an existing empty folder.
+        temporary: The folder.
 
     Raises:
-        ConfigError: The target exists, and may not be replaced.
-        SourceError: The folder above is missing or not writable.
+        SourceError: The folder of the target is missing or not writable.
     """
 
-    def __init__(self, path: str | os.PathLike[str], *, overwrite: bool, marker: str, fsync: bool = False) -> None:
-        self.path = os.path.abspath(path)
-        self._overwrite, self._marker, self._fsync = overwrite, marker, fsync
-        self._is_open = False
-        self._check_target()
-        parent = os.path.dirname(os.path.realpath(self.path))
+    def __init__(self, path: str) -> None:
+        parent = os.path.dirname(os.path.realpath(path))
         self.temporary = os.path.join(parent, temporary_name())
         try:
             os.mkdir(self.temporary)
         except OSError as error:
-            raise write_error(self.path, error, "folder") from error
-        self._is_open = True
+            raise write_error(path, error, "folder") from error
         remove_leftovers_once(parent)
 
-    def _check_target(self) -> None:
-        if not os.path.lexists(self.path):
-            return
-        if not self._overwrite:
-            raise target_exists(self.path, "folder")
-        if not os.path.isfile(os.path.join(self.path, self._marker)):
-            raise ConfigError(
-                f"the existing folder is not of this format: it has no {self._marker}",
-                where=self.path,
-                fix="give another path, or remove it yourself",
-            )
-
-    def commit(self) -> None:
-        """Give the folder its final name. A second call does nothing.
-
-        Raises:
-            ConfigError: A target came into being meanwhile.
-            SourceError: The file system refused; the temporary folder is removed.
-        """
-        if not self._is_open:
-            return
-        try:
-            self._check_target()
-            target = os.path.realpath(self.path)
-            if self._fsync:
-                sync_tree(self.temporary)
-            try:
-                rename_new(self.temporary, target)
-            except FileExistsError:
-                if not self._overwrite:
-                    raise
-                self._check_target()
-                exchange(self.temporary, target)
-            if self._fsync:
-                fsync_path(os.path.dirname(target))
-        except FileExistsError as error:
-            raise target_exists(self.path, "folder") from error
-        except OSError as error:
-            raise write_error(self.path, error, "folder") from error
-        finally:
-            self.abort()
-
-    def abort(self) -> None:
-        """Remove the folder with the temporary name: the new one, or after `commit` the old one."""
-        if self._is_open:
-            self._is_open = False
-            shutil.rmtree(self.temporary, ignore_errors=True)
-
-
-def sync_tree(folder: str) -> None:
-    """Wait until all files below a folder, and their names, are on the disk.
-
-    Many of them by one call for the whole file system, where the system has it (Linux): one for each of a million files
-    takes hours. It also waits for data that others have written there.
-
-    Raises:
-        OSError: The disk could not take them.
-    """
-    walk = ((parent, [*names, ""]) for parent, _, names in os.walk(folder))
-    paths = (os.path.join(parent, name) for parent, names in walk for name in names)
-    few = list(itertools.islice(paths, _MAX_SYNCED + 1))
-    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None)
-    if len(few) <= _MAX_SYNCED or syncfs is None:
-        for path in itertools.chain(few, paths):
-            fsync_path(path)
-        return
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        if syncfs(descriptor) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), folder)
-    finally:
-        os.close(descriptor)
+    def remove(self) -> None:
+        """Remove the folder with what is left in it."""
+        shutil.rmtree(self.temporary, ignore_errors=True)

@@ -180,7 +180,7 @@ class CsvSource(RecordSource):
         columns = _common_columns(paths, names, forms)
         if tag_field == "auto":
             tag_field = DEFAULT_TAG_FIELD if DEFAULT_TAG_FIELD in columns else None
-        parsed = parse_fields(fields, dict.fromkeys(columns, ""), tag_field, {}, names[0])
+        parsed = parse_fields(fields, dict.fromkeys(columns, ""), tag_field, names[0])
         said: dict[str, str] = {**(types or {})}
         for column in [*(field.name for field in parsed.values()), *said, *([] if tag_field is None else [tag_field])]:
             if column not in columns:

@@ -1,13 +1,11 @@
 """A source of JSON lines, each of which is an object, and each of its fields a data key.
 
-The files are read once, and one index of their objects is made. A file beside says what JSON cannot: dtypes, shapes,
-numbers of classes, labels. It is optional: the lines can be read without it, by any program.
+The files are read once, and one index of their objects is made.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from dataclasses import field as dataclass_field
@@ -18,14 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.files import open_regular
-from headrace.files.atomic.together import settle
 from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex, GeneratedTags
-from headrace.specs import DataSpec
 
 from ..shared.codec import found_by
-from ..shared.data_types import parse_about, tell_unchosen
+from ..shared.data_types import tell_unchosen
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
@@ -56,16 +51,14 @@ class JsonlOptions:
         names: What the user called them.
         fields: Data key -> what its arrays are made of.
         tag_field: Field with the tag; `None`: tags are numbers.
-        given_labels: Data key -> class labels, as the files beside say.
         known: Names of the fields of the first object, where it chose those that are read: another line may have no
-            other ones. `None` where the user chose, or the file beside.
+            other ones. `None` where the user chose.
     """
 
     files: tuple[str, ...]
     names: tuple[str, ...]
     fields: dict[str, Field]
     tag_field: str | None
-    given_labels: Mapping[str, Sequence[str]]
     known: frozenset[str] | None = None
 
     @property
@@ -192,7 +185,6 @@ def parse_fields(
     fields: Mapping[str, Any] | None,
     first: Mapping[str, Any],
     tag_field: str | None,
-    given: Mapping[str, DataSpec],
     where: str,
 ) -> dict[str, Field]:
     """Return the field class for each data key.
@@ -201,25 +193,24 @@ def parse_fields(
         fields: What the user said; `None`: all fields of the first object that have an array form, but the tag.
         first: The first object.
         tag_field: Field with the tag.
-        given: Layouts by data key, which those found by a scan are replaced by.
         where: The first file.
 
     Raises:
         ConfigError: An option is wrong.
     """
     if fields is None:
-        names = list(given) or [name for name, value in first.items() if name != tag_field and has_array_form(value)]
+        names = [name for name, value in first.items() if name != tag_field and has_array_form(value)]
         texts = [name for name in names if isinstance(first.get(name), str) and first[name]]
-        tell_unchosen(texts, [] if given else [name for name in first if name not in (*names, tag_field)], where)
+        tell_unchosen(texts, [name for name in first if name not in (*names, tag_field)], where)
         fields = {name: name for name in names}
     if not isinstance(fields, Mapping):
         raise ConfigError(f"fields is {fields!r}, not a dict data key -> field", where="JsonlSource")
-    return {key: _parse(key, target, given.get(key)) for key, target in fields.items()}
+    return {key: _parse(key, target) for key, target in fields.items()}
 
 
-def _parse(key: str, target: Any, given: DataSpec | None) -> Field:
+def _parse(key: str, target: Any) -> Field:
     if isinstance(target, str):
-        return JsonField(target, given=given)
+        return JsonField(target)
     if isinstance(target, Mapping) and "vocab" not in target and isinstance(target.get("field"), str):
         for option in target:
             if option not in _OWN_OPTIONS:
@@ -228,70 +219,8 @@ def _parse(key: str, target: Any, given: DataSpec | None) -> Field:
         dim = target.get("dim")
         if dim is not None and (type(dim) is not int or dim < 1):
             raise ConfigError(f"dim is {dim!r}, not a number of classes", where=f"field of the key {key!r}")
-        return JsonField(target["field"], target.get("dtype"), dim, None if len(target) > 1 else given)
+        return JsonField(target["field"], target.get("dtype"), dim)
     return parse_field(key, target)
-
-
-def jsonl_specs_path(path: str) -> str:
-    """Return the name of the file that belongs to a file of JSON lines."""
-    return f"{path}.specs.json"
-
-
-def make_jsonl_specs(num_bytes: int, specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]]) -> str:
-    """Return the text of the file; `num_bytes` is the size of the file that it belongs to."""
-    said = {
-        "num_bytes": num_bytes,
-        "specs": {key: spec.to_json() for key, spec in specs.items()},
-        "labels": {key: list(names) for key, names in labels.items()},
-    }
-    return json.dumps(said, ensure_ascii=False) + "\n"
-
-
-def read_jsonl_specs(
-    names: Sequence[str], paths: Sequence[str]
-) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]]:
-    """Return layouts and labels by data key, if they are beside every file; {} if not.
-
-    Args:
-        names: The files as the user called them.
-        paths: Paths of the same files, decompressed.
-
-    Raises:
-        SourceError: Such a file is damaged, belongs to other lines, or contradicts that of another file.
-    """
-    found = [_read(name, path) for name, path in zip(names, paths, strict=True)]
-    present = [about for about in found if about is not None]
-    if len(present) < len(found):
-        return {}, {}
-    for name, about in zip(names, present, strict=True):
-        if about != present[0]:
-            raise SourceError(
-                "the layouts are not those of the first file",
-                where=f"{jsonl_specs_path(name)}, {jsonl_specs_path(names[0])}",
-                fix="write the files with the same layouts, or remove these descriptions",
-            )
-    return present[0]
-
-
-def _read(name: str, path: str) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]] | None:
-    where = jsonl_specs_path(name)
-    if not os.path.exists(where):
-        return None
-    what, fix = "the description of layouts", "remove it, or write both again"
-    try:
-        with open_regular(where) as file:
-            said: Any = json.load(file)
-        num_bytes = said["num_bytes"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-        raise SourceError(f"{what} cannot be read: {error}", where=where, fix=fix) from error
-    about = parse_about(said, what, where, fix=fix)
-    if num_bytes != os.path.getsize(path):
-        raise SourceError(
-            f"this was written for {num_bytes} bytes of lines, but there are {os.path.getsize(path)}",
-            where=where,
-            fix="remove it if the lines were changed on purpose",
-        )
-    return about
 
 
 class JsonlSource(RecordSource):
@@ -312,8 +241,6 @@ class JsonlSource(RecordSource):
         index: `"auto"` keeps the index of a large corpus in the cache folder; `None` always reads the files; a path
             opens the index that `JsonlSource(...).index.save(path)` wrote with the same options.
 
-    A file `x.jsonl.specs.json` beside `x.jsonl`, as `JsonlWriter` writes it, says dtypes, shapes and labels.
-
     Raises:
         ConfigError: An option is wrong.
         SourceError: A file is missing, a line is no JSON object, lacks a field, or has one of another form than before,
@@ -332,8 +259,6 @@ class JsonlSource(RecordSource):
         index: IndexOption = "auto",
     ) -> None:
         names = list_paths(files, "JsonlSource")
-        for name in names:
-            settle(name)
         paths = tuple(map(plain_copy, names))
         first: dict[str, Any] = {}
         for path, name in zip(paths, names, strict=True):
@@ -342,13 +267,10 @@ class JsonlSource(RecordSource):
             tag_field = DEFAULT_TAG_FIELD if isinstance(first.get(DEFAULT_TAG_FIELD), str) else None
         if tag_field is not None and not isinstance(tag_field, str):
             raise ConfigError(f"tag_field is {tag_field!r}, not a name", where="JsonlSource")
-        given, labels = read_jsonl_specs(names, paths)
-        parsed = parse_fields(fields, first, tag_field, given, names[0] if names else "JSON lines")
-        given_labels = {key: own for key, own in labels.items() if key in parsed}
-        known = frozenset(first) if fields is None and not given else None
-        options = JsonlOptions(paths, names, parsed, tag_field, given_labels, known)
-        beside = [path for path in map(jsonl_specs_path, names) if os.path.exists(path)]
-        self._open(options, [*paths, *beside], lambda: gather_jsonl(options), index=index, kind=options.kind)
+        parsed = parse_fields(fields, first, tag_field, names[0] if names else "JSON lines")
+        known = frozenset(first) if fields is None else None
+        options = JsonlOptions(paths, names, parsed, tag_field, known)
+        self._open(options, paths, lambda: gather_jsonl(options), index=index, kind=options.kind)
 
     @property
     def encodes_texts(self) -> bool:
@@ -358,7 +280,6 @@ class JsonlSource(RecordSource):
     def _prepare(self) -> None:
         self._lines = LineTable(self._index)
         options = self._options
-        self.labels = {**options.given_labels, **self.labels}
         for key, field in options.fields.items():
             field.settle(self.specs[key], self.labels.get(key))
         names = row_fields(options)

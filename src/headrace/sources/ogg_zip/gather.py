@@ -17,7 +17,6 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.features.extracted import ExtractedFeatures
 from headrace.files import open_regular, resolve_inside
 from headrace.index import CorpusIndex
 from headrace.vocabularies.base import Vocabulary
@@ -28,6 +27,7 @@ from ..shared.folder import for_each_part, in_threads
 from ..shared.parts import Tell
 from ..shared.zip_members import Member, list_members, read_member
 from .archives import Archive, Descriptors, TextEntry, read_text, scan_entries
+from .samples import OggZipSamples
 
 INDEX_KIND = "ogg-zip/1"
 DATA_LENGTHS = (None, "duration", "header")
@@ -40,7 +40,7 @@ class OggZipOptions:
     """Checked options of a corpus. See `OggZipSource` for what each means."""
 
     archives: list[Archive]
-    features: ExtractedFeatures | None
+    features: OggZipSamples | None
     vocabulary: Vocabulary | None
     post_process: Callable[[str], str] | None
     segment_file: str | None
@@ -227,11 +227,11 @@ def _data_lengths(options: OggZipOptions, rows: Sequence[_Row]) -> list[int]:
     if options.data_lengths == "duration":
         rate = features.sample_rate
         assert rate is not None
-        return [features.num_frames(round(row.entry.duration * rate), rate) for row in rows]
+        return [features.num_frames(round(row.entry.duration * rate)) for row in rows]
     return for_each_part(partial(_measure, options, features), rows)
 
 
-def _measure(options: OggZipOptions, features: ExtractedFeatures, rows: Sequence[_Row], tell: Tell | None) -> list[int]:
+def _measure(options: OggZipOptions, features: OggZipSamples, rows: Sequence[_Row], tell: Tell | None) -> list[int]:
     """Return the frames of some rows, by the headers of their recordings."""
     with ExitStack() as stack:
         zips = [archive.path for archive in options.archives if not archive.is_folder]
@@ -241,9 +241,9 @@ def _measure(options: OggZipOptions, features: ExtractedFeatures, rows: Sequence
             archive = options.archives[row.archive]
             where = f"{archive.path}, tag {row.entry.tag!r}"
             if row.member is not None:
-                return features.num_frames(*read_header(read_member(files, row.archive, row.member, where), where))
+                return features.num_frames(read_header(read_member(files, row.archive, row.member, where), where)[0])
             name = archive.recording(row.entry.file or "", options.has_prefix)
-            return features.num_frames(*read_header(str(resolve_inside(os.path.dirname(archive.path), name)), where))
+            return features.num_frames(read_header(str(resolve_inside(os.path.dirname(archive.path), name)), where)[0])
 
         return in_threads(measure, rows, tell)
 

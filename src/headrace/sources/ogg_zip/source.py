@@ -1,7 +1,7 @@
 """Recordings and texts in OggZip archives, as RETURNN reads them.
 
-Read `archives.py` for what an archive and its text are, `gather.py` for what is indexed, `headrace.features.extracted`
-for features.
+Read `archives.py` for what an archive and its text are, `gather.py` for what is indexed, `samples.py` for
+what becomes of samples.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.features.extracted import ExtractedFeatures
 from headrace.files import resolve_inside
 from headrace.specs import DataSpec
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
@@ -27,6 +26,7 @@ from ..shared.source import RecordSource
 from ..shared.zip_members import read_member
 from .archives import EntryTexts, TextEntry, find_archives, parse_entry
 from .gather import OggZipOptions, gather_index, member_at
+from .samples import OggZipSamples
 
 
 class OggZipSource(RecordSource):
@@ -40,7 +40,8 @@ class OggZipSource(RecordSource):
     Args:
         path: The zip file, or a list of them, and of `name.txt.gz`, which replace the text of `name.zip`; or a folder
             of these; or an unpacked archive: a folder with a `.txt` of the same name beside it.
-        audio: Options of features, see `ExtractedFeatures.parse`; `{}` for those of RETURNN; `None` for no audio.
+        audio: Options of RETURNN, with `"features": "raw"`: "sample_rate", "peak_normalization", ...; `None` for no
+            audio. Other features are for a transform, for example by `LogMel`.
         targets: What `init_vocabulary` takes; `None` for no classes.
         content_name: The name inside, where it is not that of the file; one for all or a list.
         resolve_symlink_for_name: Whether the name is that of the file that a link points to.
@@ -97,7 +98,7 @@ class OggZipSource(RecordSource):
             )
         options = OggZipOptions(
             find_archives(path, content_name, resolve_symlink_for_name),
-            None if audio is None else ExtractedFeatures.parse(audio),
+            None if audio is None else OggZipSamples.parse(audio),
             None if targets is None else init_vocabulary(targets),
             targets_post_process,
             None if segment_file is None else os.path.abspath(segment_file),

@@ -3,8 +3,8 @@
 JSON knows one kind of number. So a scan of all values says what a field is: whole numbers are int32, or int64 or uint64
 where one needs it. With a fraction anywhere, it is float32; or float64, where float32 would be infinite, or would
 change a number of 2**24 or more, which has no room for its last digits there (from 2**53 on, neither has float64). Who
-wants another dtype says so, by an option or a file of layouts beside the data. Fractions may be rounded; a whole number
-is read as it was written, or refused.
+wants another dtype says so by an option. Fractions may be rounded; a whole number is read as it was written, or
+refused.
 """
 
 from __future__ import annotations
@@ -34,16 +34,13 @@ class JsonField(Field):
         name: Name of the field.
         dtype: Dtype of the arrays, in place of what the scan says.
         dim: Number of classes, for whole numbers and lists of them; else it is not known (`None`).
-        given: The whole layout, in place of what the scan says.
     """
 
-    def __init__(
-        self, name: str, dtype: str | None = None, dim: int | None = None, given: DataSpec | None = None
-    ) -> None:
+    def __init__(self, name: str, dtype: str | None = None, dim: int | None = None) -> None:
         self.name = name
         self._dtype = None if dtype is None else _number_dtype(dtype, name)
-        self._dim, self._given = dim, given
-        self._spec: DataSpec | None = given
+        self._dim = dim
+        self._spec: DataSpec | None = None
         self._is_text: bool | None = None
         self._ndim: int | None = None
         self._frame_shape: tuple[int, ...] | None = None
@@ -57,11 +54,11 @@ class JsonField(Field):
     def identity(self) -> list[Any]:
         """Its kind and name, and what the user said of its layout."""
         dtype = None if self._dtype is None else self._dtype.name
-        return [type(self).__name__, self.name, dtype, self._dim, self._given and self._given.to_json()]
+        return [type(self).__name__, self.name, dtype, self._dim]
 
     @property
     def spec(self) -> DataSpec:
-        """Layout of the arrays; known after the scan, or when it was given."""
+        """Layout of the arrays; known after the scan."""
         assert self._spec is not None
         return self._spec
 
@@ -86,17 +83,12 @@ class JsonField(Field):
             elif array.dtype.kind == "f" and not self._is_wide:
                 self._is_wide = not _fits(array, np.dtype(np.float32)) or _loses_digits(array, value)
             self._check_values(array, value, where)
-        return len(array) if array.ndim and self._takes_time else 1
-
-    @property
-    def _takes_time(self) -> bool:
-        """Whether the first axis of a list is time: always, unless the layout that was given says otherwise."""
-        return self._given is None or self._given.has_time
+        return len(array) if array.ndim else 1
 
     def _note_kind(self, is_text: bool, where: str) -> None:
         if self._is_text is None:
             self._is_text = is_text
-            if is_text and ((self._given or _TEXT) != _TEXT or self._dtype is not None or self._dim is not None):
+            if is_text and (self._dtype is not None or self._dim is not None):
                 raise SourceError(
                     f"the field {self.name!r} has a text, but numbers are expected",
                     where=where,
@@ -111,10 +103,6 @@ class JsonField(Field):
 
     def _note_shape(self, array: NDArray[Any], where: str) -> None:
         """Check that an array has the axes and the frame shape of those before it; an empty list fits everywhere."""
-        if self._given is not None and self._ndim is None:
-            self._ndim = self._given.ndim
-            shape = self._given.shape
-            self._frame_shape = None if None in shape else tuple(size or 0 for size in shape)
         is_empty = array.shape == (0,)
         self._has_empty |= is_empty
         if self._ndim is None and is_empty:
@@ -128,7 +116,7 @@ class JsonField(Field):
             )
         self._ndim = expected
         if not is_empty and array.ndim:
-            frame_shape = array.shape[1:] if self._takes_time else array.shape
+            frame_shape = array.shape[1:]
             if self._frame_shape is None:
                 self._frame_shape = frame_shape
             elif frame_shape != self._frame_shape:
@@ -140,8 +128,7 @@ class JsonField(Field):
 
     def _check_values(self, array: NDArray[Any], value: Any, where: str) -> None:
         """Check the values against a dtype and a number of classes that were given."""
-        dtype = np.dtype(self._given.dtype) if self._given is not None else self._dtype
-        dim = self._given.dim if self._given is not None and self._given.sparse else self._dim
+        dtype, dim = self._dtype, self._dim
         if dtype is not None and (not _fits(array, dtype) or _changes_an_integer(array, value, dtype)):
             raise SourceError(
                 f"the field {self.name!r} has values that do not fit {dtype}, as {_example(array)}",
@@ -158,8 +145,6 @@ class JsonField(Field):
 
     def end_scan(self) -> None:
         """Settle the layout, which depends on all values."""
-        if self._given is not None:
-            return
         if self._is_text:
             self._spec = _TEXT
             return
@@ -212,7 +197,7 @@ class JsonField(Field):
 
     def __reduce__(self) -> tuple[Any, ...]:
         dtype = None if self._dtype is None else self._dtype.name
-        return JsonField, (self.name, dtype, self._dim, self._given)
+        return JsonField, (self.name, dtype, self._dim)
 
 
 def _array_of(value: Any, name: str, where: str) -> NDArray[Any]:

@@ -29,7 +29,7 @@ _NO_CLASSES = (0, -1)
 
 
 class Writer(ABC):
-    """Writes one file (or folder), sequence by sequence; a context manager, which aborts if its block fails.
+    """Writes one file, sequence by sequence; a context manager, which aborts if its block fails.
 
     The constructor takes the path, `specs` (data key -> layout; without them the first sequence says it), `labels`
     (data key -> class labels), `overwrite`, and what the format needs.
@@ -95,7 +95,7 @@ class Writer(ABC):
 
 
 class Pending(Protocol):
-    """A target under its temporary name: a `PendingFile`, or the like of it for a folder or several files."""
+    """A target under its temporary name: a `PendingFile`, or the like of it for several files."""
 
     def commit(self) -> None:
         """Give the target its name, durably."""
@@ -127,7 +127,6 @@ class FileWriter(Writer):
     # What a library raises if the disk refuses; pyarrow has exceptions of its own.
     _disk_errors: tuple[type[Exception], ...] = (OSError,)
     _number_kinds = "biufc"  # of the dtypes that the format holds, as NumPy has them
-    _max_number_bytes = 8  # of a dtype; of a complex one twice as many
     _has_unique_tags = False
     _needs_all_labels = True  # whether labels must be as many as there are classes
     _learns_classes = False  # whether the range of classes is tracked where their number is not declared
@@ -338,9 +337,7 @@ class FileWriter(Writer):
             if not _is_text(key):
                 raise ConfigError(f"{key!r} cannot be the name of a data key", where=self.path, fix="rename it")
             dtype = np.dtype(spec.dtype)
-            if dtype.kind not in self._number_kinds or dtype.itemsize > self._max_number_bytes * (
-                2 if dtype.kind == "c" else 1
-            ):
+            if dtype.kind not in self._number_kinds or dtype.itemsize > (16 if dtype.kind == "c" else 8):
                 raise ConfigError(
                     f"{key!r} has the dtype {spec.dtype}, which this format cannot hold",
                     where=self.path,
