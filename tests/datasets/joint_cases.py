@@ -49,35 +49,22 @@ def tags(dataset, epoch):
 
 
 class Stream(CachedDataset2):
-    """A part that tells neither its number of sequences nor its order; it may fail at one of them."""
+    """A part that tells neither its number of sequences nor its order."""
 
-    def __init__(self, name, num_seqs, tells_progress=True, fails_at=None, is_declared=True, **options):
+    def __init__(self, name, num_seqs, **options):
         super().__init__(name=name, **options)
-        if is_declared:
-            self.num_inputs, self.num_outputs = 2, {"data": (2, 2), "classes": (999, 1)}
+        self.num_inputs, self.num_outputs = 2, {"data": (2, 2), "classes": (999, 1)}
         self.first_letter, self.total = name[-1], num_seqs
-        self.tells_progress, self.fails_at = tells_progress, fails_at
-
-    def supports_sharding(self):
-        return True
 
     def _collect_single_seq(self, seq_idx):
-        number = seq_idx * self.num_shards + self.shard_index
-        if number >= self.total:
+        if seq_idx >= self.total:
             return None
-        if number == self.fails_at:
-            raise OSError("the disk is gone")
-        frac = (seq_idx + 1) / -(-(self.total - self.shard_index) // self.num_shards)
-        return DatasetSeq(
-            seq_idx,
-            seq_of(self.first_letter, number),
-            seq_tag=f"{self.first_letter}{number}",
-            complete_frac=frac if self.tells_progress else None,
-        )
+        tag = f"{self.first_letter}{seq_idx}"
+        return DatasetSeq(seq_idx, seq_of(self.first_letter, seq_idx), seq_tag=tag)
 
 
-def stream(name, num_seqs, **options):
-    return {"class": Stream, "name": name, "num_seqs": num_seqs, **options}
+def stream(name, num_seqs):
+    return {"class": Stream, "name": name, "num_seqs": num_seqs}
 
 
 def prints(loader, epoch=None):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_mean
 from headrace.index import CorpusIndex
-from headrace.order import Order, OrderCorpus, OrderPlanner, RangeOrder, occurrences
+from headrace.order import Order, OrderCorpus, OrderPlanner, RangeOrder
 from headrace.rng import wants_rng
 from headrace.show.card import Card
 from headrace.sources import SORT_LENGTHS, MapSource, Source
@@ -189,13 +189,6 @@ class CachedDataset(OrderedDataset):
     def _num_stored(self) -> int:
         return len(self.source)
 
-    def _has_own_order(self) -> bool:
-        """Whether the order of an epoch does not come from the planner."""
-        return False
-
-    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:
-        return partial(occurrences, order) if self._has_own_order() else super()._counter(epoch, order)
-
     def _order_of_epoch(self, epoch: int) -> Order:
         return self._lazy_order_for_epoch(epoch, len(self.source))
 
@@ -280,8 +273,6 @@ class CachedDataset(OrderedDataset):
         details = super()._order_details(epoch)
         if self.sorts_by_column:
             details.append(f"sorted by {digest_array(np.asarray(self._sort_lengths()))}")
-        if self._has_own_order():
-            details.append(f"own order {digest_array(np.asarray(self._order_of_epoch(epoch)))}")
         return details
 
     def _reading_details(self) -> list[str]:

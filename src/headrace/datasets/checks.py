@@ -65,9 +65,9 @@ def takes_argument(function: Callable[..., Any], name: str) -> bool:
     return name in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values())
 
 
-def check_epoch(epoch: Any, *, minimum: int = 0) -> int | None:
+def check_epoch(epoch: Any) -> int | None:
     """Return an epoch number as an int; `None` stays."""
-    return None if epoch is None else check_count("epoch", epoch, minimum=minimum)
+    return None if epoch is None else check_count("epoch", epoch)
 
 
 def check_flag(name: str, value: Any) -> bool:

@@ -1,9 +1,9 @@
 """Datasets that delegate to another dataset.
 
 `InnerCorpus` passes on the questions about tags, order and what is supported, `InnerAnswers` those about the layout as
-well. `DelegatingDataset` is the base of those whose inside is chosen when they are built, or anew for each epoch: what
-works on any dataset (chunks, batches, iterators) stays here; everything about sequences, their order and their layout
-is the inner one's. The order's options are shared, so that to set one here sets it there.
+well. `DelegatingDataset` is the base of those whose inside is chosen when they are built: what works on any dataset
+(chunks, batches, iterators) stays here; everything about sequences, their order and their layout is the inner one's.
+The order's options are shared, so that to set one here sets it there.
 """
 
 from __future__ import annotations
@@ -139,10 +139,6 @@ _INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
 
 class DelegatingDataset(InnerAnswers):
     """A dataset read through another one. A sub-class defines `inner`."""
-
-    def dataset_of(self, epoch: int) -> Dataset:  # noqa: ARG002 (for those whose inside changes)
-        """Return the inner dataset of an epoch."""
-        return self.inner
 
     def _follow(self) -> None:
         """Take over what the inner dataset says of itself."""

@@ -141,13 +141,11 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
         """
         return self._planned_order(epoch, num_seqs, get_seq_len).to_indices()
 
-    def _lazy_order_for_epoch(
-        self, epoch: int | None, num_seqs: int, get_seq_len: Callable[[int], int] | NDArray[Any] | None = None
-    ) -> Order:
+    def _lazy_order_for_epoch(self, epoch: int | None, num_seqs: int) -> Order:
         """Return what `get_seq_order_for_epoch` does, not held in memory where that is not overridden."""
         if self._plans_order:
-            return self._planned_order(epoch, num_seqs, get_seq_len)
-        return self._explicit_order(self.get_seq_order_for_epoch(epoch, num_seqs, get_seq_len), num_seqs)
+            return self._planned_order(epoch, num_seqs, None)
+        return self._explicit_order(self.get_seq_order_for_epoch(epoch, num_seqs), num_seqs)
 
     @property
     def _plans_order(self) -> bool:
@@ -157,8 +155,6 @@ class EpochApi(Shown, DatasetOptions, DeclaredLayout):
     def _planned_order(self, epoch: int | None, num_seqs: int, get_seq_len: Any) -> Order:
         if epoch is None:
             return RangeOrder(range(0))
-        if isinstance(num_seqs, float) and math.isinf(num_seqs):
-            raise ConfigError("an infinite dataset has no order but 'default'", where=f"dataset {self.name!r}")
         return self._planner.order_for_epoch(epoch, self._order_corpus(int(num_seqs), get_seq_len))
 
     def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:

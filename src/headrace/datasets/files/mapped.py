@@ -16,6 +16,7 @@ from headrace.sources.mapped import LearntSpecs
 from headrace.specs import DataSpec
 
 from ..cached import CachedDataset
+from ..digests import digest_array
 
 
 class MapDatasetBase:
@@ -139,8 +140,14 @@ class MapDataset(CachedDataset):
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS if self.source.index.has_lengths(SORT_LENGTHS) else super()._sort_key()
 
-    def _has_own_order(self) -> bool:
-        return self._own_order is not None
+    @property
+    def _plans_order(self) -> bool:
+        return self._own_order is None and super()._plans_order
+
+    def _own_order_text(self, epoch: int) -> str:
+        if self._own_order is None:
+            return super()._own_order_text(epoch)
+        return f"own order {digest_array(np.asarray(self._order_of_epoch(epoch)))}"
 
     def _order_of_epoch(self, epoch: int) -> Order:
         if self._own_order is None:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, check_count
-from headrace.order import Order, occurrences
+from headrace.order import ArrayOrder, Order, occurrences
 
 from ..base import Dataset, Owned
 from ..cached2 import CachedDataset2
@@ -91,6 +91,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
     def _forget(self) -> None:
         self._segments: list[Segment] = []  # of the current order
         self._first = 0  # its first position
+        self._order: Order | None = None  # all of it, once somebody asks
         self._order_reader: EpochsReader | None = None
         self._stream = StreamedEpochs(self.inner, iter(()))
 
@@ -194,7 +195,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     def _take(self, segments: list[Segment], first: int = 0) -> None:
         """Take what is read in the current epoch, from a position on."""
-        self._segments, self._first = segments, first
+        self._segments, self._first, self._order = segments, first, None
         self._num_seqs = first + _num_seqs_of(segments)
 
     def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
@@ -203,7 +204,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
             self._not_offered("the order of an epoch")
         self._check_shard()
         segments = self._plan(check_epoch(epoch), given)
-        return ChainedOrder([segment.wanted.order for segment in segments]), self._codes(segments)
+        return _chained(segments), self._codes(segments)
 
     def _codes(self, segments: Sequence[Segment]) -> NDArray[np.int64]:
         """Return, for each sequence, (times that it came before in its inner epoch) M + number of that epoch."""
@@ -227,7 +228,9 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """Return the corpus indices of the current epoch, in order, if the inner dataset tells them."""
         if not self._is_ordered:
             self._not_offered("get_current_seq_order")
-        return ChainedOrder([segment.wanted.order for segment in self._segments])
+        if self._order is None:
+            self._order = _chained(self._segments)
+        return self._order
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return a code of the inner epoch of each sequence of the current order, `int64[n]`, see `_codes`."""
@@ -300,6 +303,11 @@ def _cut(multi_epoch: int, wanted: ReadRequest) -> list[Segment]:
             first = None if wanted.first is None else wanted.first + start
             segments.append(Segment(start, ReadRequest.of(epochs[int(passes[start])], indices[start:stop], own, first)))
     return segments
+
+
+def _chained(segments: Sequence[Segment]) -> Order:
+    orders = [segment.wanted.order for segment in segments]
+    return orders[0] if len(orders) == 1 else ArrayOrder(np.concatenate([np.zeros(0, np.int64), *orders]))
 
 
 def _num_seqs_of(segments: Sequence[Segment]) -> int:
@@ -385,37 +393,3 @@ class StreamedEpochs:
             raise taken_away(self._dataset, "a MultiEpochDataset")
         self._dataset.init_seq_order(self._epoch)
         self._version = self._dataset.order_version
-
-
-class ChainedOrder(Order):
-    """Several orders, one after the other.
-
-    Args:
-        orders: They may hold the same indices.
-    """
-
-    def __init__(self, orders: Sequence[Order]) -> None:
-        self._orders = list(orders)
-        self._ends = list(itertools.accumulate(map(len, orders)))
-        self._positions = range(self._ends[-1] if self._ends else 0)
-        self.may_repeat = len(orders) > 1 or any(order.may_repeat for order in orders)
-
-    def __len__(self) -> int:
-        return len(self._positions)
-
-    def block(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Return positions start..stop as `int64[n]`."""
-        part, blocks = self._positions[start:stop], [np.zeros(0, np.int64)]
-        begin = 0
-        for order, end in zip(self._orders, self._ends, strict=True):
-            low, high = max(part.start, begin), min(part.stop, end)
-            if low < high:
-                blocks.append(order.block(low - begin, high - begin))
-            begin = end
-        return blocks[1] if len(blocks) == 2 else np.concatenate(blocks)
-
-    def slice(self, start: int, stop: int) -> ChainedOrder:
-        """Return positions start..stop as an order."""
-        part = ChainedOrder(self._orders)
-        part._positions = self._positions[start:stop]
-        return part
