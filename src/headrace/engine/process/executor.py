@@ -25,7 +25,7 @@ from ..executor import Executor
 from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
 from ..user.job import Job, Mode
-from ..user.ship import Parcel, ship_payload
+from ..user.ship import ship_payload
 from ..user.worker_info import CurrentItem
 from .channel import close_all, needs_descriptors
 from .exit_cause import ExitCauses
@@ -58,8 +58,7 @@ class ProcessExecutor(Executor):
     """Starts one process for each worker.
 
     Args:
-        start_method: None or `"exec"`: a clean start of our own; `"spawn"`, `"forkserver"`: the same promises;
-            `"fork"`: workers are forked off this process.
+        start_method: None or `"exec"`: a clean start of our own; `"spawn"`, `"forkserver"`: the same promises.
         slot_bytes: How much of a slot is mapped at first; slots grow.
         max_bytes: Limit on the shared memory of each worker, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
@@ -95,7 +94,6 @@ class ProcessExecutor(Executor):
         self._slot_bytes, self._max_bytes, self._num_threads = slot_bytes, max_bytes, threads_per_worker
         self._hand_over = hand_over
         self._watcher: MemoryWatcher | None = None
-        self._job: Job | None = None
         self._warden: WardenClient | None = None
         self._prepared: WardenClient | None = None  # keeps a warden for `start`
         self._lives: dict[int, WorkerConnection] = {}  # by number of the worker
@@ -127,11 +125,11 @@ class ProcessExecutor(Executor):
         """
         if self._prepared is not None or self._warden is not None or not sys.platform.startswith("linux"):
             return
-        if not (job.preload and self._method.preloads(self._num_threads)):
+        if not job.preload or self._method.is_fresh(self._num_threads):
             return
         end_with_process(self)
         with interrupts_wait(), contextlib.suppress(ConfigError, OSError):
-            self._prepared = WardenClient(self._method, job, self._num_threads, preload=job.preload)
+            self._prepared = WardenClient(self._method, self._num_threads, preload=job.preload)
             self._prepared.prepare()
 
     def start(self, job: Job, num_workers: int) -> None:
@@ -141,11 +139,7 @@ class ProcessExecutor(Executor):
                 f"worker processes need Linux, and this is {sys.platform!r}",
                 fix="use executor='thread' or executor='inline'",
             )
-        if self._method is StartMethod.FORK:
-            shipment = Shipment(Parcel(b"", [], set()), preload=job.preload, executor=self.name)
-        else:
-            shipment = Shipment.of(job, self.name)
-        self.start_shipped(shipment, range(num_workers), num_workers, job)
+        self.start_shipped(Shipment.of(job, self.name), range(num_workers), num_workers)
 
     def start_shipped(self, shipment: Shipment, worker_idxs: range, num_workers: int, job: Job | None = None) -> None:
         """Start processes for some of the workers of a job that was pickled already, perhaps on another machine.
@@ -154,11 +148,12 @@ class ProcessExecutor(Executor):
             shipment: The job, with all that goes with it.
             worker_idxs: Which workers: all others are somebody else's. Methods are called with these numbers.
             num_workers: How many there are in all.
-            job: The job, for workers that are forked off this process.
+            job: Not used; `engine/remote` passes it.
 
         Raises:
             ConfigError: This machine has no such workers.
         """
+        del job
         parcel = shipment.parcel
         self._modules, self._preload = parcel.modules, shipment.preload
         config = shipment.config(
@@ -167,7 +162,7 @@ class ProcessExecutor(Executor):
         end_with_process(self)
         try:
             with interrupts_wait(), needs_descriptors(f"{len(worker_idxs)} workers are started"):
-                self._job, self._begin = job, None
+                self._begin = None
                 self._config_fd = write_worker_config(config, parcel.buffers)
                 self._causes.begin()
                 self._listener.open()
@@ -251,12 +246,12 @@ class ProcessExecutor(Executor):
         self._listener.close()
         if self._config_fd >= 0:
             os.close(self._config_fd)
-        self._config_fd, self._begin, self._job = -1, None, None
+        self._config_fd, self._begin = -1, None
         self._events.clear()
 
     def _start_warden(self) -> WardenClient:
         if self._warden is None:
-            self._warden = WardenClient(self._method, self._job, self._num_threads, self._modules, self._preload)
+            self._warden = WardenClient(self._method, self._num_threads, self._modules, self._preload)
             self._listener.add_warden(self._warden)
         return self._warden
 

@@ -33,7 +33,7 @@ class Shipment:
     """What workers are given by their trainer, pickled: it can be carried further, to workers on other machines.
 
     Attributes:
-        parcel: The job; empty if workers are forked from a process that has it.
+        parcel: The job.
         formats: See `WorkerConfig`, as the next two.
         argv: Command line of the trainer.
         cwd: Working directory of the trainer.
@@ -85,7 +85,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
         num_slots: How many slots.
         max_bytes: Limit of the arena.
         formats: Parcels with the formats that the user registered, which the job may need to be unpickled.
-        job: A parcel with the `Job`; empty if the worker is forked from a process that has it.
+        job: A parcel with the `Job`.
         buffer_bytes: Sizes of the arrays of the job that are not in the parcel.
         executor: The name of the executor, see `WorkerInfo`.
     """
