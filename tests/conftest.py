@@ -111,7 +111,7 @@ def pytest_pyfunc_call() -> None:
 def warm_workers() -> Iterator[None]:
     """Keep the process that workers come from, for a module of which many tests start some."""
     pytest_pyfunc_call()
-    warden, channel = join_warden(None)
+    warden, channel = join_warden()
     yield
     channel.close()
     warden.leave()

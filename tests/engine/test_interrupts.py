@@ -126,11 +126,11 @@ def test_an_interrupt_while_workers_are_ended_leaves_nothing(monkeypatch):
         engine.close()
 
 
-def drop(made, seconds=0.0):
-    """Drop the only object of a list; wait for what comes a moment later: an interrupt, from Python 3.14 on."""
+def drop(made):
+    """Drop the only object of a list, and wait for the interrupt, which comes a moment later."""
     made.clear()
     gc.collect()
-    time.sleep(seconds)
+    time.sleep(120.0)
 
 
 class Finalized:
@@ -162,10 +162,11 @@ def test_an_interrupt_in_a_finalizer_has_its_effect_after_it(is_in_a_cycle):
     if is_in_a_cycle:
         made[0].me = made[0]
     with pytest.raises(KeyboardInterrupt):
-        drop(made, seconds=120.0)
+        drop(made)
     assert ended == [1]
 
 
+@pytest.mark.usefixtures("no_gc_callbacks")
 def test_an_interrupt_while_an_engine_is_dropped_is_not_lost():
     """A worker's exit handler sends it, so it comes while the finalizer waits for the end of the worker."""
     trainer = os.getpid()
@@ -183,6 +184,7 @@ def test_an_interrupt_while_an_engine_is_dropped_is_not_lost():
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.usefixtures("no_gc_callbacks")
 def test_an_interrupt_while_a_run_is_dropped_is_not_lost(monkeypatch):
     real = process.ProcessExecutor.cancel
 

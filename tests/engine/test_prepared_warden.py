@@ -135,8 +135,7 @@ def test_one_that_is_killed_meanwhile_is_replaced(make_slow: MakeSlow) -> None:
         assert next(engine.run([5])).value == (5, new, None)
 
 
-@pytest.mark.filterwarnings("ignore:start_method='fork' forks a process in which")  # of threads of other tests
-@pytest.mark.parametrize("options", [{"start_method": "fork"}, {"start_method": "spawn"}, {"threads_per_worker": 2}])
+@pytest.mark.parametrize("options", [{"start_method": "spawn"}, {"threads_per_worker": 2}])
 def test_nothing_is_begun_where_each_worker_imports_for_itself(make_slow: MakeSlow, options: dict[str, Any]) -> None:
     slow = make_slow()
     with _open(slow, **options) as engine:

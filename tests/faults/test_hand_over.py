@@ -12,7 +12,7 @@ from headrace.errors import WorkerDiedError
 
 pytestmark = pytest.mark.long
 
-START_METHODS = [None, "spawn", "forkserver", "fork"]
+START_METHODS = [None, "spawn", "forkserver"]
 
 
 class Lines:
@@ -44,7 +44,6 @@ def answer_by_the_line(info):
 
 
 @pytest.mark.sample(1)
-@pytest.mark.filterwarnings("ignore:start_method='fork' forks a process in which")  # of threads of other tests
 @pytest.mark.parametrize("start_method", START_METHODS)
 def test_each_worker_has_its_own_line(start_method):
     lines = Lines()

@@ -69,7 +69,7 @@ def check(run_program: RunProgram, prepare: str, method: str | None = None) -> N
 
 @pytest.mark.sample(2)
 @needs_sandbox
-@pytest.mark.parametrize("method", [None, "spawn", "fork"])
+@pytest.mark.parametrize("method", [None, "spawn"])
 @pytest.mark.parametrize("code", ["ENOSYS", "EPERM"])
 def test_without_pidfds_pipes_tell_of_ends(run_program: RunProgram, method: str | None, code: str) -> None:
     check(run_program, f"import errno; sandbox.forbid('pidfd_open', 'pidfd_send_signal', code=errno.{code})", method)
@@ -87,14 +87,13 @@ def test_memfds_need_not_be_executable(run_program: RunProgram) -> None:
 
 @pytest.mark.long
 @needs_sandbox
-@pytest.mark.parametrize("method", [None, "spawn", "fork"])
+@pytest.mark.parametrize("method", [None, "spawn"])
 def test_descriptors_need_not_raise_signals(run_program: RunProgram, method: str | None) -> None:
     check(run_program, "sandbox.forbid_signals_of_descriptors()", method)
 
 
-@pytest.mark.parametrize("method", [None, "fork"])
-def test_ended_children_may_be_collected_by_the_system(run_program: RunProgram, method: str | None) -> None:
-    check(run_program, "signal.signal(signal.SIGCHLD, signal.SIG_IGN)", method)
+def test_ended_children_may_be_collected_by_the_system(run_program: RunProgram) -> None:
+    check(run_program, "signal.signal(signal.SIGCHLD, signal.SIG_IGN)")
 
 
 _COLLECTS = """
@@ -167,7 +166,7 @@ raise ImportError("this is not the module that you look for")
 """
 
 
-@pytest.mark.parametrize("method", [None, "spawn", "fork"])
+@pytest.mark.parametrize("method", [None, "spawn"])
 def test_no_module_of_the_current_folder_is_imported_by_our_processes(tmp_path: Path, method: str | None) -> None:
     here, program = tmp_path / "here", tmp_path / "program"
     here.mkdir()

@@ -90,7 +90,7 @@ with Engine(Job(setup), num_workers=1) as engine:
 
 
 @pytest.mark.sample(3)
-@pytest.mark.parametrize("method", [None, "exec", "spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("method", [None, "exec", "spawn", "forkserver"])
 def test_every_start_method_gives_the_same(method: str | None, run_program: Runner) -> None:
     text = _PLAIN.replace("num_workers=2)", f"num_workers=2, executor=ProcessExecutor(start_method={method!r}))", 1)
     ended = run_program("from headrace.engine.process.executor import ProcessExecutor\n" + text)
@@ -137,21 +137,3 @@ next(run)
     assert ended.stdout == ""
     assert ended.stderr.count("Traceback") == ("raise" in ending)
     assert "headrace" not in ended.stderr
-
-
-def test_fork_with_threads_warns_with_their_names(run_program: Runner) -> None:
-    ended = run_program("""
-import threading
-from headrace.engine import Engine, Job
-from headrace.engine.process.executor import ProcessExecutor
-stop = threading.Event()
-threading.Thread(target=stop.wait, name="the-other").start()
-lock = threading.Lock()
-executor = ProcessExecutor(start_method="fork")
-with Engine(Job(lambda info: lambda number: lock.locked()), num_workers=1, executor=executor) as engine:
-    print(next(engine.run([4])).value)
-stop.set()
-""")
-    assert ended.stdout == "False\n"
-    assert "the-other" in ended.stderr
-    assert "Traceback" not in ended.stderr

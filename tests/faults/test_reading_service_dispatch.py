@@ -111,8 +111,7 @@ def test_a_dispatching_process_that_is_killed_at_any_moment_never_makes_an_epoch
 
 
 @pytest.mark.sample(2)
-@pytest.mark.filterwarnings("ignore:start_method='fork' forks a process in which")  # of threads of other tests
-@pytest.mark.parametrize("start_method", [None, "spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("start_method", [None, "spawn", "forkserver"])
 def test_no_process_of_a_loader_listens_or_has_a_name_that_a_stranger_could_connect_to(
     start_method: str | None,
 ) -> None:

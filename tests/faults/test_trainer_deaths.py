@@ -154,9 +154,7 @@ _COMPUTES = "max(itertools.repeat(0))"  # no signal interrupts it
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("method", "stuck"), [(None, _WAITS), (None, _COMPUTES), ("spawn", _COMPUTES), ("fork", _COMPUTES)]
-)
+@pytest.mark.parametrize(("method", "stuck"), [(None, _WAITS), (None, _COMPUTES), ("spawn", _COMPUTES)])
 def test_no_worker_that_is_stuck_in_c_outlives_trainer_and_warden_killed_together(
     method: str | None, stuck: str, start: Start, wait_for_end: Callable[[int], None]
 ) -> None:

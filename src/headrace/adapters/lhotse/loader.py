@@ -64,7 +64,7 @@ class LhotseDataLoader(Shown):
         worker_init_fn: Called in each worker process with its number, before anything else; lhotse's
             (`make_worker_init_fn(rank, ...)`) also defines the meaning of a sampler's `seed="randomized"`.
         threads_per_worker: How many threads torch, OpenMP and BLAS use in a worker.
-        start_method: How workers are started: None (by a clean helper process), `"spawn"`, `"forkserver"`, `"fork"`.
+        start_method: How workers are started: None (by a clean helper process), `"spawn"`, `"forkserver"`.
         max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each.
         engine_options: What to do about errors, deaths and stalls.
         **torch_words: Torch's arguments: `collate_fn` is applied to `dataset[batch]` in the worker, `timeout`,

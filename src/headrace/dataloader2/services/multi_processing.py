@@ -82,7 +82,7 @@ class MultiProcessingReadingService(PausableEnd, ReadingServiceInterface):
 
     Args:
         num_workers: How many workers; 0: the graph runs in this process.
-        multiprocessing_context: Name of a start method: `"spawn"`, `"forkserver"`, `"fork"`; None: Headrace's own.
+        multiprocessing_context: Name of a start method: `"spawn"`, `"forkserver"`; None: Headrace's own.
         worker_prefetch_cnt: How far a worker may be ahead: this many items if they are slow, this many groups of some
             milliseconds if they are fast. 0: it makes one item for each request. It makes at least one item while
             the consumer works.

@@ -27,7 +27,7 @@ from ..interrupts import interrupts_wait
 from ..memory.lease import MemoryWatcher
 from ..memory.weak_objects import WeakObjects
 from ..user.job import Job, Mode
-from ..user.ship import Parcel, ship_formats, ship_job, ship_payload
+from ..user.ship import ship_job, ship_payload
 from ..user.worker_info import CurrentItem
 from .channel import close_all, needs_descriptors
 from .exit_cause import ExitCauses
@@ -61,8 +61,7 @@ class ProcessExecutor(Executor):
     """Starts one process for each worker.
 
     Args:
-        start_method: None or `"exec"`: a clean start of our own; `"spawn"`, `"forkserver"`: the same promises;
-            `"fork"`: workers are forked off this process.
+        start_method: None or `"exec"`: a clean start of our own; `"spawn"`, `"forkserver"`: the same promises.
         slot_bytes: How much of a slot is mapped at first; slots grow.
         max_bytes: Limit on the shared memory of each worker, in bytes.
         threads_per_worker: How many threads numerical libraries use in a worker.
@@ -98,7 +97,6 @@ class ProcessExecutor(Executor):
         self._slot_bytes, self._max_bytes, self._num_threads = slot_bytes, max_bytes, threads_per_worker
         self._hand_over = hand_over
         self._watcher: MemoryWatcher | None = None
-        self._job: Job | None = None
         self._warden: WardenClient | None = None
         self._prepared: WardenClient | None = None  # keeps a warden for `start`
         self._lives: dict[int, WorkerConnection] = {}  # by number of the worker
@@ -130,11 +128,11 @@ class ProcessExecutor(Executor):
         """
         if self._prepared is not None or self._warden is not None or not sys.platform.startswith("linux"):
             return
-        if not (job.preload and self._method.preloads(self._num_threads)):
+        if not job.preload or self._method.is_fresh(self._num_threads):
             return
         _executors.add(self)
         with interrupts_wait(), contextlib.suppress(ConfigError, OSError):
-            self._prepared = WardenClient(self._method, job, self._num_threads, preload=job.preload)
+            self._prepared = WardenClient(self._method, self._num_threads, preload=job.preload)
             self._prepared.prepare()
 
     def start(self, job: Job, num_workers: int) -> None:
@@ -144,8 +142,7 @@ class ProcessExecutor(Executor):
                 f"worker processes need Linux, and this is {sys.platform!r}",
                 fix="use executor='thread' or executor='inline'",
             )
-        is_forked = self._method is StartMethod.FORK
-        parcel = Parcel(b"", [], set()) if is_forked else ship_job(job)
+        parcel = ship_job(job)
         self._modules, self._preload = parcel.modules, job.preload or parcel.slow_modules
         config = WorkerConfig(
             num_workers=num_workers,
@@ -154,7 +151,6 @@ class ProcessExecutor(Executor):
             slot_bytes=self._slot_bytes,
             num_slots=_NUM_SLOTS,
             max_bytes=self._max_bytes,
-            formats=[] if is_forked else ship_formats(),
             job=parcel.data,
             buffer_bytes=[buffer.raw().nbytes for buffer in parcel.buffers],
             executor=self.name,
@@ -162,7 +158,7 @@ class ProcessExecutor(Executor):
         _executors.add(self)
         try:
             with interrupts_wait(), needs_descriptors(f"{num_workers} workers are started"):
-                self._job, self._begin = job, None
+                self._begin = None
                 self._config_fd = write_worker_config(config, parcel.buffers)
                 self._causes.begin()
                 self._listener.open()
@@ -246,12 +242,12 @@ class ProcessExecutor(Executor):
         self._listener.close()
         if self._config_fd >= 0:
             os.close(self._config_fd)
-        self._config_fd, self._begin, self._job = -1, None, None
+        self._config_fd, self._begin = -1, None
         self._events.clear()
 
     def _start_warden(self) -> WardenClient:
         if self._warden is None:
-            self._warden = WardenClient(self._method, self._job, self._num_threads, self._modules, self._preload)
+            self._warden = WardenClient(self._method, self._num_threads, self._modules, self._preload)
             self._listener.add_warden(self._warden)
         return self._warden
 

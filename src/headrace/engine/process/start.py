@@ -31,14 +31,12 @@ class StartMethod(enum.Enum):
     """Where a worker process comes from.
 
     `EXEC`: forked off our warden, which was executed anew. `SPAWN`: as that, and then a fresh interpreter each.
-    `FORKSERVER`: as `EXEC`, which is what the name promises. `FORK`: the warden is forked off the trainer, so that
-    workers have all that the trainer had, locks held by its other threads included.
+    `FORKSERVER`: as `EXEC`, which is what the name promises.
     """
 
     EXEC = "exec"
     SPAWN = "spawn"
     FORKSERVER = "forkserver"
-    FORK = "fork"
 
     @classmethod
     def parse(cls, name: str | None) -> StartMethod:
@@ -47,6 +45,11 @@ class StartMethod(enum.Enum):
         Raises:
             ConfigError: There is none of this name.
         """
+        if name == "fork":
+            raise ConfigError(
+                "worker processes are no longer forked off the training process",
+                fix="omit 'fork', and open what cannot be pickled on first use in the worker; or use executor='thread'",
+            )
         try:
             return cls.EXEC if name is None else cls(name)
         except ValueError:
@@ -55,11 +58,7 @@ class StartMethod(enum.Enum):
 
     def is_fresh(self, num_threads: int) -> bool:
         """Tell whether each worker executes an interpreter of its own, if only to set its number of threads."""
-        return self is StartMethod.SPAWN or (num_threads != 1 and self is not StartMethod.FORK)
-
-    def preloads(self, num_threads: int) -> bool:
-        """Tell whether workers have what the warden has imported, and it has not all that the trainer has."""
-        return self is not StartMethod.FORK and not self.is_fresh(num_threads)
+        return self is StartMethod.SPAWN or num_threads != 1
 
 
 def command_of_warden(*fds: int) -> list[str]:

@@ -1,10 +1,9 @@
 """The trainer's side of a warden: has workers started and ended, and hears of their ends.
 
 A warden is one process (see `warden_server.py`), which all executors of this process whose workers start alike share,
-each by a channel of its own. Invariants: a warden is not forked off the trainer unless that was asked for,
-and is then not shared; it is a child of the trainer that only this module waits for; it ends when its last user leaves.
-Executors of several threads may share one. A process that was forked off the trainer has no wardens. A `WardenClient`
-blocks for no longer than the times named below, even if the warden hangs.
+each by a channel of its own. Invariants: a warden is a child of the trainer, executed anew, that only this module
+waits for; it ends when its last user leaves. Executors of several threads may share one. A process that was forked off
+the trainer has no wardens. A `WardenClient` blocks for no longer than the times named below, even if the warden hangs.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Collection, Sequence
 from typing import Any
 
 from headrace.errors import ConfigError
 
-from ..user.job import Job
 from .channel import Channel
 from .exit_cause import describe_exit
 from .messages import (
@@ -39,7 +36,6 @@ from .messages import (
 )
 from .proc_tree import ProcessHandle, open_pidfd, wait_for, wait_readable
 from .start import StartMethod, command_of_warden, command_of_worker, environment_of_threads, environment_of_warden
-from .warden_server import be_warden
 from .worker_main import WorkerFds
 
 # After the grace of its workers the warden only has to kill and collect.
@@ -51,14 +47,11 @@ _MAX_SEND_SECONDS = 2.0
 class WardenProcess:
     """A running warden.
 
-    Args:
-        job: Given to a warden that is forked off this process; None: a clean start.
-
     Raises:
         ConfigError: This system cannot do it.
     """
 
-    def __init__(self, job: Job | None) -> None:
+    def __init__(self) -> None:
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:  # what is closed: if it fails; always
             self._root, root_of_warden = Channel.pair()
             ours.callback(self._root.close)
@@ -73,8 +66,7 @@ class WardenProcess:
                 theirs.callback(os.close, life)
                 fds += [os.dup(end), life]
                 theirs.callback(os.close, fds[2])
-            fds_of_trainer = [self._root.fileno(), *(fd for fd in (self._own_life, end) if fd >= 0)]
-            self.pid = _exec_warden(fds) if job is None else _fork_warden(fds, job, fds_of_trainer)
+            self.pid = _exec_warden(fds)
             if end < 0:
                 end = self._open_pidfd()
             self._process = ProcessHandle(self.pid, end)
@@ -157,30 +149,27 @@ _lock = threading.RLock()  # an executor may be collected, and so leave, in the 
 _shared: dict[Any, WardenProcess] = {}
 
 
-def join_warden(job: Job | None, preload: Sequence[str] = ()) -> tuple[WardenProcess, Channel]:
+def join_warden(preload: Sequence[str] = ()) -> tuple[WardenProcess, Channel]:
     """Return a warden and a channel to it: one that runs already, if its workers would start in the same way.
 
     Args:
-        job: Given to a warden that is forked off this process, which nothing else uses; None: a clean start.
         preload: Modules of others that it imports: workers that do not want them come from another one.
 
     Raises:
         ConfigError: This system cannot do it.
     """
     with _lock:
-        if job is not None:
-            return _start(job)
         key = (_key_of_start(), tuple(preload))
         warden = _shared.get(key)
         channel = None if warden is None else warden.join()
         if warden is None or channel is None:
-            warden, channel = _start(None)
+            warden, channel = _start()
             _shared[key] = warden
         return warden, channel
 
 
-def _start(job: Job | None) -> tuple[WardenProcess, Channel]:
-    warden = WardenProcess(job)
+def _start() -> tuple[WardenProcess, Channel]:
+    warden = WardenProcess()
     channel = warden.join()
     if channel is None:
         warden._num_users = 0
@@ -250,40 +239,6 @@ def _exec_warden(fds: Sequence[int]) -> int:
     return process.pid
 
 
-def _fork_warden(fds: Sequence[int], job: Job, fds_of_trainer: Sequence[int]) -> int:
-    if threading.active_count() > 1:
-        names = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
-        warnings.warn(
-            f"start_method='fork' forks a process in which {len(names)} more threads run ({', '.join(names[:5])}): a "
-            "lock that one of them holds now stays locked in the workers for ever. start_method=None has no such risk.",
-            RuntimeWarning,
-            stacklevel=2,
-        )
-    sys.stdout.flush()
-    sys.stderr.flush()
-    pid = os.fork()
-    if pid:
-        return pid
-    exit_code = 1
-    try:
-        os.setsid()
-        for fd in fds_of_trainer:
-            os.close(fd)
-        control, trainer_end, *pipe = fds
-        own_end, own_life = pipe or (-1, -1)
-        be_warden(os.dup(control), trainer_end, own_end, own_life, job)
-        exit_code = 0
-    except SystemExit as error:
-        exit_code = error.code if isinstance(error.code, int) else int(error.code is not None)
-    except BaseException:  # noqa: BLE001 - nothing of the trainer's stack may run in this process
-        sys.excepthook(*sys.exc_info())
-    finally:
-        with contextlib.suppress(Exception):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(exit_code)
-
-
 def _collect(pid: int) -> int | None:
     """Wait for a child that is about to end; None if somebody else has done so."""
     deadline = time.monotonic() + MAX_END_SECONDS
@@ -307,7 +262,6 @@ class WardenClient:
 
     Args:
         method: Where workers come from.
-        job: Given to a warden that is forked off the trainer.
         num_threads: How many threads numerical libraries may use in a worker.
         modules: Modules of Headrace that workers will import.
         preload: Modules of others that are imported once for all workers, where these are forked off a clean start.
@@ -319,7 +273,6 @@ class WardenClient:
     def __init__(
         self,
         method: StartMethod,
-        job: Job | None,
         num_threads: int,
         modules: Collection[str] = (),
         preload: tuple[str, ...] = (),
@@ -327,9 +280,9 @@ class WardenClient:
         self._is_fresh = method.is_fresh(num_threads)
         self._executable = command_of_worker() if self._is_fresh else []
         self._environment = dict(environment_of_threads(num_threads)) if self._is_fresh else {}
-        preload = preload if method.preloads(num_threads) else ()
+        preload = () if self._is_fresh else preload
         self._modules = [] if self._is_fresh else [*sorted(modules), *preload]
-        self._warden, self._channel = join_warden(job if method is StartMethod.FORK else None, preload)
+        self._warden, self._channel = join_warden(preload)
 
     @property
     def pid(self) -> int:

@@ -1,6 +1,6 @@
 """The warden: starts workers quickly, and sees to it that none is left when the trainer is gone.
 
-It is executed anew (never forked off the trainer, unless the trainer asks for that), imports what every worker needs,
+It is executed anew (never forked off the trainer), imports what every worker needs,
 and forks. What is imported here is imported once, and its memory is shared by all workers: so Headrace's modules
 that a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), or a few that are
 known to start no thread and to take long (see `../user/ship.py`), in another warden. It has one thread when it forks,
@@ -36,7 +36,6 @@ from collections.abc import Sequence
 
 from headrace.errors import ConfigError
 
-from ..user.job import Job
 from .channel import Channel, close_all
 from .messages import (
     Connect,
@@ -64,9 +63,7 @@ _LOOK_MILLISECONDS = 50.0
 _Start = tuple[Spawn, list[int], Sequence[int]]
 
 
-def be_warden(
-    control: int, trainer_end: int, own_end: int = -1, own_life: int = -1, inherited_job: Job | None = None
-) -> None:
+def be_warden(control: int, trainer_end: int, own_end: int = -1, own_life: int = -1) -> None:
     """Serve until the trainer is gone or wants no more. Returns in the workers too, at the end of each.
 
     Args:
@@ -74,7 +71,6 @@ def be_warden(
         trainer_end: Tells of the end of the trainer: its pidfd, opened by itself, or a pipe.
         own_end: A pipe that tells of our own end, where there are no pidfds; else -1.
         own_life: The other end of that pipe.
-        inherited_job: The job, if this process was forked off the trainer and so has it.
     """
     # Of the trainer's signal mask nothing is wanted: a SIGCHLD that is blocked would never wake the poll.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -89,14 +85,14 @@ def be_warden(
     if start is None:
         warden.close()
     else:
-        _be_worker(*start, inherited_job)
+        _be_worker(*start)
 
 
-def _be_worker(spawn: Spawn, fds: Sequence[int], ends: Sequence[int], inherited_job: Job | None) -> None:
+def _be_worker(spawn: Spawn, fds: Sequence[int], ends: Sequence[int]) -> None:
     """Be the worker that was asked for, in this process or in a fresh interpreter."""
     os.environ[LIFE_VARIABLE] = life_of(os.getppid(), spawn.life)
     if not spawn.executable:
-        be_worker(spawn.worker_idx, fds, ends, inherited_job)
+        be_worker(spawn.worker_idx, fds, ends)
         return
     os.environ.update(spawn.environment)
     for fd in (*ends, *fds):
@@ -110,17 +106,17 @@ def main_of_worker(numbers: str) -> None:
     worker_idx, num_ends, *fds = map(int, numbers.split(","))
     for fd in fds:
         os.set_inheritable(fd, False)
-    be_worker(worker_idx, fds[num_ends:], fds[:num_ends], None)
+    be_worker(worker_idx, fds[num_ends:], fds[:num_ends])
 
 
-def be_worker(worker_idx: int, fds: Sequence[int], ends: Sequence[int], inherited_job: Job | None) -> None:
+def be_worker(worker_idx: int, fds: Sequence[int], ends: Sequence[int]) -> None:
     """Be a worker, under guard. `fds` are those of `WorkerFds`, and then those that were handed over."""
     name_process(f"hr-worker-{worker_idx}")
     start_guard(ends)
     num_own = len(WorkerFds._fields)
     own, handed = WorkerFds(*fds[:num_own]), tuple(fds[num_own:])
     end_after_hangup(own.lifeline)
-    run_worker(worker_idx, own, inherited_job, handed=handed)
+    run_worker(worker_idx, own, handed=handed)
 
 
 def life_of(warden_pid: int, life: int) -> str:

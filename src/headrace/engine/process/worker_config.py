@@ -34,7 +34,7 @@ class WorkerConfig(msgspec.Struct, frozen=True):
         slot_bytes: See `ArenaWriter`, as the next two.
         num_slots: How many slots.
         max_bytes: Limit of the arena.
-        job: A parcel with the `Job`; empty if the worker is forked from a process that has it.
+        job: A parcel with the `Job`.
         buffer_bytes: Sizes of the arrays of the job that are not in the parcel.
         executor: The name of the executor, see `WorkerInfo`.
     """

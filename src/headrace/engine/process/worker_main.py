@@ -151,15 +151,12 @@ class _TrainerGone(SystemExit):
     """The trainer has closed the socket: unwinds the worker without a report."""
 
 
-def run_worker(
-    worker_idx: int, fds: WorkerFds, inherited_job: Job | None = None, *, handed: tuple[int, ...] = ()
-) -> None:
+def run_worker(worker_idx: int, fds: WorkerFds, *, handed: tuple[int, ...] = ()) -> None:
     """Be a worker until the trainer closes the socket.
 
     Args:
         worker_idx: Index of the worker.
         fds: Its descriptors.
-        inherited_job: The job, if this process was forked from one that has it.
         handed: What the executor's `hand_over` gave to it.
 
     Raises:
@@ -169,16 +166,13 @@ def run_worker(
     faulthandler.register(signal.SIGUSR1, fds.stack, all_threads=True)
     config, buffers = read_worker_config(fds.config)
     os.close(fds.config)
-    if inherited_job is None:
-        sys.modules["__main__"] = types.ModuleType("__main__")
-        sys.argv[:] = config.argv
-        with contextlib.suppress(OSError):  # the folder is gone: stay in what is left of it, as the trainer does
-            os.chdir(config.cwd)
-    elif "torch" in sys.modules:
-        sys.modules["torch"].set_num_threads(1)
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    sys.argv[:] = config.argv
+    with contextlib.suppress(OSError):  # the folder is gone: stay in what is left of it, as the trainer does
+        os.chdir(config.cwd)
     loop = _Loop(fds, config)
     try:
-        worker = loop.set_up(worker_idx, config, buffers, inherited_job, handed)
+        worker = loop.set_up(worker_idx, config, buffers, handed)
         del config, buffers  # the job may be large
         if worker is not None:
             loop.run(worker)
@@ -186,8 +180,7 @@ def run_worker(
         pass
     finally:
         loop.close()
-    if inherited_job is None:
-        _leave()
+    _leave()
 
 
 def _leave() -> None:
@@ -240,13 +233,11 @@ class _Loop:
         worker_idx: int,
         config: WorkerConfig,
         buffers: Sequence[memoryview],
-        job: Job | None,
         handed: tuple[int, ...],
     ) -> Worker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
         try:
-            if job is None:
-                job = unship(config.job, buffers)
+            job = unship(config.job, buffers)
         except Exception as error:  # noqa: BLE001 - importing runs user code: it goes on as a Failure
             self._send(SetupFailed(worker_idx, Failure.of(error)))
             return None

@@ -91,8 +91,7 @@ def _pack(obj: object, what: str, *, warn: bool, splits: bool) -> Parcel:
         raise ConfigError(
             f"this {what} cannot be sent to a worker process: {error or type(error).__name__}",
             fix="make what it holds inside the worker (in the setup function or on first use), leave it out in "
-            "__getstate__, or use executor='thread' or 'inline' (headrace.torch.DataLoader: "
-            "multiprocessing_context='fork')",
+            "__getstate__, or use executor='thread' or 'inline'",
         ) from error
     if warn and parcel.num_bytes > LARGE_BYTES:
         warnings.warn(
