@@ -106,7 +106,7 @@ BUILT_IN = (
         "huggingface",
         "Hugging Face",
         _at("tables.hugging_face:HuggingFaceSource"),
-        member=r"state\.json",  # beside data-*-of-*.arrow, as `save_to_disk` leaves it
+        member="state.json",  # beside data-*-of-*.arrow, as `save_to_disk` leaves it
         takes_many=False,
         takes_folder=True,
         docs="`save_to_disk` of [Hugging Face](tables.md)",

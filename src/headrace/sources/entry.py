@@ -92,7 +92,7 @@ class Format:
         magic: First bytes that no other files have, each with its position.
         recognizes: Tells by the first bytes, or the first line, whether a file is of this format, where neither magic
             nor the name alone says it.
-        member: Regular expression for the name of a file by which a folder is known as one of this format.
+        member: Name of a file by which a folder is known as one of this format.
         is_last: Whether it counts last in a folder: such files lie beside others.
         takes_many: Whether several files are one corpus.
         takes_folder: Whether the source takes a folder as it is; of another format a folder is the files in it.

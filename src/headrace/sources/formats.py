@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import logging
 import os
-import re
 from collections.abc import Iterable, Mapping
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
@@ -241,12 +240,11 @@ def _format_of_folder(path: str) -> Format | None:
     """Detect the format of a folder by its files, or else by those of its first non-empty sub-folder."""
     num_names, last = 0, None
     unread: list[OSError] = []
-    members = [(re.compile(entry.member), entry) for entry in FORMATS.values() if entry.member is not None]
+    members = {entry.member: entry for entry in FORMATS.values() if entry.member is not None}
     for folder, folders, names in os.walk(path, onerror=unread.append):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for pattern, entry in members:  # whatever else it holds
-            if any(pattern.fullmatch(name) for name in names):
-                return entry
+        for member in members.keys() & set(names):  # whatever else it holds
+            return members[member]
         for name in sorted(names):
             found = None if name.startswith(".") else _format_in_folder(folder, name)
             if found is not None and not found.is_last:

@@ -130,7 +130,7 @@ class PendingFile:
 
 
 @contextmanager
-def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False, follow_links: bool = True) -> Iterator[Path]:
+def atomic_path(path: str | os.PathLike[str], *, follow_links: bool = True) -> Iterator[Path]:
     """Yield a temporary path in the folder of `path`, for libraries that open files themselves.
 
     The library must have closed the file when the block ends. On any failure, `KeyboardInterrupt` included, nothing is
@@ -139,7 +139,7 @@ def atomic_path(path: str | os.PathLike[str], *, fsync: bool = False, follow_lin
     Raises:
         SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
     """
-    with PendingFile(path, fsync=fsync, follow_links=follow_links) as pending:
+    with PendingFile(path, follow_links=follow_links) as pending:
         yield pending.temporary
 
 
@@ -168,9 +168,9 @@ def atomic_write(
         yield file
 
 
-def target_exists(path: str, what: str = "file") -> ConfigError:
+def target_exists(path: str) -> ConfigError:
     """Return the error for a target that may not be replaced."""
-    return ConfigError(f"the {what} exists", where=path, fix="give another path, or overwrite=True")
+    return ConfigError("the file exists", where=path, fix="give another path, or overwrite=True")
 
 
 def fsync_path(path: str | os.PathLike[str]) -> None:

@@ -30,7 +30,7 @@ from headrace.specs import DataSpec, takes_for_classes
 
 from ..shared.data_types import as_array
 from ..shared.spool import Spool
-from ..shared.writer import FileWriter
+from ..shared.writer import Writer
 from .layout import INPUT_KEY
 
 
@@ -88,7 +88,7 @@ _MAX_CLASS = 2**63 - 2  # the dim, one more, is an int64 in the file
 _MAX_TAG_PADDING = 4  # tags of a fixed width may take this many times the bytes of the tags alone
 
 
-class HDFWriter(FileWriter):
+class HDFWriter(Writer):
     """Writes one HDF5 file, sequence by sequence; a context manager, which aborts if its block fails.
 
     The layout knows no key without a time axis: such a value is stored as one frame. It takes integers with no axis but

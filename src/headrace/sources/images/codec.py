@@ -83,7 +83,7 @@ class ImageCodec(Codec):
         self.mode: str = mode
         self.size: tuple[int, int] | None = None if size is None else (size[0], size[1])
         given = None if self.size is None else self._spec_of(self.size)
-        self._learner = SpecLearner(what, given, frees_axes=True, fix="give mode=")
+        self._learner = SpecLearner(what, given, fix="give mode=")
 
     @classmethod
     def parse(cls, what: str, options: Mapping[str, Any]) -> ImageCodec:

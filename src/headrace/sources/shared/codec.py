@@ -101,7 +101,6 @@ class SpecLearner:
         what: What the arrays are called in messages.
         given: Layout that the user declared; a free axis (`None`) may have any size.
         num_classes: Number of classes, if the user declared it.
-        frees_axes: Whether an axis that differs becomes free, rather than an error.
         fix: What to do about an array of another layout.
 
     Attributes:
@@ -115,10 +114,9 @@ class SpecLearner:
         given: DataSpec | None = None,
         *,
         num_classes: int | None = None,
-        frees_axes: bool = False,
         fix: str,
     ) -> None:
-        self._what, self._num_classes, self._frees_axes, self._fix = what, num_classes, frees_axes, fix
+        self._what, self._num_classes, self._fix = what, num_classes, fix
         self.known = given
         self.has_freed = False
         self._first = ""  # where others are compared with it
@@ -190,15 +188,14 @@ class SpecLearner:
         self, spec: DataSpec, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, has_time: bool | None
     ) -> None:
         fits = dtype.name == spec.dtype and len(shape) == spec.ndim and has_time in (None, spec.has_time)
-        sizes = shape[spec.has_time :]
-        if fits and self._frees_axes:
-            free = tuple(want if want == size else None for want, size in zip(spec.shape, sizes, strict=True))
-            if free != spec.shape:
-                self.has_freed = True
-                self.known = replace(spec, shape=free, dim=free[-1] if free and not spec.sparse else spec.dim)
-        elif not fits or any(want not in (None, size) for want, size in zip(spec.shape, sizes, strict=True)):
+        if not fits:
             raise SourceError(
                 f"{self._what}: this is {dtype.name}{list(shape)}, and {layout_text(spec)} is wanted",
                 where=where + (f", compared with {self._first}" if self._first not in ("", where) else ""),
                 fix=self._fix,
             )
+        sizes = shape[spec.has_time :]
+        free = tuple(want if want == size else None for want, size in zip(spec.shape, sizes, strict=True))
+        if free != spec.shape:
+            self.has_freed = True
+            self.known = replace(spec, shape=free, dim=free[-1] if free and not spec.sparse else spec.dim)

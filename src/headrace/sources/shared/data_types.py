@@ -284,7 +284,7 @@ def extremes(integers: NDArray[Any]) -> tuple[int, int]:
 
 
 def parse_about(said: Any, what: str, where: str, *, fix: str) -> tuple[dict[str, DataSpec], dict[str, Sequence[str]]]:
-    """Read the layouts and labels that a writer stored in or beside its file, see `FileWriter._about`.
+    """Read the layouts and labels that a writer stored in or beside its file, see `Writer._about`.
 
     Args:
         said: JSON data: "specs", data key -> layout; "labels", data key -> class labels.

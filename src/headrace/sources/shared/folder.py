@@ -68,9 +68,9 @@ class Listing:
         """Return the absolute path of a file."""
         return os.path.join(self.root, self.names[number])
 
-    def files(self, numbers: Sequence[int] | None = None) -> ListedFiles:
-        """Return the files of these numbers; all of them in order if `None`."""
-        return ListedFiles(self, range(len(self.names)) if numbers is None else numbers)
+    def files(self) -> ListedFiles:
+        """Return the files in order."""
+        return ListedFiles(self)
 
 
 class ListedFile(NamedTuple):
@@ -86,14 +86,13 @@ class ListedFiles(Sequence[ListedFile]):
 
     Args:
         listing: The listing that they are from.
-        numbers: Which files of it.
     """
 
-    def __init__(self, listing: Listing, numbers: Sequence[int]) -> None:
-        self._listing, self._numbers = listing, numbers
+    def __init__(self, listing: Listing) -> None:
+        self._listing = listing
 
     def __len__(self) -> int:
-        return len(self._numbers)
+        return len(self._listing.names)
 
     @overload
     def __getitem__(self, number: int) -> ListedFile: ...
@@ -101,8 +100,8 @@ class ListedFiles(Sequence[ListedFile]):
     def __getitem__(self, number: slice) -> list[ListedFile]: ...
     def __getitem__(self, number: int | slice) -> ListedFile | list[ListedFile]:
         if isinstance(number, slice):
-            return [self._file(one) for one in self._numbers[number]]
-        return self._file(self._numbers[number])
+            return [self._file(one) for one in range(len(self))[number]]
+        return self._file(number)
 
     def _file(self, number: int) -> ListedFile:
         listing = self._listing

@@ -38,16 +38,6 @@ def refuse_other_files(file: h5py.File, path: str) -> None:
             _check(root, group, name, path)
 
 
-def refuse_dataset_elsewhere(file: h5py.File, name: str, path: str) -> None:
-    """Look at one dataset, and read nothing.
-
-    Raises:
-        SourceError: It is in another file, or its links go round in a circle.
-    """
-    root = h5g.open(file.id, b"/")
-    _check(root, root, name.encode(), path)
-
-
 def _check(root: h5g.GroupID, group: h5g.GroupID, name: bytes, path: str) -> h5g.GroupID | h5d.DatasetID | None:
     """Return the object of a name, if there is one, after a look at where it is."""
     found = _follow(root, group, name, path)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import codecs
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import IO, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -142,7 +141,6 @@ def _stretches_of(file_idx: int, path: str) -> Iterator[LineStretch]:
 
 def scan_lines(
     path: str,
-    opened: Callable[[str], AbstractContextManager[IO[bytes]]] = open_regular,
     stretch: LineStretch | None = None,
     block_bytes: int | None = None,
 ) -> Iterator[LineBlock]:
@@ -150,7 +148,6 @@ def scan_lines(
 
     Args:
         path: The file.
-        opened: Opens it, for a file whose lines are not its bytes as they are.
         stretch: A part of the file; `None`: all of it.
         block_bytes: What is read at a time, if not 4 MiB; less where only the first lines are wanted.
 
@@ -159,7 +156,7 @@ def scan_lines(
     """
     size = block_bytes or _BLOCK_BYTES
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             position, line, stop = (
                 (0, 1, None) if stretch is None else (stretch.start, stretch.first_line, stretch.stop)
             )

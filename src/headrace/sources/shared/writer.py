@@ -1,4 +1,4 @@
-"""`Writer`, the contract of a writer, and `FileWriter`, the base of all writers here.
+"""`Writer`, the base of all writers.
 
 A writer takes the sequences of a corpus, one by one, and makes a file that a source reads. The target appears under its
 name when it is whole and on the disk, or not at all; an existing one is replaced only if that was asked for, and of two
@@ -13,7 +13,7 @@ import os
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,11 +31,23 @@ _NO_CLASSES = (0, -1)
 class Writer(ABC):
     """Writes one file, sequence by sequence; a context manager, which aborts if its block fails.
 
-    The constructor takes the path, `specs` (data key -> layout; without them the first sequence says it), `labels`
-    (data key -> class labels), `overwrite`, and what the format needs.
+    It handles the target and its durability, closing and aborting, and checks of each sequence. A sub-class checks its
+    own options in its constructor, between `super().__init__` and `self._open()`.
+
+    Args:
+        path: The target. Its folder must exist.
+        specs: Data key -> layout; without it, the first sequence says what the keys, dtypes and shapes are.
+        labels: Data key -> class labels.
+        overwrite: Whether an existing target may be replaced.
+        beside: Names of the files that belong to the target, if it has more than one.
 
     Attributes:
         path: The target, absolute.
+        specs: Data key -> layout, as it is stored; {} until it is known.
+        labels: Data key -> class labels.
+
+    Raises:
+        ConfigError: The target exists, and may not be replaced; or labels are no texts.
 
     Examples:
         >>> import tempfile
@@ -50,78 +62,6 @@ class Writer(ABC):
         ...     write_zeros(hr.TarWriter(f"{folder}/a.tar"))
         ...     print([hr.open_source(f"{folder}/a.{ending}").index.num_seqs for ending in ("hdf", "tar")])
         [3, 3]
-    """
-
-    path: str
-
-    @property
-    @abstractmethod
-    def num_seqs(self) -> int:
-        """Number of sequences appended so far."""
-
-    @abstractmethod
-    def append(self, tag: str, data: Mapping[str, NDArray[Any]]) -> None:
-        """Append one sequence. If it is refused, nothing of it is stored, and the next one may be appended.
-
-        Args:
-            tag: Its name.
-            data: Data key -> `dtype[T, ...]`, or a scalar for a key without a time axis.
-
-        Raises:
-            SourceError: The sequence does not fit the layout or the format, or the disk is full.
-            ConfigError: The writer is closed.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Finish the target and give it its name. Does nothing after `close` or `abort`.
-
-        Raises:
-            SourceError: It cannot be written; nothing is left.
-        """
-
-    @abstractmethod
-    def abort(self) -> None:
-        """Give up and leave nothing. Does nothing after `close` or `abort`."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
-        if error is None:
-            self.close()
-        else:
-            self.abort()
-
-
-class Pending(Protocol):
-    """A target under its temporary name: a `PendingFile`, or the like of it for several files."""
-
-    def commit(self) -> None:
-        """Give the target its name, durably."""
-
-    def abort(self) -> None:
-        """Remove the temporary name. Does nothing after `commit` or `abort`."""
-
-
-class FileWriter(Writer):
-    """Base of all writers: handles the target and its durability, closing and aborting, and checks of each sequence.
-
-    A sub-class checks its own options in its constructor, between `super().__init__` and `self._open()`.
-
-    Args:
-        path: The target. Its folder must exist.
-        specs: Data key -> layout; without it, the first sequence says what the keys, dtypes and shapes are.
-        labels: Data key -> class labels.
-        overwrite: Whether an existing target may be replaced.
-        beside: Names of the files that belong to the target, if it has more than one.
-
-    Attributes:
-        specs: Data key -> layout, as it is stored; {} until it is known.
-        labels: Data key -> class labels.
-
-    Raises:
-        ConfigError: The target exists, and may not be replaced; or labels are no texts.
     """
 
     # What a library raises if the disk refuses; pyarrow has exceptions of its own.
@@ -152,7 +92,7 @@ class FileWriter(Writer):
         self._tags: set[str] = set()  # if they have to differ
         self._overwrite = overwrite
         self._num_seqs = 0
-        self._pending: Pending | None = None
+        self._pending: PendingFile | PendingFiles | None = None
         self._opened = contextlib.ExitStack()  # closed at the end, whatever it was
         self._beside = tuple(beside)
         if beside:
@@ -402,6 +342,15 @@ class FileWriter(Writer):
     def _disk_error(self, error: Exception) -> SourceError:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
         return SourceError(f"cannot write: {reason}", where=self.path, fix="make room, or write to another folder")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abort()
 
     def __del__(self) -> None:
         if (

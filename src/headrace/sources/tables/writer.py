@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, check_count
 from headrace.specs import DataSpec
 
-from ..shared.writer import FileWriter
+from ..shared.writer import Writer
 from .schema import METADATA_KEY, import_arrow
 
 _MAX_ITEMS = 2**31 - 1  # that offsets of 32 bits can tell apart
 
 
-class TableWriter(FileWriter):
+class TableWriter(Writer):
     """Writes one file of rows; sub-classes say of which format.
 
     Args:

@@ -210,7 +210,7 @@ class ArrayCodec(Codec):
         self._num_classes = vocab if isinstance(vocab, int | None) else len(vocab)
         self.labels = None if isinstance(vocab, int | None) else list(vocab)
         fix = "one data key has one dtype and one number of axes: correct the array, or name other fields="
-        self._learner = SpecLearner(what, num_classes=self._num_classes, frees_axes=True, fix=fix)
+        self._learner = SpecLearner(what, num_classes=self._num_classes, fix=fix)
         self._is_usual = True  # whether all have the byte order of this machine, and C order
 
     @property

@@ -19,7 +19,7 @@ from headrace.errors import ConfigError
 from headrace.specs import DataSpec
 
 from ..shared.npy import make_npy_header
-from ..shared.writer import FileWriter
+from ..shared.writer import Writer
 from .archive import BLOCK, METADATA_NAME, escape, escape_data_key
 from .metadata import Metadata
 
@@ -28,7 +28,7 @@ _MAX_CLASS = 2**63 - 1  # of more, the number of classes cannot be noted
 _RECORD_BYTES = 20 * BLOCK  # the size of an archive is a multiple of it by custom
 
 
-class TarWriter(FileWriter):
+class TarWriter(Writer):
     """Writes one tar archive, sequence by sequence; a context manager, which aborts if its block fails.
 
     In a tag, `%`, dots, control characters and slashes that are no inner ones are written as `%` and two hexadecimal

@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
 from ..shared.data_types import as_array
-from ..shared.writer import FileWriter
+from ..shared.writer import Writer
 from .cuts import make_specs, specs_path, tags_path
 from .files import CODES, HEAD, MAGIC, VERSION
 
@@ -23,7 +23,7 @@ _CODE_OF = {dtype: code for code, dtype in CODES.items()}
 _MAX_LENGTH = 2**31 - 1  # lengths are int32 in the format
 
 
-class TokenWriter(FileWriter):
+class TokenWriter(Writer):
     """Writes documents of tokens to `x.bin` and `x.idx`; a context manager, which aborts if its block fails.
 
     The format holds one data key, of class indices. Tags other than `doc-0`, `doc-1`, ... go to `x.tags.txt`, the
