@@ -57,7 +57,15 @@ def test_a_copy_in_memory_holds_the_same(options):
 
 
 def started(module):
-    dataset = module.StaticDataset(SEQS, output_dim=OUTPUTS, seq_ordering="random")
+    options = {"input_dim": 2, "output_dim": 3, "num_seqs": 6, "seq_len": 4}
+    dataset = peer_generating.DummyDataset(**options, seq_ordering="random")
+    if module is headrace.datasets:
+        plain = peer_generating.DummyDataset(**options)
+        plain.init_seq_order(epoch=1)
+        plain.load_seqs(0, 6)
+        types = {"data": {"shape": (None, 2)}, "classes": {"dim": 3, "sparse": True, "dtype": "int32"}}
+        seqs = [{key: plain.get_data(i, key) for key in types} for i in range(6)]
+        dataset = headrace.datasets.MapDataset(seqs, data_types=types, seq_ordering="random")
     dataset.initialize()
     dataset.init_seq_order(epoch=3)
     return dataset

@@ -121,11 +121,6 @@ class ConcatSeqsDataset(CachedDataset):
         """Return the inner dataset."""
         return (self._inner,)
 
-    @property
-    def joins_changed_seqs(self) -> bool:
-        """Whether a transform of the inner dataset may change lengths, so that the index does not say them."""
-        return self._inner.get_corpus().may_change_lengths
-
     def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the index of the joined sequences knows."""
         corpus, inner = super().get_corpus(epoch), self._inner.get_corpus(epoch)
@@ -165,7 +160,7 @@ class ConcatSeqsDataset(CachedDataset):
     # --- reading ---
 
     def _new_reader(self) -> Reader:
-        return JoinedReader(self._seqs, self.source, self._finishing(), is_changed=self.joins_changed_seqs)
+        return JoinedReader(self._seqs, self.source, self._finishing())
 
     def have_get_corpus_seq(self) -> bool:
         """Whether the inner dataset supports it."""
@@ -196,22 +191,18 @@ class JoinedSeqs:
     tags: Sequence[str]
     indices: NDArray[np.int64] | None
 
-    def draws(self) -> bool:
-        """Whether the dataset draws by how often a sequence came before."""
-        return self.inner.get_corpus().draws_by_occurrence
-
     def _tag_of(self, part: int) -> str:
         return self.tags[part] if self.indices is None else self.tags[int(self.indices[part])]
 
     def request(self, wanted: ReadRequest) -> tuple[ReadRequest, NDArray[np.int64]]:
         """Return the request to the dataset, and where the parts of each joined sequence start, `int64[n + 1]`."""
-        lines = wanted.indices
+        lines, corpus = wanted.indices, self.inner.get_corpus()
         parts, starts = self.parts.parts_of(lines)
-        if self.indices is None or not self.inner.get_corpus().is_indexed:
+        if self.indices is None or not corpus.is_indexed:
             tags = [self._tag_of(part) for part in parts.tolist()]
             return ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), tags=tags), starts
         counted = None
-        if self.draws():
+        if corpus.draws_by_occurrence:
             repeats = np.zeros(len(lines), np.int64) if wanted.occurrences is None else wanted.occurrences
             counted = occurrences_of_parts(self.indices, parts, np.repeat(repeats, np.diff(starts)))
         return ReadRequest.of(wanted.epoch, self.indices[parts], counted), starts
@@ -287,15 +278,13 @@ class JoinedReader(KeepingReader):
         seqs: The sequences.
         source: Knows their tags and lengths.
         finishing: What is done to them.
-        is_changed: Whether the dataset may give sequences of other lengths.
     """
 
-    def __init__(self, seqs: JoinedSeqs, source: Source, finishing: Finishing, *, is_changed: bool) -> None:
+    def __init__(self, seqs: JoinedSeqs, source: Source, finishing: Finishing) -> None:
         super().__init__(list(source.specs))
         self._seqs, self._source, self._finishing = seqs, source, finishing
-        self._knows_lengths = (
-            finishing.transform is None and not is_changed and all(map(source.index.has_lengths, source.specs))
-        )
+        is_changed = finishing.transform is not None or seqs.inner.get_corpus().may_change_lengths
+        self._knows_lengths = not is_changed and all(map(source.index.has_lengths, source.specs))
         self._inner = seqs.inner.make_reader()
         self._starts: NDArray[np.int64] | None = None
 
