@@ -12,7 +12,7 @@ import pytest
 
 from headrace.engine.memory.limits import MemoryGuard, Shortage, find_shortage
 from headrace.engine.memory.memfd import PAGE_BYTES, Mapping, create_memfd, extend_memfd, round_to_pages
-from headrace.errors import CacheError, ConfigError
+from headrace.errors import CacheError
 
 MIB = 1 << 20
 
@@ -111,12 +111,6 @@ def test_a_limit_on_file_sizes_is_a_clear_error(fd):
             extend_memfd(fd, MIB + 1)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def test_a_system_without_memfds_is_told_which_executor_to_use(monkeypatch):
-    monkeypatch.delattr(os, "memfd_create")
-    with pytest.raises(ConfigError, match="executor='thread'"):
-        create_memfd("headrace-test")
 
 
 @pytest.mark.parametrize(("num_bytes", "expected"), [(0, 0), (1, PAGE_BYTES), (PAGE_BYTES, PAGE_BYTES)])

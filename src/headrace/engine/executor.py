@@ -20,10 +20,7 @@ the one to read first; `headrace.testing.check_executor` checks one.
 
 from __future__ import annotations
 
-import functools
 import importlib
-import logging
-import os
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -34,7 +31,6 @@ from headrace.exports import refuse_departed
 
 from .events import Event
 from .memory.lease import MemoryWatcher
-from .memory.memfd import create_memfd
 from .user.job import Job, Mode
 from .user.worker_info import CurrentItem, RunsIn
 
@@ -204,9 +200,6 @@ _CLASS_OF = {
 _RUNS_IN: dict[str, RunsIn] = {"inline": "caller", "process": "process", "thread": "thread"}
 
 
-_logger = logging.getLogger(__name__)
-
-
 def where_runs(executor: str | Executor) -> RunsIn:
     """Return where the workers of an executor run; its module is not imported for that.
 
@@ -215,7 +208,8 @@ def where_runs(executor: str | Executor) -> RunsIn:
     """
     if isinstance(executor, Executor):
         return executor.runs_in
-    return _RUNS_IN[_name_here(executor)]
+    check_executor_name(executor)
+    return _RUNS_IN[executor]
 
 
 def may_be_elsewhere(executor: str | Executor) -> bool:
@@ -239,33 +233,11 @@ def check_executor_name(name: str) -> None:
 def make_executor(name: str) -> Executor:
     """Make an executor by name; its module is imported when it is first asked for.
 
-    Where the system cannot have worker processes, `"process"` makes one with threads, and a warning says so, once: the
-    stream is the same. A `ProcessExecutor` that was made by its class is refused there.
-
     Raises:
-        ConfigError: If there is none of this name.
+        ConfigError: There is none of this name, or the system cannot have it.
     """
-    module, class_name = _CLASS_OF[_name_here(name)]
+    check_executor_name(name)
+    module, class_name = _CLASS_OF[name]
     executor = getattr(importlib.import_module(f"{__package__}.{module}"), class_name)()
     assert isinstance(executor, Executor)
     return executor
-
-
-def _name_here(name: str) -> str:
-    check_executor_name(name)
-    return "thread" if name == "process" and not _has_processes() else name
-
-
-@functools.cache
-def _has_processes() -> bool:
-    try:
-        os.close(create_memfd("headrace-probe"))
-    except OSError:  # no descriptor is left, for example: starting the workers reports it
-        return True
-    except ConfigError:
-        _logger.warning(
-            "worker processes need memfds, and this system has none: threads of this process work in their place. The "
-            "stream is the same; Python code runs in one thread at a time. With executor='thread' nothing is said"
-        )
-        return False
-    return True

@@ -13,7 +13,6 @@ import errno
 import fcntl
 import mmap
 import os
-import sys
 import weakref
 from functools import partial
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import CacheError, ConfigError
+from headrace.errors import CacheError
 
 PAGE_BYTES = mmap.PAGESIZE
 
@@ -48,34 +47,16 @@ def create_memfd(name: str) -> int:
 
     Args:
         name: Shown in `/proc/<pid>/maps` and `/proc/<pid>/fd`; need not be unique.
-
-    Raises:
-        ConfigError: This system has no memfds.
     """
-    if not hasattr(os, "memfd_create") or sys.maxsize < 2**32:
-        raise _there_are_none(f"platform {sys.platform!r}")
     flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        try:
-            fd = os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                raise
-            fd = os.memfd_create(name, flags)
+        fd = os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
     except OSError as error:
-        if error.errno not in (errno.ENOSYS, errno.EPERM, errno.EACCES):
+        if error.errno != errno.EINVAL:
             raise
-        raise _there_are_none(f"memfd_create: {error.strerror}") from error
+        fd = os.memfd_create(name, flags)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     return fd
-
-
-def _there_are_none(where: str) -> ConfigError:
-    return ConfigError(
-        "worker processes need memfds of a 64-bit Linux, and this system has none",
-        where=where,
-        fix="use executor='thread' or executor='inline'",
-    )
 
 
 def round_to_pages(num_bytes: int) -> int:

@@ -35,7 +35,7 @@ from .link import WorkerConnection
 from .listener import Listener
 from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
-from .start import StartMethod
+from .start import StartMethod, check_system
 from .warden_client import WardenClient
 from .worker_config import WorkerConfig, write_worker_config
 from .worker_main import WorkerFds
@@ -70,7 +70,7 @@ class ProcessExecutor(Executor):
             are closed here once they are on their way.
 
     Raises:
-        ConfigError: A wrong option.
+        ConfigError: A wrong option, or this system cannot have worker processes.
     """
 
     name = "process"
@@ -86,6 +86,7 @@ class ProcessExecutor(Executor):
         threads_per_worker: int = 1,
         hand_over: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
+        check_system()
         self._method = StartMethod.parse(start_method)
         if not 1 <= slot_bytes <= max_bytes or max_bytes > 1 << 48:
             raise ConfigError(
@@ -126,7 +127,7 @@ class ProcessExecutor(Executor):
 
         `start` takes workers from it, unless they would start in another way by then: see `join_warden`.
         """
-        if self._prepared is not None or self._warden is not None or not sys.platform.startswith("linux"):
+        if self._prepared is not None or self._warden is not None:
             return
         if not job.preload or self._method.is_fresh(self._num_threads):
             return
@@ -137,11 +138,6 @@ class ProcessExecutor(Executor):
 
     def start(self, job: Job, num_workers: int) -> None:
         """Start the processes."""
-        if not sys.platform.startswith("linux"):
-            raise ConfigError(
-                f"worker processes need Linux, and this is {sys.platform!r}",
-                fix="use executor='thread' or executor='inline'",
-            )
         parcel = ship_job(job)
         self._modules, self._preload = parcel.modules, job.preload or parcel.slow_modules
         config = WorkerConfig(

@@ -1,8 +1,6 @@
 """Processes: one that we know, and its descendants, as Linux shows them in `/proc`.
 
-A `ProcessHandle` waits for the end of a process, and signals only it. A pidfd does both. Where the system
-has none (before Linux 5.3, or forbidden by a sandbox), the end of a pipe tells of the end of the process, which alone
-has the other end; signals go by the number of the process then, after a look whether it lives.
+A `ProcessHandle` waits for the end of a process, and signals only it: a pidfd does both.
 
 Invariant: only descendants of a living process that we know are ended, or of ourselves. As a subreaper (see
 `become_subreaper`) a process inherits the orphans among its descendants, so nothing below it ever escapes the walk.
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import os
 import select
 import signal
@@ -131,15 +128,12 @@ def _all_parents() -> Iterator[tuple[int, int]]:
                     yield int(entry.name), int(Path(entry.path, "stat").read_text().rpartition(")")[2].split()[1])
 
 
-_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
-
-
 class ProcessHandle:
     """A process that was started by us or by a Headrace process.
 
     Args:
         pid: Its number.
-        fd: Readable, or hung up, when it has ended: owned by the handle.
+        fd: Its pidfd, owned by the handle.
     """
 
     def __init__(self, pid: int, fd: int) -> None:
@@ -156,11 +150,6 @@ class ProcessHandle:
             signal.pidfd_send_signal(self._fd, number)
         except ProcessLookupError:
             return False
-        except (AttributeError, OSError):  # no pidfd, or one that is good for waiting only
-            if self.wait_for_end(0):
-                return False
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.pid, number)
         return True
 
     def kill_tree(self) -> None:
@@ -178,22 +167,6 @@ class ProcessHandle:
     def close(self) -> None:
         """Close the descriptor."""
         os.close(self._fd)
-
-
-def open_pidfd(pid: int) -> int | None:
-    """Return a pidfd, or None where the system gives none.
-
-    Raises:
-        OSError: There is no such process, or no descriptor is left.
-    """
-    try:
-        return os.pidfd_open(pid)
-    except AttributeError:  # not Linux, or a Python for an older one
-        return None
-    except OSError as error:
-        if error.errno in (errno.ESRCH, *_NO_DESCRIPTORS):
-            raise
-        return None
 
 
 def wait_readable(fd: int, seconds: float) -> bool:

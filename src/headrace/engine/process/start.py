@@ -6,12 +6,17 @@ Invariant: whatever the trainer did to `sys.path` before is in the command, so w
 from __future__ import annotations
 
 import enum
+import errno
+import functools
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
 
 from headrace.errors import ConfigError
+
+from ..memory.memfd import create_memfd
 
 # Each of these libraries reads one of them when it is loaded, and starts as many threads.
 THREAD_VARIABLES = (
@@ -59,6 +64,30 @@ class StartMethod(enum.Enum):
     def is_fresh(self, num_threads: int) -> bool:
         """Tell whether each worker executes an interpreter of its own, if only to set its number of threads."""
         return self is StartMethod.SPAWN or num_threads != 1
+
+
+@functools.cache
+def check_system() -> None:
+    """Refuse a system that cannot have worker processes.
+
+    Raises:
+        ConfigError: It has no memfds, or no pidfds that can be waited for and take signals.
+    """
+    try:
+        os.close(create_memfd("headrace-probe"))
+        fd = os.pidfd_open(os.getpid())
+        try:
+            signal.pidfd_send_signal(fd, 0)
+        finally:
+            os.close(fd)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            return  # starting the workers reports it
+        raise ConfigError(
+            "worker processes need Linux 5.4 or later, with memfds and pidfds",
+            where=f"{sys.platform}: {error}",
+            fix="use executor='thread'",
+        ) from error
 
 
 def command_of_warden(*fds: int) -> list[str]:

@@ -34,7 +34,7 @@ from .messages import (
     decode_from_warden,
     encode_packet,
 )
-from .proc_tree import ProcessHandle, open_pidfd, wait_for, wait_readable
+from .proc_tree import ProcessHandle, wait_for, wait_readable
 from .start import StartMethod, command_of_warden, command_of_worker, environment_of_threads, environment_of_warden
 from .worker_main import WorkerFds
 
@@ -56,20 +56,10 @@ class WardenProcess:
             self._root, root_of_warden = Channel.pair()
             ours.callback(self._root.close)
             theirs.callback(root_of_warden.close)
-            own_end, self._own_life = _watch_self()
+            own_end = os.pidfd_open(os.getpid())
             theirs.callback(os.close, own_end)
-            fds, end = [root_of_warden.fileno(), own_end], -1
-            if self._own_life >= 0:  # there are no pidfds: one more pipe tells of the end of the warden
-                ours.callback(os.close, self._own_life)
-                end, life = os.pipe2(os.O_CLOEXEC)
-                ours.callback(os.close, end)
-                theirs.callback(os.close, life)
-                fds += [os.dup(end), life]
-                theirs.callback(os.close, fds[2])
-            self.pid = _exec_warden(fds)
-            if end < 0:
-                end = self._open_pidfd()
-            self._process = ProcessHandle(self.pid, end)
+            self.pid = _exec_warden([root_of_warden.fileno(), own_end])
+            self._process = ProcessHandle(self.pid, self._open_pidfd())
             ours.pop_all()
         self._num_users = 0
         self._ending: str | None = None
@@ -141,8 +131,6 @@ class WardenProcess:
     def _close(self) -> None:
         self._root.close()
         self._process.close()
-        if self._own_life >= 0:
-            os.close(self._own_life)
 
 
 _lock = threading.RLock()  # an executor may be collected, and so leave, in the middle of whatever its thread does
@@ -219,12 +207,6 @@ def send_to_warden(channel: Channel, warden: WardenProcess, message: ToWarden, f
     except OSError:
         return False
     return True
-
-
-def _watch_self() -> tuple[int, int]:
-    """Return what tells of the end of this process, and what it has to keep open for that, or -1."""
-    pidfd = open_pidfd(os.getpid())
-    return os.pipe2(os.O_CLOEXEC) if pidfd is None else (pidfd, -1)
 
 
 def _exec_warden(fds: Sequence[int]) -> int:

@@ -1,18 +1,17 @@
 """The warden: starts workers quickly, and sees to it that none is left when the trainer is gone.
 
-It is executed anew (never forked off the trainer), imports what every worker needs,
-and forks. What is imported here is imported once, and its memory is shared by all workers: so Headrace's modules
-that a job refers to are imported, too, and of others those alone that the job names (`Job.preload`), or a few that are
-known to start no thread and to take long (see `../user/ship.py`), in another warden. It has one thread when it forks,
-so that is safe; it needs `OMP_NUM_THREADS=1` and its like in its environment: `import numpy` would start threads.
+It is executed anew (never forked off the trainer), imports what every worker needs, and forks. What is imported here is
+imported once, and its memory is shared by all workers: so Headrace's modules that a job refers to are imported, too,
+and of others those alone that the job names (`Job.preload`), or a few that are known to start no thread and to take
+long (see `../user/ship.py`), in another warden. It has one thread when it forks, so that is safe; it needs
+`OMP_NUM_THREADS=1` and its like in its environment: `import numpy` would start threads.
 
 Invariants:
 
 * it has a session of its own, so no signal of a terminal reaches it, and it inherits all orphans below it;
 * it ends when the trainer's pidfd or the end of its root socket says so, and not before its last descendant has ended:
   a pidfd alone misses a trainer that executes another program, an end of file alone one whose forked child keeps the
-  descriptor. Where the system has no pidfds, the end of a pipe stands for each of them (`proc_tree.py`), and the
-  warden looks from time to time whether it still is a child of the trainer;
+  descriptor;
 * it serves several executors of one trainer, each by a channel of its own: what one of them asks for, or its end,
   touches the workers of no other;
 * a dead worker's process group, and those of its descendants that moved to another session, end with it.
@@ -57,20 +56,16 @@ from .worker_main import WorkerFds, end_after_hangup, guarded, run_worker, start
 LIFE_VARIABLE = "HEADRACE_WORKER_LIFE"
 # How long to wait for processes that do not end on SIGKILL (in a system call that cannot be interrupted).
 _MAX_KILL_SECONDS = 5.0
-# Where there are no pidfds: how often to look whether the trainer is gone while a forked child of it keeps the pipe.
-_LOOK_MILLISECONDS = 50.0
-# What a new worker has to be: the request, its descriptors, and those that tell its guard of ends.
+# What a new worker has to be: the request, its descriptors, and the pidfds of the trainer and of the warden.
 _Start = tuple[Spawn, list[int], Sequence[int]]
 
 
-def be_warden(control: int, trainer_end: int, own_end: int = -1, own_life: int = -1) -> None:
+def be_warden(control: int, trainer_end: int) -> None:
     """Serve until the trainer is gone or wants no more. Returns in the workers too, at the end of each.
 
     Args:
         control: Descriptor of our end of the root socket.
-        trainer_end: Tells of the end of the trainer: its pidfd, opened by itself, or a pipe.
-        own_end: A pipe that tells of our own end, where there are no pidfds; else -1.
-        own_life: The other end of that pipe.
+        trainer_end: The pidfd of the trainer, opened by itself.
     """
     # Of the trainer's signal mask nothing is wanted: a SIGCHLD that is blocked would never wake the poll.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -80,7 +75,7 @@ def be_warden(control: int, trainer_end: int, own_end: int = -1, own_life: int =
     become_subreaper()
     name_process("hr-warden")
     gc.freeze()  # what is here now is never collected, so workers do not copy its pages
-    warden = _Warden(Channel.of_fd(control), trainer_end, own_end, own_life)
+    warden = _Warden(Channel.of_fd(control), trainer_end)
     start = warden.serve()
     if start is None:
         warden.close()
@@ -97,16 +92,16 @@ def _be_worker(spawn: Spawn, fds: Sequence[int], ends: Sequence[int]) -> None:
     os.environ.update(spawn.environment)
     for fd in (*ends, *fds):
         os.set_inheritable(fd, True)
-    numbers = ",".join(map(str, (spawn.worker_idx, len(ends), *ends, *fds)))
+    numbers = ",".join(map(str, (spawn.worker_idx, *ends, *fds)))
     os.execv(spawn.executable[0], [*spawn.executable, numbers])  # noqa: S606 - no shell is wanted
 
 
 def main_of_worker(numbers: str) -> None:
     """Be a worker in a fresh interpreter, which was executed by a fork of the warden."""
-    worker_idx, num_ends, *fds = map(int, numbers.split(","))
+    worker_idx, *fds = map(int, numbers.split(","))
     for fd in fds:
         os.set_inheritable(fd, False)
-    be_worker(worker_idx, fds[num_ends:], fds[:num_ends])
+    be_worker(worker_idx, fds[2:], fds[:2])
 
 
 def be_worker(worker_idx: int, fds: Sequence[int], ends: Sequence[int]) -> None:
@@ -127,13 +122,10 @@ def life_of(warden_pid: int, life: int) -> str:
 class _Warden:
     """The state of the warden: its workers, and when the ones that must end are ended."""
 
-    def __init__(self, root: Channel, trainer_end: int, own_end: int, own_life: int) -> None:
+    def __init__(self, root: Channel, trainer_end: int) -> None:
         self._root = root
         self._channels: dict[int, Channel] = {}  # by descriptor
-        self._trainer_end, self._own_life = trainer_end, own_life
-        self._has_pidfds = own_life < 0
-        self._own_end = os.pidfd_open(os.getpid()) if self._has_pidfds else own_end
-        self._trainer_pid = os.getppid()
+        self._trainer_end, self._own_end = trainer_end, os.pidfd_open(os.getpid())
         self._life_of_pid: dict[int, int] = {}
         self._channel_of_pid: dict[int, Channel] = {}
         self._deadlines: dict[int, float] = {}  # by pid
@@ -152,7 +144,7 @@ class _Warden:
         """Do what the trainer asks; return in a new worker with what it has to be, and in the warden at the end."""
         while True:
             ready = {fd for fd, _ in self._poll.poll(self._milliseconds_left())}
-            if self._trainer_end in ready or (not self._has_pidfds and os.getppid() != self._trainer_pid):
+            if self._trainer_end in ready:
                 break
             self._reap()
             for channel in [self._channels[fd] for fd in ready if fd in self._channels]:
@@ -229,17 +221,13 @@ class _Warden:
 
     def _spawn(self, channel: Channel, spawn: Spawn, fds: list[int]) -> _Start | None:
         self._import(spawn.modules)
-        end = life = pid = -1
+        end = pid = -1
         try:
-            if not self._has_pidfds:
-                end, life = os.pipe2(os.O_CLOEXEC)
             pid = os.fork()
             if pid == 0:
-                self._become_child(end)
-                ends = (self._trainer_end, self._own_end)
-                return spawn, fds, ends if life < 0 else (*ends, life)
-            if self._has_pidfds:
-                end = os.pidfd_open(pid)
+                self._become_child()
+                return spawn, fds, (self._trainer_end, self._own_end)
+            end = os.pidfd_open(pid)
         except OSError as error:
             if pid > 0:  # the limit on open files: the worker is of no use without a pidfd, so it ends
                 kill_quietly(pid)
@@ -249,7 +237,7 @@ class _Warden:
             self._reply(channel, Spawned(spawn.life, pid), [end])
         if pid > 0:
             self._life_of_pid[pid], self._channel_of_pid[pid] = spawn.life, channel
-        close_all([*fds, *(fd for fd in (end, life) if fd >= 0)])
+        close_all(fds if end < 0 else [*fds, end])
         return None
 
     def _import(self, modules: Sequence[str]) -> None:
@@ -271,13 +259,12 @@ class _Warden:
             gc.enable()
         gc.freeze()
 
-    def _become_child(self, own_end: int) -> None:
-        """Leave behind what is the warden's, and what tells the trainer of our own end."""
+    def _become_child(self) -> None:
+        """Leave behind what is the warden's."""
         os.setsid()
         self.close()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        close_all([fd for fd in (self._own_life, own_end) if fd >= 0])
 
     def close(self) -> None:
         """Close the sockets of this process; others that have them keep theirs."""
@@ -312,10 +299,9 @@ class _Warden:
         self._deadlines[pid] = min(deadline, self._deadlines.get(pid, deadline))
 
     def _milliseconds_left(self) -> float | None:
-        limits = [] if self._has_pidfds else [_LOOK_MILLISECONDS]
-        if self._deadlines:
-            limits.append(1000 * max(0.0, min(self._deadlines.values()) - time.monotonic()))
-        return min(limits, default=None)
+        if not self._deadlines:
+            return None
+        return 1000 * max(0.0, min(self._deadlines.values()) - time.monotonic())
 
     def _kill_overdue(self) -> None:
         now = time.monotonic()
