@@ -13,11 +13,6 @@ A batch is a dict of two arrays or tensors (three quarters float32, one quarter 
 list of ids; or speech: log-mel features of recorded words, made on the fly by lhotse from wav files. Each turn is a
 process of its own. Also shown: seconds from making the loader to its first batch, and seconds to the first batch after
 a resume at 99 % of an epoch.
-
-Speech from Shar has a table of its own, with the trainer's processor time for a batch and its memory: ours; ours with
-the data read by the sampler, as other lazy cuts are; torch's `DataLoader` with the sampler in the trainer, which gives
-the same batches; and with lhotse's `IterableDatasetWrapper`, where each worker has a sampler and half of the shards, so
-that batches depend on their number.
 """
 
 from __future__ import annotations
@@ -25,11 +20,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib
-import io
 import itertools
 import json
 import os
-import resource
 import signal
 import statistics
 import subprocess
@@ -61,16 +54,12 @@ else:
 CORPUS = HERE.parent / "data" / "spoken_numbers"
 WORKERS, PREFETCH = 2, 2
 TURN_SECONDS = 240
-ROUNDS, SHAR_ROUNDS = 2, 3
+ROUNDS = 2
 OURS, OURS_SEEDED, DOCUMENTED = "headrace", "headrace, seeded", "documented loader"
 CONTENDERS = [OURS, OURS_SEEDED, DOCUMENTED, "torch, fork", "torch, spawn"]
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20, "16 MiB": 1 << 24}
 KINDS = [f"{size}, {form}" for form in ("numpy", "torch") for size in SIZES]
 SPEECH = "speech"
-SHAR = {"Shar, samples": "recording", "Shar, log-mel": "recording", "Shar, stored features": "features"}
-BY_SAMPLER, BY_WORKERS = "headrace, by sampler", "torch, wrapper"
-SHAR_CONTENDERS = [OURS, BY_SAMPLER, "torch, fork", BY_WORKERS]
-UTTERANCES, SHARD, WORDS, RATE = 480, 40, (6, 25), 8000
 
 
 class Filled:
@@ -129,12 +118,8 @@ def unchanged(batch: Any) -> Any:
 
 
 def open_loader(title: str, dataset: Any, sampler: Any) -> Any:
-    if title in (OURS, OURS_SEEDED, BY_SAMPLER):
+    if title in (OURS, OURS_SEEDED):
         import headrace
-        from headrace.adapters.lhotse import loader as adapter
-
-        if title == BY_SAMPLER:
-            adapter.left_to_workers = contextlib.nullcontext  # type: ignore[assignment]
 
         seed = 0 if title == OURS_SEEDED else None
         return headrace.LhotseDataLoader(dataset, sampler, WORKERS, PREFETCH, seed=seed)
@@ -142,11 +127,6 @@ def open_loader(title: str, dataset: Any, sampler: Any) -> Any:
         return Documented(dataset, sampler)
     from torch.utils.data import DataLoader
 
-    if title == BY_WORKERS:
-        from lhotse.dataset.iterable_dataset import IterableDatasetWrapper
-
-        dataset, sampler = IterableDatasetWrapper(dataset, sampler), None
-    context = "fork" if title == BY_WORKERS else title.split(", ")[1]
     return DataLoader(
         dataset,
         sampler=sampler,
@@ -154,7 +134,7 @@ def open_loader(title: str, dataset: Any, sampler: Any) -> Any:
         num_workers=WORKERS,
         prefetch_factor=PREFETCH,
         collate_fn=unchanged,
-        multiprocessing_context=context,
+        multiprocessing_context=title.split(", ")[1],
         persistent_workers=True,
     )
 
@@ -191,60 +171,6 @@ def open_speech(cuts_path: str) -> tuple[Any, Any]:
     return K2SpeechRecognitionDataset(input_strategy=features), sampler
 
 
-def write_shar(folder: Path) -> Path:
-    """Write utterances of several words each as Shar: wav, and random numbers in the form of log-mel features."""
-    import soundfile
-    from lhotse import CutSet, Features, MonoCut, Recording, SupervisionSegment
-    from lhotse.shar import SharWriter
-
-    lines = (CORPUS / "manifest.jsonl").read_text().splitlines()
-    words = [soundfile.read(CORPUS / json.loads(line)["audio"], dtype="int16")[0] for line in lines]
-    rng = np.random.default_rng(0)
-    shar = folder / "shar"
-    shar.mkdir()
-    with SharWriter(shar, fields={"recording": "wav", "features": "numpy"}, shard_size=SHARD) as writer:
-        for number in range(UTTERANCES):
-            name = f"utterance-{number}"
-            chosen = rng.integers(0, len(words), int(rng.integers(*WORDS)))
-            samples = np.concatenate([words[word] for word in chosen])
-            samples = samples[: len(samples) // 80 * 80]
-            file, features = io.BytesIO(), io.BytesIO()
-            soundfile.write(file, samples, RATE, format="WAV")
-            np.save(features, rng.random((len(samples) // 80, 80), np.float32))
-            recording = Recording.from_bytes(file.getvalue(), name)
-            text = SupervisionSegment(name, name, 0.0, recording.duration, text=name)
-            cut = MonoCut(name, 0.0, recording.duration, 0, recording=recording, supervisions=[text])
-            cut.features = Features(
-                type="fbank", num_frames=len(samples) // 80, num_features=80, frame_shift=0.01, sampling_rate=RATE,
-                start=0.0, duration=recording.duration, storage_type="memory_npy", storage_path="",
-                storage_key=features.getvalue(), recording_id=name, channels=0,
-            )  # fmt: skip
-            writer.write(cut)
-    assert len(CutSet.from_shar(in_dir=shar)) == UTTERANCES
-    return shar
-
-
-def open_shar(folder: Path, kind: str, title: str) -> tuple[Any, Any]:
-    from lhotse import CutSet, Fbank, FbankConfig
-    from lhotse.dataset import DynamicBucketingSampler, K2SpeechRecognitionDataset, OnTheFlyFeatures
-    from lhotse.dataset.input_strategies import AudioSamples, PrecomputedFeatures
-
-    cuts = CutSet.from_shar(
-        fields={name: sorted(folder.glob(f"{name}.*")) for name in ("cuts", SHAR[kind])},
-        shuffle_shards=True,
-        split_for_dataloading=title == BY_WORKERS,
-    ).repeat()
-    sampler = DynamicBucketingSampler(
-        cuts, duration_bins=[5.0, 7.0, 9.0, 11.0], max_duration=120.0, shuffle=True, buffer_size=UTTERANCES // 2
-    )
-    strategies = {
-        "Shar, samples": AudioSamples,
-        "Shar, log-mel": lambda: OnTheFlyFeatures(Fbank(FbankConfig(sampling_rate=RATE))),
-        "Shar, stored features": PrecomputedFeatures,
-    }
-    return K2SpeechRecognitionDataset(input_strategy=strategies[kind]()), sampler
-
-
 # --- turns ---
 
 
@@ -254,8 +180,6 @@ def take_turn(task: dict[str, Any]) -> dict[str, float]:
         return measure_resume(task["resume"], task["cuts"])
     if task["kind"] == SPEECH:
         dataset, sampler = open_speech(task["cuts"])
-    elif task["kind"] in SHAR:
-        dataset, sampler = open_shar(Path(task["shar"]), task["kind"], task["title"])
     else:
         size, form = task["kind"].split(", ")
         dataset, sampler = Filled(SIZES[size], form), range(1 << 20)
@@ -265,23 +189,16 @@ def take_turn(task: dict[str, Any]) -> dict[str, float]:
     check(task["kind"], next(batches), 0)
     first = time.perf_counter() - start
     number = 1
-    rates, costs = [], []
+    rates = []
     for seconds in (task["seconds"] / 2, *[task["seconds"] / task["repeats"]] * task["repeats"]):
-        start, count, spent_before = time.perf_counter(), 0, time.process_time()
+        start, count = time.perf_counter(), 0
         while (spent := time.perf_counter() - start) < seconds or count == 0:
             batch = next(batches)
             if number % 16 == 0:
                 check(task["kind"], batch, number)
             number, count = number + 1, count + 1
         rates.append(count / spent)
-        costs.append((time.process_time() - spent_before) / count * 1e3)
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {
-        "first": first,
-        "rate": statistics.median(rates[1:]),
-        "trainer": statistics.median(costs[1:]),
-        "memory": memory,
-    }
+    return {"first": first, "rate": statistics.median(rates[1:])}
 
 
 def endless(loader: Any) -> Iterator[Any]:
@@ -290,7 +207,7 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 def check(kind: str, batch: Any, number: int) -> None:
-    if kind == SPEECH or kind in SHAR:
+    if kind == SPEECH:
         assert len(batch["inputs"]) == len(batch["supervisions"]["text"])
         return
     expected = number % (1 << 20)
@@ -414,21 +331,6 @@ def table(results: dict[str, dict[str, dict[str, float]]], field: str, digits: s
     return lines
 
 
-def shar_table(results: dict[str, dict[str, dict[str, float]]]) -> list[str]:
-    head = [
-        "| Shar | batches/s | of torch's, fork | of the wrapper's | trainer, ms a batch | trainer, MiB |",
-        "|---" * 6 + "|",
-    ]
-    lines = []
-    for kind, figures in results.items():
-        for title, own in figures.items():
-            cells = [f"{kind.removeprefix('Shar, ')}: {title}", f"{own['rate']:.1f}"]
-            others = [figures.get(other) for other in ("torch, fork", BY_WORKERS)]
-            cells += [f"{own['rate'] / other['rate']:.2f}" if other else "" for other in others]
-            lines.append(f"| {' | '.join([*cells, format(own['trainer'], '.2f'), format(own['memory'], '.0f')])} |")
-    return head + lines
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
@@ -436,7 +338,6 @@ def main() -> None:
     )
     parser.add_argument("--seconds", type=float, help="of each measurement")
     parser.add_argument("--cuts", type=int, help="for the resume")
-    parser.add_argument("--only-shar", action="store_true", help="speech from Shar, and nothing else")
     parser.add_argument("--json", type=Path, metavar="PATH", help="also write the figures to this file")
     parser.add_argument("--turn", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -445,31 +346,21 @@ def main() -> None:
         return
     seconds = options.seconds or (0.8 if options.quick else 2.0)
     kinds = ["1 KiB, numpy", "64 KiB, numpy", "1 MiB, numpy", "1 MiB, torch"] if options.quick else KINDS
-    shar_kinds = list(SHAR)[:1] if options.quick and not options.only_shar else list(SHAR)
     num_cuts = options.cuts or (20_000 if options.quick else 1_000_000)
     results: dict[str, dict[str, dict[str, float]]] = {}
-    shar_results: dict[str, dict[str, dict[str, float]]] = {}
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as folder:
         cuts = None
         try:
-            shar = str(write_shar(Path(folder)))
             cuts = str(write_speech(Path(folder)))
         except (ImportError, OSError) as error:
             print(f"no speech: {error}")
-        for kind in shar_kinds if cuts else []:
-            task = {"kind": kind, "seconds": max(seconds, 2.0), "repeats": 3, "shar": shar}
-            shar_results[kind] = take_turns(task, SHAR_CONTENDERS, 1 if options.quick else SHAR_ROUNDS)
-        for kind in [] if options.only_shar else [*kinds, *([SPEECH] if cuts else [])]:
+        for kind in [*kinds, *([SPEECH] if cuts else [])]:
             titles = [title for title in CONTENDERS if not options.quick or is_quick(kind, title)]
             task = {"kind": kind, "seconds": seconds, "repeats": 3, "cuts": cuts}
             results[kind] = take_turns(task, titles, 1 if options.quick and not kind.endswith("numpy") else ROUNDS)
     if options.json:
-        options.json.write_text(json.dumps({"shar": shar_results, "loader": results}, indent=1))
+        options.json.write_text(json.dumps({"loader": results}, indent=1))
     print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors")
-    if shar_results:
-        print("\nspeech from Shar\n", *shar_table(shar_results), sep="\n")
-    if options.only_shar:
-        return
     print("\nbatches/s\n", *table(results, "rate", ",.1f"), sep="\n")
     print("\nseconds to the first batch\n", *table(results, "first", ".2f"), sep="\n")
     print(f"\nseconds to the first batch after a resume at 99 % of {num_cuts:,} cuts\n")

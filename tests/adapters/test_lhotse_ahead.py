@@ -93,7 +93,8 @@ def test_batches_that_are_skipped_are_drawn_for(workers):
 @pytest.mark.parametrize("num_ahead", [1, 4])
 def test_what_is_asked_for_is_drawn_though_nothing_was_delivered(num_ahead):
     num = 3000
-    drawing = Drawing(SamplerSide(range(num)), iter(range(num)), packs=True)
+    drawing = Drawing(SamplerSide(range(num)), packs=True)
+    drawing.begin()
     ahead = Ahead(drawing, drawing.draw(), num_ahead, 120.0, "range")
     assert [ahead.take().content for _ in range(num)] == list(range(num))
     assert ahead.take().is_end
@@ -108,7 +109,8 @@ def test_a_batch_is_there_as_soon_as_it_is_drawn():
             yield number
             assert may_go_on.acquire(timeout=120.0)  # the next one is not drawn before this one was taken
 
-    drawing = Drawing(SamplerSide(range(50)), hesitant(), packs=True)
+    drawing = Drawing(SamplerSide(hesitant()), packs=True)
+    drawing.begin()
     ahead = Ahead(drawing, drawing.draw(), 100, 120.0, "hesitant")
     for number in range(50):
         assert ahead.take().content == number

@@ -303,7 +303,6 @@ def test_ranks_draw_different_numbers():
         lambda state: state.update(version=99),
         lambda state: state.update(sampler=[]),
         lambda state: state.clear(),
-        lambda state: state.update(start_globals=7),
         lambda state: state.update(state_batches=6),
     ],
 )

@@ -1,8 +1,6 @@
-"""What lhotse and torch ask of a loader: who a worker is, WebDataset's epochs, what an iterable wrapper is."""
+"""What lhotse and torch ask of a loader: who a worker is, what an iterable wrapper is."""
 
-import itertools
 import os
-import random
 import subprocess
 import sys
 import warnings
@@ -70,70 +68,3 @@ def test_an_iterable_wrapper_is_refused_with_what_to_give():
     with pytest.raises(ConfigError, match="IterableDatasetWrapper is iterated over") as caught:
         LhotseDataLoader(wrapper, sampler_of_texts())
     assert "wrapper.sampler" in str(caught.value)
-
-
-class Shards:
-    """Stands for the order of shards: the class and the module that lhotse's WebDataset reader has."""
-
-    def __init__(self, num):
-        self.num, self.epoch = num, 0
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-    def __iter__(self):
-        order = list(range(self.num))
-        random.Random(self.epoch).shuffle(order)
-        for shard in order:
-            for number in range(2):
-                yield TextExample(f"shard {shard}, {number}", tokens=range(3))
-
-
-class Texts:
-    """The texts of a batch."""
-
-    def __getitem__(self, batch):
-        return [one.text for one in batch]
-
-
-def test_set_epoch_reaches_shards_of_web_dataset(tmp_path):
-    pytest.importorskip("webdataset")
-    from lhotse.dataset.webdataset import LazyWebdatasetIterator
-
-    class Reader(LazyWebdatasetIterator):
-        """Its shards, without their archives."""
-
-        def _reset(self):
-            shards = Shards(9)
-            shards.set_epoch(self.wds_kwargs["epoch"])
-            self._shards = iter(shards)
-
-        def __next__(self):
-            return next(self._shards)
-
-    def make():
-        source = lhotse.CutSet(Reader(tmp_path, epoch=0, shuffle_shards=True)).map(_as_it_is)
-        return LhotseDataLoader(Texts(), samplers.DynamicCutSampler(source, constraint=_budget()), num_workers=0)
-
-    with make() as loader:
-        epochs = []
-        for epoch in range(3):
-            loader.set_epoch(epoch)
-            epochs.append(list(itertools.chain(*loader)))
-    assert epochs[0] != epochs[1] != epochs[2]
-    assert sorted(epochs[0]) == sorted(epochs[1])
-    with make() as loader:
-        loader.set_epoch(2)
-        head = [next(loader)]
-        state = loader.state_dict()
-    with make() as loader:
-        loader.load_state_dict(state)
-        assert [*head[0], *itertools.chain(*loader)] == epochs[2]
-
-
-def _budget():
-    return samplers.base.TokenConstraint(max_tokens=6)
-
-
-def _as_it_is(example):
-    return example

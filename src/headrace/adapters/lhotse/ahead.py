@@ -4,10 +4,8 @@
 for. A sampler may take milliseconds for a batch, and seconds now and then, when it fills its buckets. So one thread
 draws and packs for the workers, and the training waits only if the sampler is slower than the training.
 
-Invariants: one thread at a time uses the sampler; the first batch is drawn by the caller, so that what a sampler draws
-from global generators when it begins does not depend on threads; one that draws from them later has no thread. The two
-sides share a deque, a flag and two `SimpleQueue`s, which no finalizer and no signal can find locked: each does with one
-of them, at a time, what Python does in one step.
+Invariants: one thread at a time uses the sampler; the first batch is drawn by the caller. The two sides share two
+`SimpleQueue`s, which no finalizer and no signal can find locked.
 """
 
 from __future__ import annotations
@@ -17,7 +15,6 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Iterator
 from queue import Empty, SimpleQueue
 
 from headrace.errors import InternalError, StalledError
@@ -90,7 +87,8 @@ class Ahead:
 
     def __init__(self, drawing: Drawing, first: Drawn, num_ahead: int, stall_seconds: float, name: str) -> None:
         self._num_ahead, self._stall_seconds, self._name = num_ahead, stall_seconds, name
-        self._shelf = _Shelf(first)
+        self._batches: SimpleQueue[Drawn] = SimpleQueue()
+        self._batches.put(first)
         self._limits: SimpleQueue[int | None] = SimpleQueue()  # None: it is over
         self._next_number = first.number
         self._limit = first.number + 1
@@ -98,8 +96,12 @@ class Ahead:
         self._thread: threading.Thread | None = None
         if not first.is_end:
             self.advance(first.number - 1)
-            run = _Thread(drawing.draws, self._shelf, self._limits, first.number + 1)
-            self._thread = threading.Thread(target=run, name="headrace-sampler", daemon=True)
+            self._thread = threading.Thread(
+                target=_draw_ahead,
+                args=(drawing, self._batches, self._limits, first.number + 1),
+                name="headrace-sampler",
+                daemon=True,
+            )
             self._thread.start()
 
     def advance(self, number: int) -> None:
@@ -119,11 +121,8 @@ class Ahead:
         """
         if self.end is not None:
             return self.end
-        batches = self._shelf.batches
-        if not batches:
-            self._allow(self._next_number + 1)  # the engine leaves out tickets before the training asks for them
-            self._wait()
-        found = batches.popleft()
+        self._allow(self._next_number + 1)  # the engine skips tickets before the training asks for them
+        found = self._wait()
         if found.number != self._next_number:
             raise InternalError(
                 f"batch {self._next_number} of the sampler was lost to an interrupt", fix="begin the pass again"
@@ -133,18 +132,14 @@ class Ahead:
             self.end = found
         return found
 
-    def _wait(self) -> None:
-        shelf, start = self._shelf, time.monotonic()
+    def _wait(self) -> Drawn:
+        start = time.monotonic()
         while True:
-            shelf.is_awaited = True
-            if shelf.batches:
-                return
             try:
-                shelf.bell.get(timeout=_MAX_WAIT_SECONDS)
-                continue
+                return self._batches.get(timeout=_MAX_WAIT_SECONDS)
             except Empty:
                 seconds = time.monotonic() - start
-            if 0 < self._stall_seconds <= seconds and not shelf.batches:
+            if 0 < self._stall_seconds <= seconds:
                 raise StalledError(
                     f"the sampler has given no batch for {seconds:.0f} s of waiting for it",
                     where=f"{self._name}, in\n{self._stack().rstrip()}",
@@ -174,46 +169,24 @@ class Ahead:
         self._limits.put(None)
 
 
-class _Shelf:
-    """Where batches wait, in their order.
+def _draw_ahead(drawing: Drawing, batches: SimpleQueue[Drawn], limits: SimpleQueue[int | None], number: int) -> None:
+    """Draw until the end of the pass, or until stopped; refers to neither loader nor `Ahead`, so both can be dropped.
 
-    Attributes:
-        batches: The thread puts them at the end, and the training takes them from the start.
-        is_awaited: Whether the training wants to be woken by the next one.
-        bell: Wakes it. It may ring when nobody waits any more.
+    Args:
+        drawing: The pass.
+        batches: Gets what is drawn.
+        limits: Up to which batch it may draw; None: it is over.
+        number: The next batch.
     """
-
-    __slots__ = ("batches", "bell", "is_awaited")
-
-    def __init__(self, first: Drawn) -> None:
-        self.batches = deque([first])
-        self.is_awaited = False
-        self.bell: SimpleQueue[None] = SimpleQueue()
-
-
-class _Thread:
-    """The target of the thread; it refers to neither the loader nor the `Ahead`, so that both can be dropped."""
-
-    def __init__(
-        self, draws: Callable[[], Iterator[Drawn]], shelf: _Shelf, limits: SimpleQueue[int | None], number: int
-    ) -> None:
-        self._draws, self._shelf, self._limits, self._number = draws, shelf, limits, number
-
-    def __call__(self) -> None:
-        """Draw until the end of the pass, or until stopped."""
-        draws, shelf, limits = self._draws(), self._shelf, self._limits
-        number = limit = self._number
-        while True:
-            while number >= limit or not limits.empty():
-                given = limits.get()
-                if given is None:
-                    return
-                limit = given
-            drawn = next(draws)
-            shelf.batches.append(drawn)
-            if shelf.is_awaited:
-                shelf.is_awaited = False
-                shelf.bell.put(None)
-            if drawn.is_end:
+    limit = number
+    while True:
+        while number >= limit or not limits.empty():
+            given = limits.get()
+            if given is None:
                 return
-            number += 1
+            limit = given
+        drawn = drawing.draw()
+        batches.put(drawn)
+        if drawn.is_end:
+            return
+        number += 1

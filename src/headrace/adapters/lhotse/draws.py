@@ -5,26 +5,17 @@ Who asks for the batches, and in which thread, is decided in `ahead.py`.
 
 from __future__ import annotations
 
-import functools
-import logging
-import sys
+import pickle
 import time
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from types import ModuleType
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from headrace.engine.user.ship import ship_payload
 from headrace.errors import ConfigError
-from headrace.rng.process import kept_globals, seed_globals
+from headrace.rng.process import globals_state, kept_globals, seed_globals
 
-from .payload import LeftToWorkers
-from .private import Keyed, NewIds
 from .sampler import SamplerSide, chain_digest
-from .seeds import plain_globals
 
-_logger = logging.getLogger("headrace.adapters")
 # The largest share of the drawing time that states of the sampler may take.
 _SNAPSHOT_SHARE = 20
 
@@ -50,70 +41,48 @@ class Drawn(NamedTuple):
     is_end: bool = False
 
 
-_drawn = functools.partial(tuple.__new__, Drawn)  # in half the time of a call of the class
-
-
-@dataclass(frozen=True)
-class DrawKey:
-    """The key of the randomness of drawing a batch.
-
-    Attributes:
-        key: Key of the pass.
-        offset: Number of batch 0 of the pass among those of all ranks.
-        stride: From one batch to the next among those of all ranks.
-        transforms: The generators of the functions that the sampler applies to its batches.
-        from_start: Whether each batch is drawn with seeded generators from the first one on.
-    """
-
-    key: int
-    offset: int
-    stride: int
-    transforms: Keyed
-    from_start: bool
-
-
 class Drawing:
     """One pass over a sampler: draws one batch after another.
 
-    A sampler that applies functions to its batches, or that needs numbers of global generators, or ids for new cuts, to
-    begin, is drawn from with generators that are seeded for each batch. These belong to the whole process, so such a
-    sampler is used by the requesting thread only, and does not run ahead.
+    The start of a pass and the first batch are drawn with global generators that are seeded for them. If the first
+    batch drew from these, all others are seeded likewise. The generators belong to the whole process, so such a sampler
+    must be used by the requesting thread only.
 
     Args:
         side: The sampler.
-        iterator: Iterator of the pass.
-        packs: Whether batches are packed for a worker.
-        digest: Digest of the batches drawn before.
-        number: Number of the next batch.
-        key: Key of the randomness; None: generators are not seeded.
-        ids: The generator of ids of new cuts when the pass began.
-        reading: A block in which the sampler is drawn from, such as `left_to_workers()`; it is entered many times.
+        packs: Whether the batches are for other processes.
+        key: Key of the pass; None: the generators are not seeded.
+        first: Number of batch 0 by which the generators are seeded.
+        stride: From one batch to the next.
 
     Attributes:
-        is_keyed: Whether generators are seeded for each batch; settled by the first one.
+        digest: Digest of the batches so far.
+        number: How many there were.
+        uses_globals: Whether the sampler draws from the global generators.
     """
 
     def __init__(
-        self,
-        side: SamplerSide,
-        iterator: Iterator[Any],
-        *,
-        packs: bool,
-        digest: int = 0,
-        number: int = 0,
-        key: DrawKey | None = None,
-        ids: NewIds | None = None,
-        reading: AbstractContextManager[Any] | None = None,
+        self, side: SamplerSide, *, packs: bool, key: int | None = None, first: int = 0, stride: int = 1
     ) -> None:
-        self._reading = nullcontext() if reading is None else reading
-        self._is_read_plainly = isinstance(self._reading, nullcontext)
-        self._side, self._iterator, self._packs, self._key = side, iterator, packs, key
-        self._ids = NewIds() if ids is None else ids
-        self.digest, self.number = digest, number
-        self.is_keyed = key is not None and key.from_start
-        self._is_settled = key is None or key.from_start
+        self._side, self._packs, self._key, self._first, self._stride = side, packs, key, first, stride
+        self._iterator: Iterator[Any] = iter(())
+        self.digest = self.number = 0
+        self.uses_globals = False
+        self._is_watched = True
         self._seconds = 0.0  # of drawing, since the last state
         self._state_seconds = 0.0
+
+    def begin(self, state: Any = None, number: int = 0, digest: int = 0, *, is_restart: bool = False) -> None:
+        """Begin the pass.
+
+        Args:
+            state: The sampler's own after `number` batches, or None: the start of the pass.
+            number: See above.
+            digest: Digest of these batches.
+            is_restart: Whether to drop a position that was loaded into the sampler.
+        """
+        self.number, self.digest = number, digest
+        self._iterator = self._seeded("lhotse: begin", lambda: self._side.begin(state, is_restart))
 
     def skip(self) -> bool:
         """Draw a batch and forget it; return False at the end."""
@@ -126,102 +95,46 @@ class Drawing:
 
     def draw(self) -> Drawn:
         """Draw a batch; an exception of the sampler is returned."""
-        keeps_state = self._side.keeps_state
-        start = time.perf_counter() if keeps_state else 0.0
-        number = self.number
+        start, number = time.perf_counter(), self.number
         try:
             batch = self._next()
             digest = chain_digest(self.digest, batch)
             content = _pack(batch) if self._packs else batch
+            self.digest, self.number = digest, number + 1
+            state = self._snapshot(time.perf_counter() - start) if self._side.keeps_state else None
         except StopIteration:
             return Drawn(number, None, self.digest, is_end=True)
         except BaseException as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
             return Drawn(number, None, self.digest, error=error, is_end=True)
-        self.digest, self.number = digest, number + 1
-        if not keeps_state:
-            return Drawn(number, content, digest)
-        self._seconds += time.perf_counter() - start
-        try:
-            return Drawn(number, content, digest, self._snapshot())
-        except Exception as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
-            return Drawn(number, None, digest, error=error, is_end=True)
-
-    def draws(self) -> Iterator[Drawn]:
-        """Yield the batches, each as soon as it is drawn; the end, or an error, comes last."""
-        is_plain = self._packs and self._is_settled and not (self.is_keyed or self._side.keeps_state)
-        if is_plain and self._is_read_plainly:
-            yield from self._draw_plainly()
-            return
-        while not (drawn := self.draw()).is_end:
-            yield drawn
-        yield drawn
-
-    def _draw_plainly(self) -> Iterator[Drawn]:
-        """Do as `draw` where it has nothing to see to: 0.5 us for an index, in place of 1.0."""
-        iterator, digest, number = self._iterator, self.digest, self.number
-        while True:
-            try:
-                batch = next(iterator)
-                digest = chain_digest(digest, batch)
-                content = batch if type(batch) is int else _pack(batch)
-            except StopIteration:
-                yield Drawn(number, None, self.digest, is_end=True)
-                return
-            except BaseException as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
-                yield Drawn(number, None, self.digest, error=error, is_end=True)
-                return
-            self.digest, self.number = digest, number + 1
-            yield _drawn((number, content, digest, None, None, False))
-            number += 1
+        return Drawn(number, content, digest, state)
 
     def _next(self) -> Any:
-        with self._reading:
-            return self._next_batch()
-
-    def _next_batch(self) -> Any:
-        if not self._is_settled:
-            before = plain_globals()
-            batch = next(self._iterator)
-            self.is_keyed, self._is_settled = self._ids.are_used or plain_globals() != before, True
-            return batch
-        key = self._key
-        if not self.is_keyed or key is None:
+        if not self._is_watched:
             return next(self._iterator)
-        number = key.offset + self.number * key.stride
-        with kept_globals(), key.transforms.kept(), NewIds():
-            seed_globals(key.key, "lhotse: draw", number=number)
-            key.transforms.seed(key.key, number)
-            return next(self._iterator)
+        return self._seeded("lhotse: draw", self._watch)
 
-    def _snapshot(self) -> Any:
+    def _watch(self) -> Any:
+        before = pickle.dumps(globals_state())
+        batch = next(self._iterator)
+        self._is_watched = self.uses_globals = pickle.dumps(globals_state()) != before
+        return batch
+
+    def _seeded(self, purpose: str, function: Callable[[], Any]) -> Any:
+        if self._key is None:
+            return function()
+        with kept_globals():
+            seed_globals(self._key, purpose, number=self._first + self.number * self._stride)
+            return function()
+
+    def _snapshot(self, seconds: float) -> Any:
         """Take the sampler's state, if it is time for that."""
+        self._seconds += seconds
         if not self._side.is_elastic and self._seconds < _SNAPSHOT_SHARE * self._state_seconds:
             return None
         start = time.perf_counter()
         state = self._side.snapshot()
         self._seconds, self._state_seconds = 0.0, time.perf_counter() - start
         return state
-
-
-def left_to_workers() -> AbstractContextManager[Any]:
-    """Return a block in which this thread draws cuts of Shar without their data, which workers read."""
-    reader = _shar_reader() if "lhotse.shar.readers.lazy" in sys.modules else None
-    if reader is None:
-        return nullcontext()
-    reader.install()
-    return LeftToWorkers()
-
-
-@functools.cache
-def _shar_reader() -> ModuleType | None:
-    try:
-        from . import shar
-    except ImportError as error:
-        _logger.info(
-            "data of Shar are read by the sampler, not by the workers: this version of lhotse is not known (%s)", error
-        )
-        return None
-    return shar
 
 
 def _pack(batch: Any) -> Any:

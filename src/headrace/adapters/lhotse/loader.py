@@ -2,10 +2,8 @@
 
 The `LhotseDataLoader` of lhotse 0.8 to 0.12, with its name and arguments, on Headrace's engine. The parts:
 `sampler.py` (how a pass over a sampler begins, and how its position is kept), `draws.py` (drawing batches), `ahead.py`
-(ahead of the training), `work.py` (what a worker does), `passes.py` (one pass), `state.py` (what is saved), `seeds.py`
-(samplers that draw from global generators), `private.py` (generators, seeds and counters that samplers and datasets
-keep for themselves), `shar.py` and `payload.py` (Shar, whose data the workers read), `torch_args.py` (torch's
-arguments).
+(ahead of the training), `work.py` (what a worker does), `passes.py` (one pass), `state.py` (what is saved),
+`torch_args.py` (what is refused).
 
 Invariants: the stream does not depend on the number of workers, nor on their deaths; the state is that of the delivered
     batches, never of the prefetched ones. Neither lhotse nor torch is imported here.
@@ -14,10 +12,10 @@ Invariants: the stream does not depend on the number of workers, nor on their de
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import logging
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from types import TracebackType
 from typing import Any
 
@@ -28,13 +26,11 @@ from headrace.rng import derive_seed
 from headrace.show.card import Card, Shown
 
 from .ahead import Ahead, Inline
-from .draws import Drawing, DrawKey, left_to_workers
+from .draws import Drawing
 from .passes import Pass, PassKey
-from .private import new_ids
-from .sampler import Resume, SamplerSide, Start, is_of_lhotse
-from .seeds import watched_globals
+from .sampler import Resume, SamplerSide, is_of_lhotse
 from .state import Course, Saved
-from .torch_args import TorchWords, checked_dataset
+from .torch_args import checked_dataset, refuse_options
 from .work import DatasetSetup
 
 _logger = logging.getLogger("headrace.adapters")
@@ -55,21 +51,18 @@ class LhotseDataLoader(Shown):
         sampler: The sampler of the batches: any lhotse sampler, a `PlannedCutSampler`, or any iterable. It runs in a
             thread of its own, ahead of the training.
         num_workers: Worker processes; 0 makes the batches in this thread, when they are asked for.
-        prefetch_factor: How many batches a worker may be ahead; None: 2. The sampler is asked for `num_workers *
+        prefetch_factor: How many batches a worker may be ahead. The sampler is asked for `num_workers *
             prefetch_factor` batches when a pass begins, and for one more with each batch that is taken.
         seed: The global generators of Python, NumPy and torch (if loaded) are seeded for each batch by (seed, epoch,
             batch) before `dataset[batch]`, so that random transforms do not depend on the workers. None: they are not.
         resume: How `load_state_dict` finds the position: `"replay"` draws the same batches again, without loading them;
             `"snapshot"` uses the sampler's own state; `"auto"` replays lhotse's samplers and uses the state of others.
-        worker_init_fn: Called in each worker process with its number, before anything else; lhotse's
-            (`make_worker_init_fn(rank, ...)`) also defines the meaning of a sampler's `seed="randomized"`.
+        worker_init_fn: Called in each worker process with its number, before anything else.
         threads_per_worker: How many threads torch, OpenMP and BLAS use in a worker.
         start_method: How workers are started: None (by a clean helper process), `"spawn"`, `"forkserver"`.
         max_bytes: Limit on the shared memory of all workers together; default: 2 GiB each.
         engine_options: What to do about errors, deaths and stalls.
-        **torch_words: Torch's arguments: `collate_fn` is applied to `dataset[batch]` in the worker, `timeout`,
-            `generator` and `multiprocessing_context` set `stall_seconds`, `seed` and `start_method`;
-            `persistent_workers` and `batch_size=None` are always so; options of the sampler are refused.
+        **others: Refused; the error names what to use instead of an argument of torch's.
 
     Raises:
         ConfigError: An option is wrong.
@@ -80,7 +73,7 @@ class LhotseDataLoader(Shown):
         dataset: Any,
         sampler: Any,
         num_workers: int = 1,
-        prefetch_factor: int | None = 2,
+        prefetch_factor: int = 2,
         *,
         seed: int | None = 0,
         resume: Resume = "auto",
@@ -89,22 +82,17 @@ class LhotseDataLoader(Shown):
         start_method: str | None = None,
         max_bytes: int | None = None,
         engine_options: EngineOptions | None = None,
-        **torch_words: Any,
+        **others: Any,
     ) -> None:
         self._engine: Engine | None = None
         self._pass: Pass | None = None
         self.dataset, self.sampler = checked_dataset(dataset), sampler
         self.num_workers = check_count("num_workers", num_workers)
-        self.prefetch_factor = check_count(
-            "prefetch_factor", 2 if prefetch_factor is None else prefetch_factor, minimum=1
-        )
-        words = TorchWords(seed, start_method, engine_options)
-        words.take(torch_words)
-        seed, start_method, engine_options = words.seed, words.start_method, words.engine_options
+        self.prefetch_factor = check_count("prefetch_factor", prefetch_factor, minimum=1)
+        refuse_options(others, inspect.signature(type(self)).parameters)
         self._seed = None if seed is None else check_count("seed", seed, minimum=-(2**63) + 1, maximum=2**63 - 1)
         if worker_init_fn is not None and not callable(worker_init_fn):
             raise ConfigError(f"worker_init_fn must be a function, got {worker_init_fn!r}")
-        self._worker_init_fn = worker_init_fn
         self._side = SamplerSide(sampler, resume)
         options = EngineOptions() if engine_options is None else engine_options
         if not isinstance(options, EngineOptions):
@@ -112,7 +100,7 @@ class LhotseDataLoader(Shown):
         self._stall_seconds = options.stall_seconds
         self._engine = Engine(
             Job(
-                DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping), words.collate_fn),
+                DatasetSetup(dataset, worker_init_fn, isinstance(options.on_error, Skipping)),
                 preload=_PRELOAD if is_of_lhotse(sampler) or is_of_lhotse(dataset) else (),
             ),
             num_workers=self.num_workers,
@@ -128,8 +116,6 @@ class LhotseDataLoader(Shown):
         self._is_closed = False
         self._epoch = 0
         self._course = Course()
-        self._is_broken_off = False  # the last pass
-        self._has_told_restart = False
         self._last: tuple[int, int, bool] | None = None  # epoch and number of the last pass, and whether it ended
         self._loaded: Saved | None = None
 
@@ -156,16 +142,8 @@ class LhotseDataLoader(Shown):
         Raises:
             ResumeError: The sampler does not lead to the loaded state.
         """
-        if not self._has_just_begun():
-            live = self._pass
-            if live is not None and not live.is_over and not self._has_told_restart:
-                self._has_told_restart = True
-                live.settle()
-                _logger.info(
-                    "iter(loader) starts a new pass over the sampler, although only %d batches of this one were "
-                    "delivered; call next(loader) to continue with the others",
-                    self._course.mark.num,
-                )
+        live = self._pass
+        if live is None or not live.is_untouched or self.epoch != self._course.epoch:
             self._begin()
         return self
 
@@ -215,84 +193,46 @@ class LhotseDataLoader(Shown):
             self._loaded = None
         self._side.set_epoch(epoch)
 
-    def _has_just_begun(self) -> bool:
-        """Tell whether the current pass is the same as a new one."""
-        live = self._pass
-        return (
-            live is not None
-            and live.is_untouched
-            and self.epoch == self._course.epoch
-            and not self._side.has_pending_state
-        )
-
     def _begin(self) -> None:
         """Begin a pass."""
         self._stop()
         self.start()  # the workers get ready while the sampler does
         assert self._engine is not None
         self._side.settle_ranks()
-        private = self._side.private(self._seed, self._worker_init_fn)
         loaded = self._loaded
         if loaded is not None and loaded.epoch != self.epoch:
             _logger.warning("the sampler's epoch was set to %d: the loaded position is dropped", self.epoch)
             loaded = self._loaded = None
         if loaded is None or loaded.is_over:
-            pending = None if loaded else self._side.pending_state()
-            course = Course(self.epoch, self._next_passes(), start_state=pending)
+            course = Course(self.epoch, self._next_passes())
         else:
             course = Course.of_saved(loaded, self._side.is_elastic)
-        if loaded is not None and loaded.start_private is not None:
-            private.restore(loaded.start_private)
-        elif self._is_broken_off:
-            private.renew(self._course.start_private, course.epoch, self._course.epoch)
-        course.start_private.update(private.state())
         key = None
         if self._seed is not None:
             key = derive_seed(self._seed, "lhotse: pass", epoch=course.epoch, occurrence=course.passes)
-        offset = course.origin + self._side.rank
-        pass_key = PassKey(course.epoch, key, offset, self._side.world_size)
-        self._course, self._is_broken_off = course, True
+        pass_key = PassKey(course.epoch, key, course.origin + self._side.rank, self._side.world_size)
+        self._course = course
         source = self._open(course, loaded, pass_key)
         self._loaded = None
         self._pass = Pass(self._engine, source, pass_key, course.mark)
         self._pass.start()
 
-    def _open(self, course: Course, loaded: Saved | None, pass_key: PassKey) -> Ahead | Inline:
+    def _open(self, course: Course, loaded: Saved | None, key: PassKey) -> Ahead | Inline:
         """Start to draw, at the position of a state if there is one."""
-        side, mark = self._side, course.mark
-        packs, num_ahead = self.num_workers > 0, self.num_workers * self.prefetch_factor
-        is_resumed = loaded is not None and not loaded.is_over
-        start = Start(course.start_state if mark.state is None else mark.state, is_restart=loaded is not None)
-        ids = new_ids(pass_key.key or 0)
-        with watched_globals(course.start_globals) as drawn_from, nullcontext() if pass_key.key is None else ids:
-            reading = left_to_workers() if packs else nullcontext()
-            with reading:
-                iterator = side.begin(start)
-            private = side.private(self._seed, self._worker_init_fn)
-            key = None
-            if pass_key.key is not None:
-                key = DrawKey(pass_key.key, pass_key.offset, pass_key.world_size, private.keyed, private.has_transforms)
-            drawing = Drawing(
-                side,
-                iterator,
-                packs=packs,
-                digest=mark.state_digest,
-                number=mark.state_num,
-                key=key,
-                ids=ids,
-                reading=reading,
-            )
-            if is_resumed:
-                assert loaded is not None
-                self._draw_again(drawing, course, loaded)
-            first = drawing.draw()
-            if packs and not drawing.is_keyed:
-                name = type(self.sampler).__name__
-                source: Ahead | Inline = Ahead(drawing, first, num_ahead, self._stall_seconds, name)
-            else:
-                source = Inline(drawing, first, num_ahead)
-        course.start_globals.update(drawn_from)
-        return source
+        side, mark, packs = self._side, course.mark, self.num_workers > 0
+        # Ranks that share one order must all draw it by the same seeds.
+        first = key.offset if side.is_elastic else course.origin
+        drawing = Drawing(side, packs=packs, key=key.key, first=first, stride=key.world_size)
+        drawing.begin(mark.state, mark.state_num, mark.state_digest, is_restart=loaded is not None)
+        if side.is_elastic:
+            mark.state = side.snapshot()
+        if loaded is not None and not loaded.is_over:
+            self._draw_again(drawing, course, loaded)
+        num_ahead = self.num_workers * self.prefetch_factor
+        drawn = drawing.draw()
+        if not packs or drawing.uses_globals:
+            return Inline(drawing, drawn, num_ahead)
+        return Ahead(drawing, drawn, num_ahead, self._stall_seconds, type(self.sampler).__name__)
 
     def _draw_again(self, drawing: Drawing, course: Course, saved: Saved) -> None:
         """Draw the consumed batches again, and check that they are the same.
@@ -309,7 +249,8 @@ class LhotseDataLoader(Shown):
                 f"the sampler gives other batches than when the state was saved: {drawing.number} of {num} batches "
                 f"have the digest {drawing.digest:016x}, and it was {course.mark.digest:016x}",
                 where=f"epoch {course.epoch}, {type(self.sampler).__name__}, rank {self._side.rank}",
-                fix="give the sampler the cuts, filters, options and seed that it had",
+                fix="give the sampler the cuts, filters, options and seed that it had, and transforms that keep the "
+                'ids of cuts; if its order depends on earlier passes or on a loaded state, use resume="snapshot"',
             )
 
     def _next_passes(self) -> int:
@@ -328,7 +269,6 @@ class LhotseDataLoader(Shown):
         if live is None:
             return
         self._last = self._course.epoch, self._course.passes, live.is_complete
-        self._is_broken_off = not live.is_complete
         live.close()
         if not live.source.close(self._stall_seconds or float("inf")):
             raise StalledError(
@@ -349,30 +289,23 @@ class LhotseDataLoader(Shown):
         if self._loaded is not None:
             return self._loaded.to_dict()
         live, course, side = self._pass, self._course, self._side
-        if live is not None:
-            live.settle()
-        private = side.private(self._seed, self._worker_init_fn)
         if live is None:
-            course = Course(self.epoch, self._next_passes(), start_state=side.pending_state())
+            course = Course(self.epoch, self._next_passes())
         mark = course.mark
-        is_between = live is None or live.is_complete
         return Saved(
             epoch=course.epoch,
             passes=course.passes,
             origin=course.origin,
             batches=mark.num,
-            digest=f"{mark.digest:x}",
+            digest=mark.digest,
             is_over=live is not None and live.is_complete,
             rank=side.rank,
             world_size=side.world_size,
             seed=self._seed,
             sampler=side.describe(),
-            start_state=course.start_state,
-            start_globals=dict(course.start_globals),
-            start_private=private.state() if is_between else dict(course.start_private),
             state=mark.state,
             state_batches=mark.state_num,
-            state_digest=f"{mark.state_digest:x}",
+            state_digest=mark.state_digest,
         ).to_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from headrace.engine import Delivered, Engine, Run
 from headrace.engine.user.failure import Failure
-from headrace.errors import CacheError, HeadraceError, InternalError, takes_note
+from headrace.errors import CacheError, HeadraceError, takes_note
 
 from .ahead import Ahead, Inline
 from .draws import Drawn
@@ -40,6 +40,7 @@ class PassKey:
     world_size: int
 
 
+@dataclass(slots=True)
 class Mark:
     """The position of the training. Changes in place.
 
@@ -49,42 +50,11 @@ class Mark:
         state: The sampler's after `state_num` batches with the digest `state_digest`; None: from the start.
     """
 
-    __slots__ = ("digest", "num", "state", "state_digest", "state_num")
-
-    def __init__(self, num: int = 0, digest: int = 0) -> None:
-        self.num, self.digest = num, digest
-        self.state: Any = None
-        self.state_num, self.state_digest = num, digest
-
-    def move(self, drawn: Drawn) -> None:
-        """Note that this batch was delivered; harmless if it was noted already."""
-        self.num, self.digest = drawn.number + 1, drawn.digest
-        if drawn.state is not None:
-            self.state, self.state_num, self.state_digest = drawn.state, drawn.number + 1, drawn.digest
-
-
-class _Given:
-    """A value that is here, and whether it was given: that is noted by taking it, in one step of Python.
-
-    Args:
-        drawn: The batch.
-        value: Its value.
-
-    Attributes:
-        drawn: See above.
-        values: Gives the value once, and lets go of it; no signal can interrupt that.
-    """
-
-    __slots__ = ("_left", "drawn", "values")
-
-    def __init__(self, drawn: Drawn, value: Any) -> None:
-        self.drawn, self._left = drawn, [value]
-        self.values = map(list.pop, [self._left])
-
-    @property
-    def is_given(self) -> bool:
-        """Whether the value was given."""
-        return not self._left
+    num: int = 0
+    digest: int = 0
+    state: Any = None
+    state_num: int = 0
+    state_digest: int = 0
 
 
 class _Here(NamedTuple):
@@ -116,20 +86,11 @@ class Pass:
         self._asked: deque[Drawn] = deque()  # in flight
         self._again: deque[Drawn] = deque()  # of a run that failed, to be requested again
         self._here: deque[_Here] = deque()
-        self._current: _Given | None = None
 
     @property
     def is_untouched(self) -> bool:
         """Whether nothing of it was delivered, raised or skipped so far, not even its end."""
-        is_given = self._current is not None and self._current.is_given
-        return self._next_number == self._first_number and not (is_given or self.is_over)
-
-    def settle(self) -> None:
-        """Have the mark where the training is; harmless at any time."""
-        current = self._current
-        if current is not None and current.is_given:
-            self._mark.move(current.drawn)
-            self._next_number = current.drawn.number + 1
+        return self._next_number == self._first_number and not self.is_over
 
     def start(self) -> None:
         """Start the workers."""
@@ -143,40 +104,31 @@ class Pass:
             StopIteration: At the end of the pass.
             BaseException: What the dataset or the sampler raised, at its position; or what ended the workers.
         """
-        here = self._here
+        here, mark = self._here, self._mark
         while True:
-            if self._current is not None:
-                for value in self._current.values:
-                    return value
-                self.settle()
-                self._current = None
             if not here:
                 self._fetch()
-            (drawn, value, why), next_number = here[0], self._next_number
-            if drawn.number > next_number:
-                raise InternalError(f"batch {next_number} was lost", where=f"epoch {self._key.epoch}")
-            if drawn.number < next_number:  # an interrupt came between two lines, and it was made again
-                here.popleft()
-            elif why is None:
-                self._current = _Given(drawn, value)
-                here.popleft()
-            else:
-                self._next_number += 1
-                here.popleft()
-                if why != SKIPPED:
-                    raise _raisable(why, drawn)
-                self._check_gap(drawn)
-            value = None  # held by `_current` alone, which lets go of it
+            drawn, value, why = here[0]
+            del here[0]  # no call from here on to the return, so that an interrupt hardly comes in between
+            if drawn.number < self._next_number:  # an interrupt came before it was noted, and it was made again
+                continue
+            self._next_number = drawn.number + 1
+            if why is None:
+                mark.num, mark.digest = drawn.number + 1, drawn.digest
+                if drawn.state is not None:
+                    mark.state, mark.state_num, mark.state_digest = drawn.state, drawn.number + 1, drawn.digest
+                return value
+            if why != SKIPPED:
+                raise _raisable(why, drawn)
+            self._check_gap(drawn)
 
     def close(self) -> None:
         """Cancel the tickets in flight; the workers stay."""
-        self.settle()
         self.is_over = True
         run, self._run = self._run, None
         if run is not None:
             run.close()
         self._here.clear()
-        self._current = None
 
     def _fetch(self) -> None:
         """Wait for the next ticket.

@@ -93,7 +93,10 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         window_cuts: int = WINDOW_SEQS,
     ) -> None:
         seed = check_count("seed", seed, minimum=-(2**62), maximum=2**62)
-        super().__init__(shuffle, drop_last, world_size, rank, seed)
+        self._ranks = LateRanks(partial(find_ranks, rank, world_size), type(self).__name__)
+        super().__init__(shuffle, drop_last, seed=seed)
+        self._functions: list[Callable[[Any], Any]] = []
+        self._is_restored = False
         self.max_duration = _checked_seconds("max_duration", max_duration)
         self.max_cuts = None if max_cuts is None else check_count("max_cuts", max_cuts, minimum=1)
         self.quadratic_duration = _checked_seconds("quadratic_duration", quadratic_duration)
@@ -105,21 +108,23 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         self._plan: EpochPlan | None = None
         self._steps: Iterator[Step] = iter(())
 
-    def _maybe_init_distributed(self, world_size: int | None, rank: int | None) -> None:
-        """Store the given ranks; lhotse's method would look them up here, before the training is distributed."""
-        self._ranks = LateRanks(partial(find_ranks, rank, world_size), type(self).__name__)
-        if rank is not None or world_size is not None:
-            self._ranks.look_up()
-
     @property
     def rank(self) -> int:
         """Which rank this is: as far as it is known now, until an epoch begins."""
         return self._ranks.look_up().rank
 
+    @rank.setter
+    def rank(self, rank: int) -> None:
+        """Ignore what lhotse looks up when the sampler is made, before the training is distributed."""
+
     @property
     def world_size(self) -> int:
         """How many ranks there are; the same."""
         return self._ranks.look_up().world_size
+
+    @world_size.setter
+    def world_size(self, world_size: int) -> None:
+        """Ignore it likewise."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle with the rank: a worker process cannot look it up."""
@@ -172,7 +177,16 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         self._prepare()
         return self
 
+    def map(self, fn: Callable[[Any], Any]) -> PlannedCutSampler:
+        """Apply a function to each batch."""
+        self._functions.append(fn)
+        return self
+
     # --- iteration ---
+
+    def allow_iter_to_reset_state(self) -> None:
+        """Let the next `iter` begin the epoch, whatever was loaded."""
+        self._is_restored = False
 
     def __iter__(self) -> PlannedCutSampler:
         """Begin the epoch, or continue from a loaded state.
@@ -180,7 +194,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         Raises:
             ConfigError: Which rank this is is not known, or has changed since the first epoch began.
         """
-        if not self._just_restored_state:
+        if not self._is_restored:
             self.position, self._window = 0, (0, 0)
         ranks = self._ranks.settle()
         self._plan = self._make_plan(self._window)
@@ -195,8 +209,8 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         assert self._plan is not None
         task, _ = self._plan.task(step.number)
         batch = CutSet.from_cuts([self._cuts[index] for index in task.indices.tolist()])
-        for transform in self._transforms:
-            batch = transform(batch)
+        for function in self._functions:
+            batch = function(batch)
         self.position, self._window = step.position, step.window
         return batch
 
@@ -256,7 +270,7 @@ class PlannedCutSampler(CutSampler):  # type: ignore[misc]
         check(state_dict)
         self.epoch, self.position, self._window = numbers[0], numbers[1], (window, first)
         self.diagnostics.set_epoch(self.epoch)
-        self._just_restored_state = True
+        self._is_restored = True
 
 
 def _checked_seconds(name: str, value: Any) -> float | None:

@@ -1,10 +1,10 @@
 """The sampler of a loader: how a pass over it begins, and how its position is kept.
 
-Two ways lead back to a position, and both are exact. *Replay*: begin the pass in the same way and draw the same batches
-again, without loading anything. *Snapshots*: the sampler's own state, and a replay of the few batches since it was
-taken. lhotse's own samplers are replayed, though they have a state: theirs counts in a way that loses or repeats cuts
-after `filter()`, with several ranks, and with random turns, and they replay too. Either way, the batches drawn again
-are compared by a digest of the cuts' ids, so changed data or samplers are an error and not another stream.
+Two ways lead back to a position. *Replay*: begin the pass in the same way and draw the same batches again, without
+loading anything. *Snapshots*: the sampler's own state, and a replay of the few batches since it was taken. lhotse's own
+samplers are replayed, though they have a state: theirs counts in a way that loses or repeats cuts after `filter()`,
+with several ranks, and with random turns. Either way, the batches drawn again are compared by a digest of the cuts'
+ids, so a sampler that gives another stream is an error.
 
 Invariant: nothing here runs while another thread draws from the sampler.
 """
@@ -12,36 +12,19 @@ Invariant: nothing here runs while another thread draws from the sampler.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from types import GeneratorType
 from typing import Any, Literal, get_args
 
-import numpy as np
 import xxhash
 
 from headrace.errors import ConfigError, HeadraceError, ResumeError
 from headrace.ranks import LateRanks, Ranks, find_ranks
 
-from .private import WORDS, Private, parts_with_epochs
-
 Resume = Literal["auto", "replay", "snapshot"]
 
 _SETTINGS = ("seed", "world_size", "shuffle", "drop_last")
 _PLAIN = (int, float, str, bool, type(None))
-
-
-@dataclass(frozen=True)
-class Start:
-    """How a pass over a sampler begins.
-
-    Attributes:
-        state: State of the sampler, or None: from the beginning of its epoch.
-        is_restart: Whether to drop a position that was loaded into the sampler.
-    """
-
-    state: Any = None
-    is_restart: bool = False
 
 
 class SamplerSide:
@@ -56,7 +39,7 @@ class SamplerSide:
         is_elastic: Whether that state is of all ranks, so that it can be resumed on another number of ranks.
 
     Raises:
-        ConfigError: It is not a sampler, or has no state of its own and `resume="snapshot"`.
+        ConfigError: It is not a sampler, its order depends on chance, or it has no state and `resume="snapshot"`.
     """
 
     def __init__(self, sampler: Any, resume: Resume = "auto") -> None:
@@ -73,6 +56,7 @@ class SamplerSide:
                 f'resume="snapshot" needs a sampler with state_dict and load_state_dict, and {type(sampler)} has none',
                 fix='leave resume out, or give resume="replay"',
             )
+        _refuse_chance(sampler)
         self.sampler = sampler
         self.is_elastic = has_state and bool(getattr(sampler, "is_elastic", False))
         if resume == "auto":
@@ -82,7 +66,6 @@ class SamplerSide:
         self.is_elastic = self.is_elastic and self.keeps_state
         self._ranks = LateRanks(self._find_ranks, type(sampler).__name__)
         self._num_passes = 0
-        self._private: Private | None = None
 
     def _find_ranks(self) -> Ranks:
         """Look the ranks up in the sampler, or in the environment if it does not know them."""
@@ -109,28 +92,6 @@ class SamplerSide:
         """
         self._ranks.settle()
 
-    def private(self, seed: int | None, worker_init_fn: Any = None) -> Private:
-        """Return the private state of the sampler; the first call fixes it, and looks up the rank.
-
-        Args:
-            seed: Seed of the loader.
-            worker_init_fn: That of the loader: lhotse's says the seed and the rank that "randomized" stands for.
-
-        Raises:
-            ConfigError: Ranks that share one stream would each draw another one.
-        """
-        if self._private is None:
-            base_seed, rank = _of_worker_init(worker_init_fn)
-            is_sharing = self.world_size > 1
-            if rank is None:
-                rank = 0 if is_sharing else find_ranks().rank
-            if base_seed is None and is_sharing:
-                base_seed = seed
-            self._private = Private(
-                self.sampler, keys_transforms=seed is not None, base_seed=base_seed, rank=rank, is_sharing=is_sharing
-            )
-        return self._private
-
     @property
     def epoch(self) -> int | None:
         """The sampler's own epoch, if it has one."""
@@ -142,14 +103,10 @@ class SamplerSide:
         set_epoch = getattr(self.sampler, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
-        for part in parts_with_epochs(self.sampler):
-            part.set_epoch(epoch)
 
     def describe(self) -> dict[str, Any]:
         """Return its type and those settings that decide what it gives."""
         found = {name: getattr(self.sampler, name, None) for name in _SETTINGS}
-        if self._private is not None and (word := self._private.word_of("seed")) is not None:
-            found["seed"] = word
         settings = {name: value for name, value in found.items() if value is not None and isinstance(value, _PLAIN)}
         return {"type": type(self.sampler).__name__, **settings}
 
@@ -162,21 +119,19 @@ class SamplerSide:
         for name, own in self.describe().items():
             if saved.get(name, own) == own or (name == "world_size" and self.is_elastic):
                 continue
-            if name == "seed" and saved[name] in WORDS:  # another loader has made a number of it
-                continue
+            way_out = ", or use PlannedCutSampler, which can be resumed on any number of ranks"
             raise ResumeError(
                 f"the state was saved with a sampler whose {name} is {saved[name]!r}, and this one's is {own!r}",
                 where=type(self.sampler).__name__,
-                fix="make the sampler as it was"
-                + (
-                    ", or use PlannedCutSampler, which can be resumed on any number of ranks"
-                    if name == "world_size"
-                    else ""
-                ),
+                fix=f"make the sampler as it was{way_out if name == 'world_size' else ''}",
             )
 
-    def begin(self, start: Start) -> Iterator[Any]:
-        """Begin a pass; the iterator is at the start that was given.
+    def begin(self, state: Any, is_restart: bool) -> Iterator[Any]:
+        """Begin a pass.
+
+        Args:
+            state: State of the sampler, or None: from the beginning of its epoch.
+            is_restart: Whether to drop a position that was loaded into the sampler.
 
         Raises:
             HeadraceError: It is a generator, which gives its batches once.
@@ -189,13 +144,11 @@ class SamplerSide:
                 fix="give a list, or an object whose __iter__ begins anew",
             )
         self._num_passes += 1
-        if start.is_restart:
-            let_go = getattr(sampler, "allow_iter_to_reset_state", None)
-            if let_go is not None:
-                let_go()
-        if start.state is not None:
+        if is_restart and hasattr(sampler, "allow_iter_to_reset_state"):
+            sampler.allow_iter_to_reset_state()
+        if state is not None:
             try:
-                sampler.load_state_dict(copy.deepcopy(start.state))  # lhotse's empty what they are given
+                sampler.load_state_dict(copy.deepcopy(state))  # lhotse's empty what they are given
             except Exception as error:
                 raise ResumeError(
                     f"the sampler refuses the state: {type(error).__name__}: {error}",
@@ -204,40 +157,43 @@ class SamplerSide:
                 ) from error
         return iter(sampler)
 
-    def pending_state(self) -> Any:
-        """Return the state that the user has loaded into the sampler itself and that no pass has used yet, or None."""
-        return copy.deepcopy(self.sampler.state_dict()) if self.has_pending_state else None
-
-    @property
-    def has_pending_state(self) -> bool:
-        """Whether the user has loaded a state into the sampler itself that no pass has used yet."""
-        return bool(getattr(self.sampler, "_just_restored_state", False))
-
     def snapshot(self) -> Any:
         """Return the sampler's state as it is now."""
         state = self.sampler.state_dict()
         return state if self.is_elastic else copy.deepcopy(state)
 
 
+def _refuse_chance(sampler: Any) -> None:
+    """Refuse options of lhotse's samplers by which every pass, and every rank, gets another order."""
+    seed = getattr(sampler, "seed", None)
+    if seed in ("randomized", "trng"):
+        raise ConfigError(
+            f"the sampler's seed={seed!r} is another number in each process, so ranks would lose and repeat cuts, and "
+            "no position could be resumed",
+            where=type(sampler).__name__,
+            fix="give an int, for example seed=rank where each rank has cuts of its own",
+        )
+    if getattr(sampler, "concurrent", False) is True:
+        raise ConfigError(
+            "concurrent=True gives batches in an order that depends on timing",
+            where=type(sampler).__name__,
+            fix="omit it: the loader runs the sampler in a thread of its own",
+        )
+
+
 def ids_of(batch: Any) -> list[str]:
     """Return the contents of a batch of a sampler: the ids of its cuts, or the indices; of texts, the texts."""
-    if isinstance(batch, np.ndarray):
-        return [str(one) for one in batch.ravel().tolist()]
-    if isinstance(batch, list | tuple):
-        return [one for part in batch for one in ids_of(part)]
+    if hasattr(batch, "tolist"):  # an array or a tensor
+        batch = batch.tolist()
+    if isinstance(batch, _PLAIN):
+        return [str(batch)]
     if isinstance(batch, Mapping):
-        return [one for key, part in batch.items() for one in (str(key), *ids_of(part))]
-    ids = getattr(batch, "ids", None)
-    if isinstance(ids, Iterable) and not isinstance(ids, str):
-        try:
-            return [str(one) for one in ids]
-        except AttributeError:  # a set of texts, which have no id
-            return [one for part in batch for one in ids_of(part)]
+        return ids_of(list(batch.items()))
     own = getattr(batch, "id", None)
     if isinstance(own, str | int):
         return [str(own)]
-    if isinstance(batch, _PLAIN):
-        return [str(batch)]
+    if isinstance(batch, Iterable) and isinstance(batch, Sized):
+        return [one for part in batch for one in ids_of(part)]
     texts = [getattr(batch, name, None) for name in ("text", "source", "target")]
     found = [one for text in texts if text is not None for one in ids_of(text)]
     return found or [type(batch).__name__]
@@ -245,20 +201,9 @@ def ids_of(batch: Any) -> list[str]:
 
 def chain_digest(before: int, batch: Any) -> int:
     """Return the digest of a batch and all batches before it, 64 bits."""
-    text = str(batch) if type(batch) in (int, str) else "\0".join(ids_of(batch))
-    return xxhash.xxh3_64_intdigest(text.encode("utf-8", "surrogatepass"), before)
+    return xxhash.xxh3_64_intdigest("\0".join(ids_of(batch)).encode("utf-8", "surrogatepass"), before)
 
 
 def is_of_lhotse(value: Any) -> bool:
     """Tell whether a sampler or a dataset is one of lhotse's, or of a class below them."""
     return any(kind.__module__.partition(".")[0] == "lhotse" for kind in type(value).__mro__)
-
-
-def _of_worker_init(function: Any) -> tuple[int | None, int | None]:
-    """Return the seed and the rank that lhotse's `make_worker_init_fn` was given; None for those not given."""
-    inner = getattr(function, "func", None)
-    if getattr(inner, "__module__", "") != "lhotse.dataset.dataloading":
-        return None, None
-    given = function.keywords
-    is_seeding = given.get("set_different_node_and_worker_seeds", True)
-    return (given.get("seed") if is_seeding else None), given.get("rank")

@@ -8,22 +8,23 @@ transforms draw by.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import msgspec
 
 from headrace.datasets.digests import digest_of_state
 from headrace.errors import ResumeError
 
 from .passes import Mark
 
-VERSION = 1
-_ADDED = ("start_private",)  # older states do not have it
-_CHECKSUM = "checksum"  # nor this
-_OF_SAMPLERS = ("state", "start_state")  # may be anything
+VERSION = 2
+_FORMAT = "headrace.LhotseDataLoader"
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_CHECKSUM = "checksum"
 
 
-@dataclass(frozen=True)
-class Saved:
+class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The state of a loader.
 
     Attributes:
@@ -37,37 +38,31 @@ class Saved:
         world_size: World size at that time.
         seed: Seed of the loader.
         sampler: Type and settings of the sampler.
-        start_state: The sampler's state when the pass began, if it did not begin with its epoch.
-        start_globals: The global generators then, if the sampler drew from them.
-        start_private: The sampler's own seeds, counters and generators then; of a pass that is over, those after it.
         state: The sampler's state after `state_batches` batches with the digest `state_digest`, if it was taken.
     """
 
     epoch: int
-    passes: int
-    origin: int
-    batches: int
-    digest: str
+    passes: _Count
+    origin: _Count
+    batches: _Count
+    digest: _Count
     is_over: bool
-    rank: int
-    world_size: int
+    rank: _Count
+    world_size: _Count
     seed: int | None
     sampler: dict[str, Any]
-    start_state: Any = None
-    start_globals: dict[str, Any] | None = None
-    start_private: dict[str, Any] | None = None
     state: Any = None
-    state_batches: int = 0
-    state_digest: str = "0"
+    state_batches: _Count = 0
+    state_digest: _Count = 0
 
-    @property
-    def position(self) -> int:
-        """Batches of all ranks that were consumed."""
-        return self.origin + self.batches * self.world_size
+    def __post_init__(self) -> None:
+        """Refuse impossible numbers."""
+        if self.rank >= self.world_size or self.state_batches > self.batches:
+            raise ValueError("its numbers do not fit together")
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a dict of plain data."""
-        state = {"format": "headrace.LhotseDataLoader", "version": VERSION, **asdict(self)}
+        state = {"format": _FORMAT, "version": VERSION, **msgspec.structs.asdict(self)}
         return {**state, _CHECKSUM: checksum_of(state)}
 
     @classmethod
@@ -77,39 +72,19 @@ class Saved:
         Raises:
             ResumeError: It is not such a state, or damaged.
         """
-        if not isinstance(state, Mapping) or state.get("format") != "headrace.LhotseDataLoader":
+        if not isinstance(state, Mapping) or state.get("format") != _FORMAT:
             raise ResumeError(
                 f"this is not a state of a LhotseDataLoader: {str(state)[:200]}",
                 fix="give what loader.state_dict() returned; a sampler's own state goes to sampler.load_state_dict",
             )
         if state.get("version") != VERSION:
             raise ResumeError(f"the state has version {state.get('version')!r}, and this Headrace reads {VERSION}")
-        try:
-            saved = cls(
-                **{
-                    entry.name: state[entry.name]
-                    for entry in fields(cls)
-                    if entry.name in state or entry.name not in _ADDED
-                }
-            )
-            counts = [saved.passes, saved.origin, saved.batches, saved.state_batches, saved.rank, saved.world_size]
-            is_whole = (
-                all(type(count) is int and count >= 0 for count in counts)
-                and type(saved.epoch) is int
-                and type(saved.is_over) is bool
-                and saved.world_size > saved.rank
-                and saved.state_batches <= saved.batches
-                and isinstance(saved.sampler, Mapping)
-                and isinstance(saved.start_globals, Mapping | None)
-                and isinstance(saved.start_private, Mapping | None)
-            )
-            int(saved.digest, 16), int(saved.state_digest, 16)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ResumeError(f"the state is damaged: {type(error).__name__}: {error}") from error
-        if not is_whole:
-            raise ResumeError("the state is damaged: its numbers do not fit together", fix="give it as it was saved")
         check(state)
-        return saved
+        content = {name: value for name, value in state.items() if name not in ("format", "version", _CHECKSUM)}
+        try:
+            return msgspec.convert(content, cls)
+        except (TypeError, ValueError) as error:
+            raise ResumeError(f"the state is damaged: {error}", fix="give it as it was saved") from error
 
 
 def checksum_of(state: Mapping[str, Any]) -> str:
@@ -117,8 +92,7 @@ def checksum_of(state: Mapping[str, Any]) -> str:
     try:
         return digest_of_state(state, without=_CHECKSUM)
     except (TypeError, ValueError, OverflowError, RecursionError):
-        plain = {key: value for key, value in state.items() if key not in _OF_SAMPLERS}
-        return digest_of_state(plain, without=_CHECKSUM)
+        return digest_of_state({**state, "state": None}, without=_CHECKSUM)
 
 
 def check(state: Mapping[str, Any]) -> None:
@@ -147,29 +121,19 @@ class Course:
         epoch: Epoch of the sampler.
         passes: Complete passes of the epoch before it.
         origin: Batches of all ranks before its batch 0.
-        start_state: See `Saved`.
-        start_globals: See `Saved`; filled in when the pass has begun.
-        start_private: See `Saved`; the same.
         mark: The position of the training.
     """
 
     epoch: int = 0
     passes: int = 0
     origin: int = 0
-    start_state: Any = None
-    start_globals: dict[str, Any] = field(default_factory=dict)
-    start_private: dict[str, Any] = field(default_factory=dict)
     mark: Mark = field(default_factory=Mark)
 
     @classmethod
     def of_saved(cls, saved: Saved, is_elastic: bool) -> Course:
         """Return the start of a resumed pass; with a state of all ranks, a new course from its position."""
         if is_elastic:  # the sampler's own state is all it takes, and batches count from there
-            state = saved.start_state if saved.state is None else saved.state
-            return cls(saved.epoch, saved.passes, saved.position, state)  # generators are keyed by the batch
-        mark = Mark(saved.batches, int(saved.digest, 16))
-        mark.state, mark.state_num, mark.state_digest = saved.state, 0, 0
-        if saved.state is not None:
-            mark.state_num, mark.state_digest = saved.state_batches, int(saved.state_digest, 16)
-        start_globals = dict(saved.start_globals or {})
-        return cls(saved.epoch, saved.passes, saved.origin, saved.start_state, start_globals, {}, mark)
+            position = saved.origin + saved.batches * saved.world_size
+            return cls(saved.epoch, saved.passes, position, Mark(state=saved.state))
+        mark = Mark(saved.batches, saved.digest, saved.state, saved.state_batches, saved.state_digest)
+        return cls(saved.epoch, saved.passes, saved.origin, mark)

@@ -6,8 +6,8 @@ An exception of the dataset is returned as data, so that the training may contin
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -17,8 +17,6 @@ from headrace.engine.user.ship import unship
 from headrace.errors import takes_note
 from headrace.rng.process import kept_globals, seed_globals
 
-from .payload import keep_shards_open
-from .private import Keyed, NewIds, walk
 from .sampler import ids_of
 
 SKIPPED = "skipped"  # in place of a failure
@@ -51,23 +49,20 @@ class DatasetSetup:
         dataset: The user's.
         worker_init_fn: Called with the number of the worker; not where the training itself makes the batches.
         skips: Whether batches that fail are skipped.
-        collate_fn: Applied to what the dataset returns.
     """
 
     dataset: Any
     worker_init_fn: Callable[[int], Any] | None
     skips: bool
-    collate_fn: Callable[[Any], Any] | None = None
 
     def __call__(self, info: WorkerInfo) -> Callable[[Ticket], tuple[Any, Any]]:
         """Set the worker up."""
         is_inline = info.runs_in == "caller"  # the training's own process, not a worker
         if not is_inline:
             _tell_torch(info, self.dataset)
-            keep_shards_open()
             if self.worker_init_fn is not None:
                 self.worker_init_fn(info.worker_idx)
-        return _Work(self.dataset, self.collate_fn, is_inline, self.skips)
+        return _Work(self.dataset, is_inline, self.skips)
 
 
 class _Work:
@@ -76,40 +71,22 @@ class _Work:
     Returns its value and None; or None and the failure, as bytes for another process, or `SKIPPED`.
     """
 
-    def __init__(self, dataset: Any, collate_fn: Callable[[Any], Any] | None, is_inline: bool, skips: bool) -> None:
-        self._dataset, self._collate_fn = dataset, collate_fn
-        self._is_inline, self._skips = is_inline, skips
-        self._keyed: Keyed | None = None
+    def __init__(self, dataset: Any, is_inline: bool, skips: bool) -> None:
+        self._dataset, self._is_inline, self._skips = dataset, is_inline, skips
 
     def __call__(self, ticket: Ticket) -> tuple[Any, Any]:
         key, content, is_inline = ticket.key, ticket.content, self._is_inline
         batch: Any = None
         # In the user's process the generators are the user's; in a worker no other code draws from them.
-        with self._kept() if is_inline and key is not None else nullcontext():
+        with kept_globals() if is_inline and key is not None else nullcontext():
             if key is not None:
                 seed_globals(key, "lhotse: batch", number=ticket.key_number)
-                self._own_generators().seed(key, ticket.key_number)
             try:
                 batch = unship(content) if type(content) is bytes and not is_inline else content
                 _note(batch, ticket.epoch)
-                value = self._dataset[batch]
-                return (value if self._collate_fn is None else self._collate_fn(value)), None
+                return self._dataset[batch], None
             except Exception as error:  # noqa: BLE001 - the boundary of user code: it goes on as a Failure
                 return None, self._note_failure(error, batch, ticket)
-
-    def _own_generators(self) -> Keyed:
-        """Return the dataset's own generators."""
-        if self._keyed is None:
-            if not self._is_inline:
-                NewIds().begin()
-            self._keyed = Keyed(walk((self._dataset, self._collate_fn)))
-        return self._keyed
-
-    @contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Restore the user's generators at the end."""
-        with self._own_generators().kept(), kept_globals(), NewIds():
-            yield
 
     def _note_failure(self, error: Exception, batch: Any, ticket: Ticket) -> bytes | Failure | str:
         ids = "" if batch is None else f", {_list_text(ids_of(batch))}"
@@ -135,7 +112,7 @@ def _note(batch: Any, epoch: int) -> None:
     if type(batch) is int:
         note_number("{}", batch, epoch)
         return
-    ids = [batch] if type(batch) is str else ids_of(batch)
+    ids = ids_of(batch)
     note_item(ids[0] if len(ids) == 1 else f"{ids[0]} .. {ids[-1]} ({len(ids)})" if ids else "empty batch", epoch)
 
 

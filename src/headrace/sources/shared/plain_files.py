@@ -144,14 +144,6 @@ class PlainFiles:
                 file = self._files[file_idx] = OpenFile(descriptor, stamp)
                 return file
 
-    def confirm(self) -> None:
-        """Look at all files that were read since they were looked at.
-
-        Raises:
-            SourceError: One is not what it was when it was indexed.
-        """
-        self._open_files.confirm()
-
     def close_older_half(self) -> bool:
         """Close half of the files, so that others find room, too; return whether there were any."""
         older = older_half(self._files)
