@@ -16,9 +16,9 @@ _ON_EACH_HOST = (
     'executor="process", with as many workers as each host has cores, and a rank on each host: workers on other hosts, '
     "or on a Ray cluster, are not in this version"
 )
-# What Headrace no longer has, for all rooms and configs: name -> what to use instead.
 _BY_EPOCH = "a PostprocessingDataset whose `map_seq_stream` drops sequences by their length and the epoch"
 _TOYS = ("DummyDataset", "DummyDatasetMultipleSequenceLength", "GeneratingDataset", "Task12AXDataset", "answers_12ax")
+# What Headrace no longer has, for all rooms and configs: name of a class, function or option -> what to use instead.
 DEPARTED = {
     "RayExecutor": _ON_EACH_HOST,
     "RemoteExecutor": _ON_EACH_HOST,

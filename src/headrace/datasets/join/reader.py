@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from headrace.sources import Source
 from ..parts import PartReader
 from ..reading.reader import Features, Reader, ReadRequest
 from ..seq import DatasetSeq
+from .base import IndexedCorpus
 from .corpus import JointCorpus, JointSource, PartPositions
 from .layout import JointLayout
 
@@ -36,13 +37,6 @@ class JointPart:
     epoch_offset: int
 
 
-class HasTags(Protocol):
-    """A corpus that tells tags by corpus indices."""
-
-    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
-        """Return the tags of corpus indices, `int64[n]`."""
-
-
 class PartsReader(Reader):
     """Reads sequences that are made of those of other readers.
 
@@ -51,7 +45,7 @@ class PartsReader(Reader):
         readers: What reads the parts.
     """
 
-    def __init__(self, corpus: HasTags, readers: Iterable[PartReader]) -> None:
+    def __init__(self, corpus: IndexedCorpus, readers: Iterable[PartReader]) -> None:
         inner = [part.reader for part in readers]
         self._tags_of = corpus.tags_of
         self.needs_load = any(reader.needs_load for reader in inner)
