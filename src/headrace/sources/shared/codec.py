@@ -2,7 +2,7 @@
 
 A codec that has to learn (labels, a layout, a sample rate) is shown all values once, when an index is made (`scan`,
 `end_scan`), and is given from then on what was learnt (`settle`); then it encodes one value at a time. What a value is,
-depends on the format: a text, a number, the bytes of a recording, a cut.
+depends on the format: a text, a number, the bytes of a recording.
 """
 
 from __future__ import annotations
