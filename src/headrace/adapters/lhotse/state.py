@@ -78,7 +78,10 @@ class Saved(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 fix="give what loader.state_dict() returned; a sampler's own state goes to sampler.load_state_dict",
             )
         if state.get("version") != VERSION:
-            raise ResumeError(f"the state has version {state.get('version')!r}, and this Headrace reads {VERSION}")
+            raise ResumeError(
+                f"the state has version {state.get('version')!r}, and this Headrace reads {VERSION}",
+                fix="resume with the version of Headrace that saved it, or begin the epoch again",
+            )
         check(state)
         content = {name: value for name, value in state.items() if name not in ("format", "version", _CHECKSUM)}
         try:
