@@ -418,6 +418,7 @@ def test_a_foreign_folder_is_not_replaced(invoke: Invoke, tmp_path: Path, hdf: P
     [
         (["a.hdf", "x.unknown"], "--to, one of"),
         (["a.hdf", "x", "--to", "hfd"], "unknown format 'hfd'"),
+        (["a.hdf", "x.jsonl"], "--to, one of arrow, hdf, parquet, tar, tokens"),
         (["a.hdf", "x", "--to", "manifest"], "can be read, but not written"),
         (["a.hdf", "x.hdf", "--from", "HDFSorce"], "unknown source class"),
         (["a.hdf", "x.hdf", "--set", "nonsense=1"], "HDFSource has no option 'nonsense'"),

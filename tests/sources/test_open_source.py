@@ -252,6 +252,14 @@ def test_a_folder_is_known_by_what_is_in_it(tmp_path: Path, names: list[str], fo
     assert find_format(tmp_path).source_name == found
 
 
+@pytest.mark.parametrize("name", ["a.npy", "b.safetensors"])
+def test_arrays_in_files_are_for_a_dataset_of_ones_own(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).touch()
+    for path in (tmp_path, tmp_path / name):
+        with pytest.raises(SourceError, match=r"map-style dataset over np\.load"):
+            open_source(path)
+
+
 def test_files_in_sub_folders_of_a_format_that_takes_none_are_to_be_named(tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     write_hdf(tmp_path / "below" / "a.hdf")

@@ -174,7 +174,8 @@ def _target_format(out: Path, name: str | None) -> Format:
     """
     found = format_of_target(out) if name is None else format_named(name)
     if found is None:
-        raise ConfigError("the extension does not tell the format", where=str(out), fix=f"add --to, one of {_WRITTEN}")
+        what = "the extension is not that of a format that is written"
+        raise ConfigError(what, where=str(out), fix=f"give another, or add --to, one of {_WRITTEN}")
     writer_class_of(found)
     return found
 

@@ -122,7 +122,8 @@ def _confirm_existing(source: Source, target: Target, shard: Shard, tell: Tell |
         _verify(target, shard, list(source.specs), digest.hexdigest())
     except SourceError as error:
         raise ConfigError(
-            f"the file exists, and does not hold sequences {shard.start} to {shard.stop - 1} of the corpus: {error}",
+            f"the file exists, and does not hold sequences {shard.start} to {shard.stop - 1} of the corpus: "
+            f"{error.what}",
             where=shard.path,
             fix="choose another name, or pass --overwrite",
         ) from error
