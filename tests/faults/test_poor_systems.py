@@ -233,9 +233,9 @@ def double(seq):
 here = stream(num_workers=0)
 assert len(here) > 4
 assert stream(num_workers=2, executor="thread") == here
-for make in (ProcessExecutor, lambda: stream(num_workers=2)):
+for executor in ("process", ProcessExecutor()):
     try:
-        make()
+        stream(num_workers=2, executor=executor)
     except hr.ConfigError as error:
         assert "executor='thread'" in str(error), error
     else:

@@ -234,7 +234,7 @@ def make_executor(name: str) -> Executor:
     """Make an executor by name; its module is imported when it is first asked for.
 
     Raises:
-        ConfigError: There is none of this name, or the system cannot have it.
+        ConfigError: There is none of this name.
     """
     check_executor_name(name)
     module, class_name = _CLASS_OF[name]

@@ -70,7 +70,7 @@ class ProcessExecutor(Executor):
             are closed here once they are on their way.
 
     Raises:
-        ConfigError: A wrong option, or this system cannot have worker processes.
+        ConfigError: A wrong option.
     """
 
     name = "process"
@@ -86,7 +86,6 @@ class ProcessExecutor(Executor):
         threads_per_worker: int = 1,
         hand_over: Callable[[int], Sequence[int]] | None = None,
     ) -> None:
-        check_system()
         self._method = StartMethod.parse(start_method)
         if not 1 <= slot_bytes <= max_bytes or max_bytes > 1 << 48:
             raise ConfigError(
@@ -133,11 +132,17 @@ class ProcessExecutor(Executor):
             return
         _executors.add(self)
         with interrupts_wait(), contextlib.suppress(ConfigError, OSError):
+            check_system()
             self._prepared = WardenClient(self._method, self._num_threads, preload=job.preload)
             self._prepared.prepare()
 
     def start(self, job: Job, num_workers: int) -> None:
-        """Start the processes."""
+        """Start the processes.
+
+        Raises:
+            ConfigError: The job cannot be sent, or this system cannot have worker processes.
+        """
+        check_system()
         parcel = ship_job(job)
         self._modules, self._preload = parcel.modules, job.preload or parcel.slow_modules
         config = WorkerConfig(
