@@ -401,7 +401,7 @@ def test_a_worker_that_notes_places_gives_signs_of_life(tmp_path: Path) -> None:
     assert not any(isinstance(event, Done) for event in events)
     go_on.write_text("now")
     while not any(isinstance(event, Done) for event in events):
-        events += executor.wait(None)
+        events += executor.wait(0.01)
     executor.close()
 
 
