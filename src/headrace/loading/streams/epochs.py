@@ -21,6 +21,7 @@ from ..plan import NoLengthError, Progress
 from ..steps import Arrivals, EpochRun, PlannedArrivals, checked_steps
 from ..work import CarriedTask
 from .input import StreamSubject
+from .marks import WindowMarks
 from .plan import StreamPlan
 from .runs import CarriedRun, StreamArrivals
 from .work import CarriedWork, Carrying, StreamWork
@@ -58,6 +59,7 @@ class ReadAndMade:
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         num_workers = min(recipe.options.num_workers, 1)
         self.engines = (recipe.open_engine(StreamWork(subject, recipe.plan, recipe.work), num_workers=num_workers),)
+        self._name = subject.name
 
     def who_works(self, num_workers: int) -> str:
         """Return that one worker does everything, as text."""
@@ -65,7 +67,7 @@ class ReadAndMade:
 
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream."""
-        return self.engines[0].run_stream(run), StreamArrivals(on_progress)
+        return self.engines[0].run_stream(run), StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
 
     def close(self) -> None:
         """End the worker."""
@@ -82,6 +84,7 @@ class ReadForAll:
 
     def __init__(self, subject: StreamSubject, recipe: Recipe) -> None:
         options = recipe.options
+        self._name = subject.name
         executor = options.limited_executor(options.num_workers + 1)
         ahead = options.engine_options or EngineOptions()
         reader = recipe.open_engine(
@@ -107,7 +110,8 @@ class ReadForAll:
     def begin(self, run: EpochRun, on_progress: Callable[[Progress], None]) -> tuple[CloseableRun, Arrivals]:
         """Begin a pass over the stream; the other workers begin when the first batch is waited for."""
         reader, makers = self.engines
-        carried = CarriedRun(reader.run_stream(run), makers, StreamArrivals(on_progress))
+        read = StreamArrivals(on_progress, WindowMarks(self._name, run.epoch))
+        carried = CarriedRun(reader.run_stream(run), makers, read)
         return carried, carried.arrivals
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from headrace.errors import ConfigError
 from ..inputs import EpochOrder, PlanNeeds, Subject, check_dataset_options
 from ..reading import Reader, Reading, ReadRequest
 from ..state import digest_text
+from .marks import mark_of
 
 
 class StreamSubject(Subject):
@@ -54,6 +55,11 @@ class StreamSubject(Subject):
             on_read: Called with the position of each sequence before it is read, also of those that are passed over;
                 with 0 before anything else.
         """
+
+    def mark_of(self, tag: str, seq: Any) -> bytes:
+        """Return bytes that identify a sequence, the same in each process that reads it; see `marks.py`."""
+        del seq
+        return tag.encode("utf-8", "surrogatepass")
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Sequences are read before they are planned."""
@@ -162,6 +168,11 @@ class IterableStream(StreamSubject):
             if seq_idx >= position:
                 yield f"seq-{seq_idx}", item if self._convert is None else self._convert(item)
             on_read(seq_idx + 1)
+
+    def mark_of(self, tag: str, seq: Any) -> bytes:
+        """Return some of its content: the tag is only its position."""
+        del tag
+        return mark_of(seq)
 
     @property
     def corpus(self) -> Corpus:

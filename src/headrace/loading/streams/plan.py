@@ -28,6 +28,7 @@ from headrace.rng.process import kept_globals, seed_globals
 from ..plan import PlanRecipe, Progress, is_all_over
 from ..work import Task
 from .input import StreamSubject
+from .marks import MAX_SEQS, mark_of_window
 
 _logger = logging.getLogger("headrace.loading")
 _MIN_BATCHES = 8  # that a window fills, where it grows: so the last one of a window, which is not full, is one in eight
@@ -53,6 +54,7 @@ class StreamPlan:
         recipe: How its sequences form batches.
         epoch: The epoch.
         start: The window to begin with, and the number of its first batch.
+        is_marked: Whether to mark what is read, to be compared with what is read should this be begun anew.
         keeps_globals: Whether to restore the global generators after they were seeded.
     """
 
@@ -63,6 +65,7 @@ class StreamPlan:
         epoch: int,
         start: tuple[int, int],
         *,
+        is_marked: bool = False,
         keeps_globals: bool = True,
     ) -> None:
         self.epoch = epoch
@@ -79,6 +82,8 @@ class StreamPlan:
         self._keep_globals = kept_globals if recipe.seeds_globals and keeps_globals else nullcontext
         self._seqs = subject.read_from(epoch, start[0] * recipe.window_seqs, _block_seeder(recipe, epoch))
         self._windows: list[_Window] = []  # those that the next batches come from
+        self._is_marked, self._mark = is_marked, 0
+        self._marks: list[tuple[int, int]] = []
         self._again: StreamPlan | None = None  # from the start, for repeats
 
     @property
@@ -87,6 +92,19 @@ class StreamPlan:
         before = self._start[0]  # blocks, where windows grow: how many windows these were is not known
         is_known = self._is_over and not (self._recipe.grows and before)
         return Progress(self.num_planned, str(before + self.num_planned) if is_known else "?", self.counts)
+
+    @property
+    def num_windows(self) -> int:
+        """How many windows (of `window_seqs` sequences) were read so far, from the start of the epoch."""
+        return self._next_window
+
+    def take_marks(self) -> list[tuple[int, int]]:
+        """Return the windows that were read since the last call, with their marks; none if they are not needed.
+
+        Before them comes the last one reported before: by its mark, a restarted reader is compared with the one before.
+        """
+        marks, self._marks = self._marks, self._marks[-1:]
+        return marks
 
     def has(self, number: int) -> bool:
         """Tell whether there is such a batch; reads as far as needed."""
@@ -169,7 +187,7 @@ class StreamPlan:
 
     def _read_seqs(self) -> tuple[list[tuple[str, Any]], NDArray[np.int64]]:
         """Read the sequences of the next window, and their lengths: a block, or as many as fill some batches."""
-        recipe = self._recipe
+        recipe, number = self._recipe, self._next_window
         seqs: list[tuple[str, Any]] = []
         all_lengths: list[NDArray[np.int64]] = []
         num_batches, num_given_up = 0.0, 0
@@ -177,6 +195,10 @@ class StreamPlan:
             block = self._read_block(len(seqs))
             self._is_over = len(block) < recipe.window_seqs
             lengths = np.array([self._length_of(*seq) for seq in block], np.int64)
+            if self._is_marked and block:
+                marks = [self._subject.mark_of(*seq) for seq in block[:: len(block) // MAX_SEQS + 1]]
+                self._mark = mark_of_window(self._mark, lengths, marks)
+                self._marks.append((number + len(seqs) // recipe.window_seqs, self._mark))
             if recipe.grows:
                 pieces = self._cut(lengths)
                 num_given_up += _give_up_others(block, pieces)

@@ -15,6 +15,7 @@ from headrace.engine import Delivered, Engine, Run
 
 from ..plan import Progress
 from ..steps import Arrived, PlannedArrivals
+from .marks import WindowMarks
 from .work import StreamBroken, StreamEnd
 
 _CARRIED_BYTES = 256 << 20  # of sequences that the reader has sent here
@@ -46,9 +47,11 @@ class StreamArrivals:
 
     Args:
         on_progress: Called with what is known of the stream.
+        marks: Compares what is read anew, if that worker dies, with what it had read.
     """
 
-    def __init__(self, on_progress: Callable[[Progress], None]) -> None:
+    def __init__(self, on_progress: Callable[[Progress], None], marks: WindowMarks) -> None:
+        self._marks = marks
         self._on_progress = on_progress
         self.next_ticket = 0
 
@@ -59,7 +62,9 @@ class StreamArrivals:
         if isinstance(made, StreamBroken):
             raise made.raisable(delivered.ticket, delivered.worker_idx)
         self._on_progress(made.progress)
+        self._marks.take(made.marks)
         if isinstance(made, StreamEnd):
+            self._marks.end(made.num_windows)
             return None
         return Arrived(made.step, made.seq_idx, np.full(len(made.seq_idx), -1), made.chunk_starts, made.value)
 

@@ -44,6 +44,7 @@ class MadeStep:
         chunk_starts: First frame of each, `int64[n]`; None if all are whole.
         value: What `BatchWork` made, or the parcel of the task.
         progress: So far.
+        marks: Marks of the windows that were read since the step before, see `StreamPlan.take_marks`.
     """
 
     step: Step
@@ -51,6 +52,7 @@ class MadeStep:
     chunk_starts: NDArray[np.int64] | None
     value: Any
     progress: Progress
+    marks: list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +61,13 @@ class StreamEnd:
 
     Attributes:
         progress: At the end.
+        marks: As those of a step.
+        num_windows: How many windows there are in the epoch.
     """
 
     progress: Progress
+    marks: list[tuple[int, int]]
+    num_windows: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,7 @@ class StreamWork:
                 self.recipe,
                 run.epoch,
                 run.window,
+                is_marked=info.runs_in != "caller",
                 keeps_globals=not is_process,
             )
             return _Steps(run, plan, make, is_process=is_process)
@@ -171,16 +178,16 @@ class _Steps(Iterator[Any]):
             return StreamBroken(failure.to_bytes() if self._is_process else failure)
         if step is None or found is None:
             self._is_over = True
-            return StreamEnd(plan.progress)
+            return StreamEnd(plan.progress, plan.take_marks(), plan.num_windows)
         task, seq_idx = found
         try:
             confirm_reads()
-            value = self._make(task.carried())
+            value = self._make(task.carried())  # may raise; the marks then go with the next step
         except ConfigError as error:
             if self._is_carried:
                 takes_note(error, _WHY_CARRIED)
             raise
-        return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress)
+        return MadeStep(step, seq_idx, task.chunk_starts, value, plan.progress, plan.take_marks())
 
 
 def _pass_on(task: CarriedTask) -> CarriedTask:
