@@ -169,7 +169,7 @@ def test_a_copy_shares_arrays_and_is_a_copy_of_what_is_inside():
     arrays = corpus(0)
     whole = init_dataset({"class": "ConcatDataset", "datasets": [{"class": "StaticDataset", "data": arrays}] * 2})
     other = copy.copy(whole)
-    mine, others = whole.inner.get_parts(), other.inner.get_parts()
+    mine, others = whole.get_parts(), other.get_parts()
     assert not {id(part) for part in mine} & {id(part) for part in others}
     assert [part.source for part in mine] == [part.source for part in others]
 

@@ -1,9 +1,7 @@
 """Datasets that delegate to another dataset.
 
 `InnerCorpus` passes on the questions about tags, order and what is supported, `InnerAnswers` those about the layout as
-well. `DelegatingDataset` is the base of those whose inside is chosen when they are built: what works on any dataset
-(chunks, batches, iterators) stays here; everything about sequences, their order and their layout is the inner one's.
-The order's options are shared, so that to set one here sets it there.
+well. The order's options are shared, so that to set one here sets it there.
 """
 
 from __future__ import annotations
@@ -12,18 +10,14 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from headrace.batching import NumbersDict
 from headrace.errors import ConfigError
-from headrace.order import Order, OrderReport
 
 from .base import Dataset
 from .checks import remark_once
 from .corpus import Corpus
-from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
-from .seq import DatasetSeq
+from .reading.reader import CountedOrder, GivenOrder
 
 
 class InnerCorpus(Dataset):
@@ -135,131 +129,6 @@ OUTER_OPTIONS = (
     "estimated_num_seqs",
 )  # what does not say an order
 _INHERITED = ("random_seed_offset", "_num_shards", "_shard_index")
-
-
-class DelegatingDataset(InnerAnswers):
-    """A dataset read through another one. A sub-class defines `inner`."""
-
-    def _follow(self) -> None:
-        """Take over what the inner dataset says of itself."""
-        inner = self.inner
-        self._follow_order()
-        self.num_inputs, self.num_outputs = inner.num_inputs, inner.num_outputs
-        self.labels = dict(inner.labels)
-        self.unique_seq_tags = inner.unique_seq_tags
-        self.seq_list_filter_file = inner.seq_list_filter_file
-        self.seq_order_seq_lens_file = inner.seq_order_seq_lens_file
-        self.shuffle_frames_of_nseqs = inner.shuffle_frames_of_nseqs
-
-    def initialize(self) -> None:
-        """Get ready to read; a layout that is not known yet is learnt from the first sequence."""
-        self.init_seq_order()
-
-    # --- order ---
-
-    def init_seq_order(
-        self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
-    ) -> bool:
-        """Start a (sub-)epoch, see `Dataset.init_seq_order`."""
-        super().init_seq_order(epoch, seq_list, seq_order)
-        self.inner.start_given(epoch, GivenOrder.of(seq_list, seq_order))
-        return True
-
-    def start_part(self, wanted: ReadRequest) -> int:
-        """Start the epoch of a request with its sequences."""
-        super().init_seq_order(wanted.epoch)
-        return self.inner.start_part(wanted)
-
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        return self.inner.count_occurrences()
-
-    def get_current_seq_order(self) -> Order:
-        """Return the corpus indices of the current epoch, in order."""
-        return self.inner.get_current_seq_order()
-
-    @property
-    def order_report(self) -> OrderReport | None:
-        """What the recipe leaves out or repeats in the current full epoch."""
-        return self.inner.order_report
-
-    # --- reading ---
-
-    def _new_reader(self) -> Reader:
-        return self.inner.make_reader()
-
-    def load_seqs(self, start: int, end: int) -> None:
-        """Get sequences start..end (exclusive; may exceed the epoch) ready."""
-        self.inner.load_seqs(start, end)
-
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key, `dtype[T, ...]`."""
-        return self.inner.get_data(seq_idx, key)
-
-    def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
-        """Return frames start..end (exclusive) of one data key."""
-        return self.inner.get_data_slice(seq_idx, key, start_frame, end_frame)
-
-    def get_seq(self, seq_idx: int) -> DatasetSeq:
-        """Return one sequence with all of its data keys."""
-        return self.inner.get_seq(seq_idx)
-
-    def get_seq_length(self, seq_idx: int) -> NumbersDict:
-        """Return data key -> number of frames."""
-        return self.inner.get_seq_length(seq_idx)
-
-    def get_estimated_seq_length(self, seq_idx: int) -> int:
-        """Return the length that sequences are sorted by."""
-        return self.inner.get_estimated_seq_length(seq_idx)
-
-    def get_num_timesteps(self) -> int | NumbersDict:
-        """Return data key -> number of frames of the current epoch."""
-        return self.inner.get_num_timesteps()
-
-    def get_tag(self, seq_idx: int) -> str:
-        """Return the tag of a sequence of the current order."""
-        return self.inner.get_tag(seq_idx)
-
-    def get_corpus_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, before any filter."""
-        return self.inner.get_corpus_tags()
-
-    def have_corpus_seq_idx(self) -> bool:
-        """Whether `get_corpus_seq_idx` works."""
-        return self.inner.have_corpus_seq_idx()
-
-    def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the corpus index of a sequence of the current order."""
-        return self.inner.get_corpus_seq_idx(seq_idx)
-
-    def have_get_corpus_seq(self) -> bool:
-        """Whether `get_corpus_seq` works."""
-        return self.inner.have_get_corpus_seq()
-
-    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any sequence of the corpus."""
-        return self.inner.get_corpus_seq(corpus_seq_idx)
-
-    # --- how much there is, layout ---
-
-    @property
-    def num_seqs(self) -> int:
-        """Number of sequences of the current epoch."""
-        return self.inner.num_seqs
-
-    @property
-    def estimated_num_seqs(self) -> int | None:
-        """`num_seqs` if known, else the number that this dataset was given, else the inner one's."""
-        known = super().estimated_num_seqs
-        return self.inner.estimated_num_seqs if known is None else known
-
-    def is_less_than_num_seqs(self, seq_idx: int) -> bool:
-        """Whether the epoch has a sequence at this position."""
-        return self.inner.is_less_than_num_seqs(seq_idx)
-
-    def get_complete_frac(self, sorted_seq_idx: int, *, allow_only_lr_suitable: bool = False) -> float | None:
-        """Return how much of the epoch is done after a sequence."""
-        return self.inner.get_complete_frac(sorted_seq_idx, allow_only_lr_suitable=allow_only_lr_suitable)
 
 
 def outer_options(options: Mapping[str, Any], owner: str) -> dict[str, Any]:

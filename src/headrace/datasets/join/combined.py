@@ -1,6 +1,6 @@
 """`CombinedDataset` and `ConcatDataset`: different sequences, read as one dataset.
 
-Both are one corpus, that of `joint.py`: each of their sub-datasets knows its own.
+Both are one corpus, see `joint.py`: each of their sub-datasets knows its own.
 """
 
 from __future__ import annotations
@@ -12,25 +12,13 @@ from headrace.errors import ConfigError, check_count, did_you_mean
 
 from ..base import Dataset, Owned
 from ..configs import DatasetConfig
-from ..delegating import DelegatingDataset, outer_options
 from ..parts import check_indexed, check_no_cycle, open_datasets
 from .joint import JointDataset
 from .layout import KeySource, make_layout, parse_data_map
 from .order import GumbelScale
 
 
-class _JoinedDataset(DelegatingDataset):
-    """What the two classes share: an inside that does not change."""
-
-    _inner: JointDataset
-
-    @property
-    def inner(self) -> JointDataset:
-        """The joint corpus."""
-        return self._inner
-
-
-class CombinedDataset(_JoinedDataset):
+class CombinedDataset(JointDataset):
     """Several datasets with different sequences, such as those of several tasks or corpora.
 
     Each sequence is of one sub-dataset; the data keys that this has not are arrays without frames. By default, the
@@ -70,7 +58,7 @@ class CombinedDataset(_JoinedDataset):
         interleave_gumbel_scale: GumbelScale = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**outer_options({**kwargs, "window": window}, type(self).__name__))
+        super().__init__(interleave_gumbel_scale=interleave_gumbel_scale, window=window, **kwargs)
         if not isinstance(datasets, Mapping) or not datasets:
             raise ConfigError(
                 f"datasets must be a dict sub-dataset -> config, got {datasets!r}",
@@ -83,9 +71,7 @@ class CombinedDataset(_JoinedDataset):
         opened = open_datasets({name: datasets[name] for name in names}, self, kwargs.get("random_seed_offset"))
         _check_parts(opened, self.name)
         layout = make_layout(opened, entries, data_dims, data_dtypes)
-        options = {**kwargs, "name": self.name, "interleave_gumbel_scale": interleave_gumbel_scale}
-        self._inner = JointDataset(opened, layout, sampling_sizes=sizes, **options)
-        self._follow()
+        self._join(opened, layout, sizes)
         if type(self).__init__ is CombinedDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
             self._ctor_args = (
                 (),
@@ -101,7 +87,7 @@ class CombinedDataset(_JoinedDataset):
             )
 
 
-class ConcatDataset(_JoinedDataset):
+class ConcatDataset(JointDataset):
     """Several datasets with the same data keys, one after the other, each in its own order.
 
     Any ordering can be laid over it, as in `CombinedDataset`.
@@ -116,7 +102,7 @@ class ConcatDataset(_JoinedDataset):
     """
 
     def __init__(self, datasets: Sequence[DatasetConfig], **kwargs: Any) -> None:
-        super().__init__(**outer_options(kwargs, type(self).__name__))
+        super().__init__(**kwargs)
         if not isinstance(datasets, list | tuple) or not datasets:
             raise ConfigError(
                 f"datasets must be a list of configs, got {datasets!r}",
@@ -126,9 +112,7 @@ class ConcatDataset(_JoinedDataset):
         configs = {str(number): config for number, config in enumerate(datasets)}
         opened = open_datasets(configs, self, kwargs.get("random_seed_offset"))
         _check_parts(opened, self.name)
-        layout = make_layout(opened, same_keys(opened))
-        self._inner = JointDataset(opened, layout, **{**kwargs, "name": self.name})
-        self._follow()
+        self._join(opened, make_layout(opened, same_keys(opened)))
         if type(self).__init__ is ConcatDataset.__init__:
             self._ctor_args = ((), {**kwargs, "datasets": list(map(Owned, opened.values()))})
 

@@ -2,7 +2,7 @@
 
 One order is laid over the sequences that the parts offer in an epoch; each part is started with its share of it when it
 is first read, and read at its own positions. Corpus indices are those of the parts, one part after the other.
-It is what `CombinedDataset` and `ConcatDataset` are inside.
+It is the base of `CombinedDataset`, `ConcatDataset` and `MixDataset`.
 """
 
 from __future__ import annotations
@@ -41,30 +41,30 @@ from .reader import JointPart, JointReader
 
 
 class JointDataset(OverCorpora):
-    """The sequences of several datasets, each of which knows its corpus.
+    """The sequences of several datasets, each of which knows its corpus. A sub-class opens them, and calls `_join`.
 
     Args:
-        datasets: Sub-dataset by name, in the order of the joint corpus; each knows its order and its tags.
-        layout: Where each data key comes from.
-        sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes: the n-th one from position
-            (n - 1) * size of its own order in that epoch, and from the end to the start.
         interleave_gumbel_scale: See `Interleave`.
         **kwargs: See `Dataset`. `seq_ordering` is laid over what the sub-datasets offer by their own orders.
     """
 
-    def __init__(
-        self,
-        datasets: Mapping[str, Dataset],
-        layout: JointLayout,
-        *,
-        sampling_sizes: Mapping[str, int] | None = None,
-        interleave_gumbel_scale: GumbelScale = None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, *, interleave_gumbel_scale: GumbelScale = None, **kwargs: Any) -> None:
         self._gumbel_scale = interleave_gumbel_scale
         ordering = kwargs.get("seq_ordering", "default")
         super().__init__(**{**kwargs, "seq_ordering": parse_joint_ordering(ordering, interleave_gumbel_scale)})
         self._seq_ordering = ordering
+
+    def _join(
+        self, datasets: Mapping[str, Dataset], layout: JointLayout, sampling_sizes: Mapping[str, int] | None = None
+    ) -> None:
+        """Take the sub-datasets.
+
+        Args:
+            datasets: Sub-dataset by name, in the order of the joint corpus; each knows its order and its tags.
+            layout: Where each data key comes from.
+            sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes: the n-th one from position
+                (n - 1) * size of its own order in that epoch, and from the end to the start.
+        """
         self.layout = layout
         self.sampling_sizes = None if sampling_sizes is None else dict(sampling_sizes)
         self.num_outputs, self.labels = dict(layout.outputs), dict(layout.labels)

@@ -19,110 +19,19 @@ from headrace.errors import ConfigError, InternalError, SourceError, check_count
 from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of
 from headrace.rng import derive_seed
 
-from ..base import Dataset, Owned
+from ..base import Owned
 from ..configs import DatasetConfig
-from ..delegating import DelegatingDataset, outer_options
 from ..digests import digest_array
 from ..parts import MetaPart, check_indexed, check_no_cycle, open_datasets
 from ..reading.reader import Reader
 from .combined import same_keys
 from .joint import JointDataset
-from .layout import JointLayout, make_layout, parse_data_map
+from .layout import make_layout, parse_data_map
 
 EpochSize = int | Literal["sum", "first_exhausted", "all_exhausted"]
 _OTHER_PASSES = 2**20  # full epochs from the passes of one sub-dataset to those of another over the same corpus
 _COMPARED = 4096  # positions of two orders: enough to tell whether they are one
 _EPOCH_SIZES = ("sum", "first_exhausted", "all_exhausted")
-
-
-class MixDataset(DelegatingDataset):
-    """Several datasets with different sequences, mixed in given ratios.
-
-    Each sub-dataset is read in its own order (its `seq_ordering`, seeds, filters), one of its epochs after the other:
-    none of its sequences comes a second time before all of them have come. Where an epoch of the mixture ends, the next
-    one goes on. So a small corpus with a large weight comes again, a large one with a small weight is read on, and
-    nothing is left out for ever.
-
-    If two sub-datasets read the same corpus in the same shuffled order, say under two transforms, the second one's
-    passes are other ones: its epochs are numbered from 2**20 full epochs on, so that neither its order nor what its
-    transforms draw repeats the first one's. (Not if a `fixed_random_seed` is what they have in common.)
-
-    Args:
-        datasets: Name -> config of a sub-dataset. Each must know its corpus; streams cannot be mixed by position.
-        weights: Name -> its share; only ratios count. 0 leaves a sub-dataset out. `None`: as many as it has sequences.
-        per: What the shares are shares of: `"seq"` sequences, `"frame"` frames (of the first data key that all of them
-            index, else of what each sorts by): shares of sequences are then divided by the mean length of its corpus,
-            so that frames keep the ratio over whole epochs of the sub-datasets, whatever the order.
-        mixing: `"even"` spreads each sub-dataset as evenly as can be: 2 : 1 is A B A, A B A, ...; `"shuffled"` shuffles
-            whose turn it is within blocks of 4096 positions, keyed by `random_seed_offset` or `fixed_random_seed`.
-        seqs_per_epoch: Sequences of a full epoch: a number; `"sum"`, as many as all sub-datasets that are used have;
-            `"first_exhausted"` or `"all_exhausted"`, as many as it takes, from the beginning, until one sub-dataset, or
-            each, has come once.
-        data_map: As in `CombinedDataset`; `None`: all sub-datasets have the same data keys.
-        data_dims: As in `CombinedDataset`.
-        data_dtypes: As in `CombinedDataset`.
-        **kwargs: See `Dataset`. `partition_epoch`, shards and filters divide a full epoch of the mixture; a filter here
-            changes the ratios, one in a sub-dataset does not.
-
-    Raises:
-        ConfigError: An option is wrong, a weight is negative or not finite, all are 0, a sub-dataset does not know its
-            corpus, or one with a weight has no sequences.
-    """
-
-    def __init__(
-        self,
-        datasets: Mapping[str, DatasetConfig],
-        weights: Mapping[str, float] | None = None,
-        *,
-        per: Literal["seq", "frame"] = "seq",
-        mixing: Literal["even", "shuffled"] = "even",
-        seqs_per_epoch: EpochSize = "sum",
-        data_map: Mapping[tuple[str, str], str] | Sequence[Sequence[str]] | None = None,
-        data_dims: Mapping[str, tuple[int, int]] | None = None,
-        data_dtypes: Mapping[str, str] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(**outer_options(kwargs, type(self).__name__))
-        options = _MixOptions(datasets, weights, per, mixing, seqs_per_epoch)
-        if kwargs.get("seq_ordering", "default") != "default":
-            raise _no_ordering(kwargs["seq_ordering"], self.name)
-        entries = None if data_map is None else parse_data_map(data_map, datasets)
-        unmapped = [] if entries is None else sorted(set(datasets) - {entry.part for entry in entries})
-        if unmapped:
-            raise ConfigError(
-                f"data_map takes no data key of the sub-dataset {unmapped[0]!r}",
-                where=f"dataset {self.name!r}",
-                fix="map one, or leave the sub-dataset out",
-            )
-        opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
-        check_indexed(opened, self.name)
-        layout = make_layout(opened, same_keys(opened) if entries is None else entries, data_dims, data_dtypes)
-        self._inner = _MixedCorpus(opened, layout, options, {**kwargs, "name": self.name})
-        self._follow()
-        if type(self).__init__ is MixDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
-            self._ctor_args = (
-                (),
-                {
-                    **kwargs,
-                    "datasets": {name: Owned(dataset) for name, dataset in opened.items()},
-                    "weights": weights,
-                    "per": per,
-                    "mixing": mixing,
-                    "seqs_per_epoch": seqs_per_epoch,
-                    "data_map": None if entries is None else [list(entry) for entry in entries],
-                    "data_dims": data_dims,
-                    "data_dtypes": data_dtypes,
-                },
-            )
-
-    @property
-    def inner(self) -> Dataset:
-        """The joint corpus."""
-        return self._inner
-
-    def shares(self) -> dict[str, float]:
-        """Return sub-dataset -> its share of the sequences."""
-        return self._inner.shares()
 
 
 @dataclass(frozen=True)
@@ -202,20 +111,90 @@ class _MixPolicy(Policy):
         return f"mix {self.text}"
 
 
-class _MixedCorpus(JointDataset):
-    """The joint corpus of a mixture, in the order of the mixture."""
+class MixDataset(JointDataset):
+    """Several datasets with different sequences, mixed in given ratios.
+
+    Each sub-dataset is read in its own order (its `seq_ordering`, seeds, filters), one of its epochs after the other:
+    none of its sequences comes a second time before all of them have come. Where an epoch of the mixture ends, the next
+    one goes on. So a small corpus with a large weight comes again, a large one with a small weight is read on, and
+    nothing is left out for ever.
+
+    If two sub-datasets read the same corpus in the same shuffled order, say under two transforms, the second one's
+    passes are other ones: its epochs are numbered from 2**20 full epochs on, so that neither its order nor what its
+    transforms draw repeats the first one's. (Not if a `fixed_random_seed` is what they have in common.)
+
+    Args:
+        datasets: Name -> config of a sub-dataset. Each must know its corpus; streams cannot be mixed by position.
+        weights: Name -> its share; only ratios count. 0 leaves a sub-dataset out. `None`: as many as it has sequences.
+        per: What the shares are shares of: `"seq"` sequences, `"frame"` frames (of the first data key that all of them
+            index, else of what each sorts by): shares of sequences are then divided by the mean length of its corpus,
+            so that frames keep the ratio over whole epochs of the sub-datasets, whatever the order.
+        mixing: `"even"` spreads each sub-dataset as evenly as can be: 2 : 1 is A B A, A B A, ...; `"shuffled"` shuffles
+            whose turn it is within blocks of 4096 positions, keyed by `random_seed_offset` or `fixed_random_seed`.
+        seqs_per_epoch: Sequences of a full epoch: a number; `"sum"`, as many as all sub-datasets that are used have;
+            `"first_exhausted"` or `"all_exhausted"`, as many as it takes, from the beginning, until one sub-dataset, or
+            each, has come once.
+        data_map: As in `CombinedDataset`; `None`: all sub-datasets have the same data keys.
+        data_dims: As in `CombinedDataset`.
+        data_dtypes: As in `CombinedDataset`.
+        **kwargs: See `Dataset`. `partition_epoch`, shards and filters divide a full epoch of the mixture; a filter here
+            changes the ratios, one in a sub-dataset does not.
+
+    Raises:
+        ConfigError: An option is wrong, a weight is negative or not finite, all are 0, a sub-dataset does not know its
+            corpus, or one with a weight has no sequences.
+    """
 
     def __init__(
-        self, datasets: Mapping[str, Dataset], layout: JointLayout, options: _MixOptions, kwargs: dict[str, Any]
+        self,
+        datasets: Mapping[str, DatasetConfig],
+        weights: Mapping[str, float] | None = None,
+        *,
+        per: Literal["seq", "frame"] = "seq",
+        mixing: Literal["even", "shuffled"] = "even",
+        seqs_per_epoch: EpochSize = "sum",
+        data_map: Mapping[tuple[str, str], str] | Sequence[Sequence[str]] | None = None,
+        data_dims: Mapping[str, tuple[int, int]] | None = None,
+        data_dtypes: Mapping[str, str] | None = None,
+        **kwargs: Any,
     ) -> None:
-        self._options = options
+        self._options = options = _MixOptions(datasets, weights, per, mixing, seqs_per_epoch)
+        if kwargs.get("seq_ordering", "default") != "default":
+            raise _no_ordering(kwargs["seq_ordering"], str(kwargs.get("name")))
         said = dataclasses.replace(options, datasets=dict.fromkeys(datasets))  # type: ignore[arg-type]
-        super().__init__(datasets, layout, **{**kwargs, "seq_ordering": _MixPolicy(repr(said))})
+        super().__init__(**{**kwargs, "seq_ordering": _MixPolicy(repr(said))})
         self._seq_ordering = "default"
+        entries = None if data_map is None else parse_data_map(data_map, datasets)
+        unmapped = [] if entries is None else sorted(set(datasets) - {entry.part for entry in entries})
+        if unmapped:
+            raise ConfigError(
+                f"data_map takes no data key of the sub-dataset {unmapped[0]!r}",
+                where=f"dataset {self.name!r}",
+                fix="map one, or leave the sub-dataset out",
+            )
+        opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
+        check_indexed(opened, self.name)
+        layout = make_layout(opened, same_keys(opened) if entries is None else entries, data_dims, data_dtypes)
+        self._join(opened, layout)
         self._sizes: list[list[int]] | None = None  # of the epochs of each part, up to where they come again
         self._mixture: Mixture | None = None
         self._mixed_corpus: object = None
         self._shifts: dict[str, int] = {}  # sub-dataset -> what is added to the numbers of its full epochs
+        if type(self).__init__ is MixDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
+            self._ctor_args = (
+                (),
+                {
+                    **kwargs,
+                    "datasets": {name: Owned(dataset) for name, dataset in opened.items()},
+                    "weights": weights,
+                    "per": per,
+                    "mixing": mixing,
+                    "seqs_per_epoch": seqs_per_epoch,
+                    "data_map": None if entries is None else [list(entry) for entry in entries],
+                    "data_dims": data_dims,
+                    "data_dtypes": data_dtypes,
+                },
+            )
 
     def _change_recipe(self, **changes: Any) -> None:
         ordering = changes.pop("seq_ordering", "default")
@@ -226,6 +205,7 @@ class _MixedCorpus(JointDataset):
             self._mixture = None  # its seed may be another one
 
     def shares(self) -> dict[str, float]:
+        """Return sub-dataset -> its share of the sequences."""
         mixture, _ = self._mixed()
         units = mixture.units / mixture.units.sum()
         return {part.name: float(share) for part, share in zip(self.members, units, strict=True)}
