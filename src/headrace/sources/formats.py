@@ -318,7 +318,7 @@ _ALL = (
     Format(
         "images",
         "image folder",
-        _at("images.folder:ImageFolderSource"),
+        _at("images:ImageFolderSource"),
         suffixes=(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
         takes_folder=True,
         takes_many=False,

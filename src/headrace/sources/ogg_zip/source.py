@@ -196,7 +196,7 @@ class OggZipSource(RecordSource):
             name = archive.recording(entry.file or "", options.has_prefix)
             recording: str | bytes = str(resolve_inside(os.path.dirname(archive.path), name))
         else:
-            recording = read_member(self._files, self._file_of[number], member_at(self._index, corpus_idx), where)
+            recording = read_member(self._files.read, self._file_of[number], member_at(self._index, corpus_idx), where)
         samples, rate = read_samples(recording, None, where)
         return features(samples, rate, where)
 
