@@ -67,7 +67,7 @@ _USES = {
     "lightning": "from headrace.adapters.lightning import HeadraceDataModule",
     "accelerate": "from headrace.adapters.accelerate import prepare_loader",
     "torchtitan": "from headrace.adapters.torchtitan import HeadraceDataLoader",
-    "image": "from headrace.sources.images.codec import import_pillow; import_pillow()",
+    "image": "from headrace.sources.images import import_pillow; import_pillow()",
     "http": "import fsspec; fsspec.filesystem('http')",
     "s3": "import fsspec; fsspec.filesystem('s3')",
     "gs": "import gcsfs",

@@ -16,8 +16,7 @@ import headrace as hr
 from examples_of_laws import examples
 from headrace.cli.configs import load_job
 from headrace.errors import ConfigError
-from headrace.sources.naming.callables import check_callables
-from headrace.sources.naming.classes import NAMING_OPTIONS, resolve_named
+from headrace.sources.naming import NAMING_OPTIONS, check_callables, resolve_named
 
 STATIC = {"class": "StaticDataset", "data": [{"data": [1]}]}
 

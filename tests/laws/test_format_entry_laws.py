@@ -13,7 +13,7 @@ from headrace import sources
 from headrace.errors import HeadraceError
 from headrace.sources import Source, Writer, formats, open_source, registry
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target
-from headrace.sources.naming.classes import first_option_of
+from headrace.sources.naming import first_option_of
 
 pytestmark = pytest.mark.long
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import HDFSource, HDFWriter
-from headrace.sources.hdf.layout import _total, open_hdf5
+from headrace.sources.hdf.layout import open_hdf5
 
 LENGTHS = [3, 0, 5, 1]
 
@@ -100,20 +100,8 @@ def test_a_targets_member_that_is_no_group_is_refused(tmp_path, write_layout):
 
 def test_a_declared_key_with_frames_but_without_data_is_refused(tmp_path, write_layout):
     path = write_layout(tmp_path / "corpus.hdf", {"seqLengths": table(*[LENGTHS] * 3)}, sizes={"extra": [3, 1]})
-    with pytest.raises(SourceError, match="'extra' has 9 frames by seqLengths, but no data"):
+    with pytest.raises(SourceError, match="'extra' has frames by seqLengths, but no data"):
         HDFSource(path, index=None)
-
-
-def test_the_frames_of_a_key_without_data_are_added_up_exactly(tmp_path, write_layout):
-    lengths = table(LENGTHS, LENGTHS, [2**62, 2**62, 2**62, 2**62 - 1], dtype=np.int64)
-    path = write_layout(tmp_path / "corpus.hdf", {"seqLengths": lengths}, sizes={"extra": [3, 1]})
-    with pytest.raises(SourceError, match=f"'extra' has {2**64 - 1} frames by seqLengths, but no data"):
-        HDFSource(path, index=None)
-
-
-@given(st.lists(st.integers(0, 2**62) | st.integers(0, 9), max_size=40))
-def test_the_sum_of_lengths_never_wraps_around(lengths):
-    assert _total(np.array(lengths, np.int64)) == sum(lengths)
 
 
 @pytest.mark.parametrize("size", ["many", 2.5, -3, np.zeros(0, np.int64)])

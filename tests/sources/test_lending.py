@@ -5,7 +5,7 @@ import pytest
 
 from headrace import DataLoader
 from headrace.sources import MapSource
-from headrace.sources.shared.lending import own_arrays
+from headrace.sources.mapped import own_arrays
 from headrace.specs import DataSpec
 
 N = 1 << 13

@@ -424,9 +424,6 @@ def test_a_member_that_would_be_outside_the_archive_is_refused(tmp_path):
 
 
 def test_a_torn_recording_is_named(tmp_path):
-    path = write_by_hand(tmp_path / "a.zip", [entry(seq_name="x")], [("a/a.wav", wav(50)[:100])])
-    with pytest.raises(SourceError, match=r"truncated.*\n.*'x'"):
-        OggZipSource(path, audio=RAW, data_lengths="header")
     path = write_by_hand(tmp_path / "b.zip", [entry(seq_name="x")], [("b/a.wav", b"RIFF")])
     source = OggZipSource(path, audio=RAW)
     with pytest.raises(SourceError, match=r"cannot be read.*\n.*'x'"):

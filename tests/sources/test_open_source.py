@@ -20,7 +20,7 @@ from headrace.errors import ConfigError, NotCarriedOverError, SourceError
 from headrace.exports import DEPARTED
 from headrace.sources import HDFSource, HDFWriter, MemorySource, Source, init_source, open_source
 from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target
-from headrace.sources.naming.classes import NamedClasses
+from headrace.sources.naming import NamedClasses
 from headrace.sources.registry import open_writer
 
 SEQS = [{"data": np.arange(length * 2, dtype=np.float32).reshape(length, 2)} for length in (3, 1, 4)]
@@ -213,7 +213,6 @@ STREAM_HEAD = bytes.fromhex("ffffffff780000001000000000000a000c000600050008000a0
         ("x", b"PAR1", "ParquetSource"),
         ("x", b"ARROW1\0\0", "ArrowSource"),
         ("x", STREAM_HEAD, "ArrowSource"),
-        ("x.bin", STREAM_HEAD, "ArrowSource"),
         ("x.bin", b"\xff" * 200, "TokenSource"),
         ("x.bin", b"\xff\xff\xff\xff" + bytes(range(1, 200)), "TokenSource"),
         ("x.zip", b"PK\x03\x04", "OggZipSource"),

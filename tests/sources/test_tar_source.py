@@ -364,9 +364,7 @@ def test_recordings_of_different_rates_or_torn_ones_or_wrong_options_are_refused
     with pytest.raises(ConfigError, match="different sample rates: 8000 and 16000 Hz") as caught:
         TarSource(path, index=None)
     assert "'1.wav'" in caught.value.where
-    stream = io.BytesIO()
-    pytest.importorskip("soundfile").write(stream, SAMPLES, 8000, format="WAV")
-    truncated = write_tar(tmp_path / "truncated.tar", [("a.wav", stream.getvalue()[:-100])])
+    truncated = write_tar(tmp_path / "truncated.tar", [("a.wav", b"RIFF")])
     with pytest.raises(SourceError, match="truncated") as caught:
         TarSource(truncated, index=None)
     assert "'a.wav'" in caught.value.where

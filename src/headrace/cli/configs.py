@@ -25,7 +25,7 @@ from headrace.datasets import Dataset
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files.fetch.fetch import is_url
 from headrace.sources.formats import find_format
-from headrace.sources.naming.callables import check_callables
+from headrace.sources.naming import check_callables
 
 JOB_KEYS = ("dataset", "train", "epochs")
 PATH_OPTIONS = frozenset(

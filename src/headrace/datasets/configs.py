@@ -18,9 +18,15 @@ from typing import Any
 from headrace.errors import ConfigError, NotCarriedOverError
 from headrace.files.cache.entry import CachedFile
 from headrace.order import parse_seq_ordering
-from headrace.sources.naming.callables import check_callables
-from headrace.sources.naming.classes import CALLABLE, NAMING_OPTIONS, NamedClasses, check_options, resolve_named
-from headrace.sources.naming.classes import resolve_callable as resolve_callable
+from headrace.sources.naming import (
+    CALLABLE,
+    NAMING_OPTIONS,
+    NamedClasses,
+    check_callables,
+    check_options,
+    resolve_named,
+)
+from headrace.sources.naming import resolve_callable as resolve_callable
 
 from .base import Dataset, dataset_text
 from .digests import given_options, options_text

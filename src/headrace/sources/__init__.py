@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from .base import SORT_LENGTHS, Source, fill_rows
     from .hdf.source import HDFSource
     from .hdf.writer import HDFWriter
-    from .images.folder import ImageFolderSource
+    from .images import ImageFolderSource
     from .lines.delimited import CsvSource
     from .lines.jsonl import JsonlSource
     from .lines.text import TextSource
@@ -92,7 +92,7 @@ __getattr__, __dir__ = export_lazily(
         "hdf.source": ("HDFSource",),
         "hdf.writer": ("HDFWriter",),
         "tables.hugging_face": ("HuggingFaceSource",),
-        "images.folder": ("ImageFolderSource",),
+        "images": ("ImageFolderSource",),
         "lines.delimited": ("CsvSource",),
         "lines.jsonl": ("JsonlSource",),
         "headrace.features.log_mel": ("LogMel",),

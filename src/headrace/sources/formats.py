@@ -7,26 +7,339 @@ its files. What is found is a guess that the source of the format checks in full
 from __future__ import annotations
 
 import contextlib
+import gzip
 import itertools
+import json
 import logging
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
 from headrace.files.atomic.together import settle
-from headrace.files.packed import PACKED_SUFFIXES
-
-from .built_in import BUILT_IN
-from .entry import HEAD_BYTES, Format, Head
-
-__all__ = ["FORMATS", "Format"]
+from headrace.files.packed import PACKED_SUFFIXES, damaged, is_damage, is_packed, open_packed
 
 _LOGGER = logging.getLogger("headrace.sources")
+_HEAD_BYTES = 512  # a block of a tar, whose mark stands at its end
+_MAX_LINE_BYTES = 1 << 20  # of a first line; of a longer one, that it is long
+_PART_BYTES = 1 << 16  # of a compressed file at a time
+_GZIP = b"\x1f\x8b"
+_ARROW_STREAM = b"\xff\xff\xff\xff"
 _PACKED = (*PACKED_SUFFIXES, ".zstd", ".lz4", ".br", ".z", ".zip", ".7z")
 _MAX_LOOKED = 20  # files and sub-folders beside those of a folder that are read
 _MAX_NAMES = 10_000  # of a folder: if none of this many names tells the format, none will
-FORMATS: Mapping[str, Format] = {entry.name: entry for entry in BUILT_IN}
+
+
+@dataclass(frozen=True)
+class Head:
+    """First bytes of a file, for detecting its format.
+
+    Attributes:
+        path: Path of the file.
+        data: Its first bytes, at most `_HEAD_BYTES`.
+    """
+
+    path: str
+    data: bytes
+
+    @cached_property
+    def first_line(self) -> bytes:
+        """The first line, also in a compressed file, as far as it counts."""
+        if self.data.startswith(_GZIP) or is_packed(self.path):
+            return _first_line_of_packed(self.path, gzip.open if self.data.startswith(_GZIP) else open_packed)
+        with open_regular(self.path) as stored:
+            return stored.readline(_MAX_LINE_BYTES)
+
+    @property
+    def begins_with_long_object(self) -> bool:
+        """Whether the first line is an object of more than a megabyte: a document, and no row of a manifest."""
+        return len(self.first_line) >= _MAX_LINE_BYTES and self.first_line.lstrip().startswith(b"{")
+
+    @cached_property
+    def first_object(self) -> dict[str, Any] | None:
+        """The JSON object that the first line is; `None` if it is none."""
+        try:
+            first = json.loads(self.first_line.decode("utf-8-sig"))
+        except (ValueError, RecursionError):
+            return None  # the source says what is wrong
+        return first if isinstance(first, dict) else None
+
+    @property
+    def first_fields(self) -> list[str]:
+        """The fields of the first line, between commas or tabs."""
+        text = self.first_line.decode("utf-8-sig", errors="replace")
+        return [field.strip().strip('"') for field in text.replace("\t", ",").split(",")]
+
+
+def _first_line_of_packed(path: str, open_file: Callable[[str], Any]) -> bytes:
+    start = b""
+    try:
+        with open_file(path) as file:  # pyarrow's files know no lines
+            while b"\n" not in start and len(start) < _MAX_LINE_BYTES and (part := file.read(_PART_BYTES)):
+                start += part
+    except Exception as error:
+        if not is_damage(error):
+            raise
+        raise damaged(path, error) from error
+    return start.partition(b"\n")[0]
+
+
+@dataclass(frozen=True)
+class Format:
+    """One storage format.
+
+    Attributes:
+        name: As in `--to`.
+        title: For people.
+        source: The class that reads it, "package.module:Class". Its first argument takes the files. Its module is
+            imported when it is needed.
+        writer: The class that writes it, if there is one.
+        suffixes: Endings of its files, in lower case. The first one is that of what is written.
+        magic: First bytes that no other files have, each with its position.
+        recognizes: Tells by the first bytes, or the first line, whether a file is of this format, where neither magic
+            nor the name alone says it.
+        member: Name of a file by which a folder is known as one of this format.
+        is_last: Whether it counts last in a folder: such files lie beside others.
+        takes_many: Whether several files are one corpus.
+        takes_folder: Whether the source takes a folder as it is; of another format a folder is the files in it.
+        in_list: Whether even one file has to come in a list, since a path alone is taken for a folder.
+        unique_tags: Whether a tag may come only once in a file.
+        defaults: Default options for the source: the whole of each file, in its natural form.
+        unless: An option that says something else in the place of all of these.
+        key_option: Option of the source for the name of the only data key, where the file does not say it.
+        beside: Endings of the files that may lie beside a written one, in the place of the suffix.
+        docs: What a table of formats calls it, in Markdown; the title, if it is empty.
+        suits: What it is good for, for the same table.
+        named_by_paths: Whether sequences are named by the paths of their files. The copy of a URL has another path, so
+            URLs are refused, before anything is fetched.
+    """
+
+    name: str
+    title: str
+    source: str
+    writer: str | None = None
+    suffixes: tuple[str, ...] = ()
+    magic: tuple[tuple[int, bytes], ...] = ()
+    recognizes: Callable[[Head], bool] | None = None
+    member: str | None = None
+    is_last: bool = False
+    takes_many: bool = True
+    takes_folder: bool = False
+    in_list: bool = False
+    unique_tags: bool = False
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    unless: str | None = None
+    key_option: str | None = None
+    beside: tuple[str, ...] = ()
+    docs: str = ""
+    suits: str = ""
+    named_by_paths: bool = False
+
+    @property
+    def suffix(self) -> str:
+        """Ending of what is written; "" if there is none."""
+        return self.suffixes[0] if self.suffixes else ""
+
+    @property
+    def source_name(self) -> str:
+        """The name of the class that reads it."""
+        return self.source.rpartition(":")[2]
+
+    @property
+    def writer_name(self) -> str | None:
+        """The name of the class that writes it."""
+        return None if self.writer is None else self.writer.rpartition(":")[2]
+
+    def has_mark(self, head: Head) -> bool:
+        """Tell whether a file begins as those of this format do."""
+        return any(head.data[at : at + len(mark)] == mark for at, mark in self.magic)
+
+    def completed(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options for the source, with the defaults that they leave room for."""
+        return dict(options) if self.unless in options else {**self.defaults, **options}
+
+    def files_beside(self, path: str) -> list[str]:
+        """Return the names that files beside a written one may have."""
+        return [path.removesuffix(self.suffix) + ending for ending in self.beside]
+
+
+def _also_packed(*suffixes: str) -> tuple[str, ...]:
+    return tuple(suffix + packed for packed in ("", *PACKED_SUFFIXES) for suffix in suffixes)
+
+
+_TABLE_SUFFIXES = _also_packed(".csv", ".tsv")
+_LINE_SUFFIXES = _also_packed(".jsonl", ".json", ".ndjson")
+
+
+def _is_arrow_stream(head: Head) -> bool:
+    return head.data.startswith(_ARROW_STREAM) and not head.path.endswith(".bin")  # of tokens, which may be 65535
+
+
+def _is_lines(head: Head) -> bool:
+    return head.path.lower().endswith(_LINE_SUFFIXES)
+
+
+def _is_other_lines(head: Head) -> bool:
+    if not _is_lines(head):
+        return False
+    if not head.data or head.begins_with_long_object:  # an empty file may be anything; among others it changes nothing
+        return True
+    return head.first_object is not None and "audio" not in head.first_object
+
+
+def _is_manifest(head: Head) -> bool:
+    """Tell whether a file lists recordings; other JSON lines, too: the source says best what is wrong with a line."""
+    return _is_lines(head) or (head.path.lower().endswith(_TABLE_SUFFIXES) and "audio" in head.first_fields)
+
+
+def _at(module: str) -> str:
+    return f"{__package__}.{module}"
+
+
+_ALL = (
+    Format(
+        "hdf",
+        "HDF5",
+        _at("hdf.source:HDFSource"),
+        _at("hdf.writer:HDFWriter"),
+        (".hdf", ".hdf5", ".h5"),
+        magic=((0, b"\x89HDF\r\n\x1a\n"),),
+        docs="[HDF5](hdf.md), `.hdf`",
+        suits="features and alignments; RETURNN reads it too",
+    ),
+    Format(
+        "tar",
+        "tar",
+        _at("tar.source:TarSource"),
+        _at("tar.writer:TarWriter"),
+        (".tar", ".tar.gz", ".tgz"),  # compressed ones are refused there, with the way out
+        magic=((257, b"ustar"),),
+        unique_tags=True,
+        docs="[tar](tar.md), `.tar`",
+        suits="WebDataset's shards, object stores",
+    ),
+    Format(
+        "parquet",
+        "Parquet",
+        _at("tables.parquet:ParquetSource"),
+        _at("tables.parquet:ParquetWriter"),
+        (".parquet",),
+        magic=((0, b"PAR1"),),
+        docs="[Parquet](tables.md), `.parquet`",
+        suits="tables, small files",
+    ),
+    Format(
+        "arrow",
+        "Arrow",
+        _at("tables.arrow:ArrowSource"),
+        _at("tables.arrow:ArrowWriter"),
+        (".arrow", ".feather"),
+        magic=((0, b"ARROW1"),),
+        recognizes=_is_arrow_stream,
+        docs="[Arrow](tables.md), `.arrow`, `.feather`",
+        suits="tables, random access",
+    ),
+    Format(
+        "huggingface",
+        "Hugging Face",
+        _at("tables.hugging_face:HuggingFaceSource"),
+        member="state.json",  # beside data-*-of-*.arrow, as `save_to_disk` leaves it
+        takes_many=False,
+        takes_folder=True,
+        docs="`save_to_disk` of [Hugging Face](tables.md)",
+        suits="their datasets",
+    ),
+    Format(
+        "jsonl",
+        "JSON lines",
+        _at("lines.jsonl:JsonlSource"),
+        suffixes=_also_packed(".jsonl", ".ndjson"),
+        recognizes=_is_other_lines,
+        docs="[JSON lines](text.md), `.jsonl`",
+        suits="texts and a few numbers",
+    ),
+    Format(
+        "manifest",
+        "manifest",
+        _at("audio.source:AudioSource"),
+        recognizes=_is_manifest,
+        takes_many=False,
+        docs="a [manifest](../reference/datasets.md#recordings) of recordings, `.jsonl`, `.csv`, `.tsv`",
+        suits="speech, with labels",
+    ),
+    Format(
+        "csv",
+        "CSV",
+        _at("lines.delimited:CsvSource"),
+        suffixes=_TABLE_SUFFIXES,
+        is_last=True,
+        docs="[CSV and TSV](text.md#csv-and-tsv), `.csv`, `.tsv`",
+        suits="tables from elsewhere",
+    ),
+    Format(
+        "tokens",
+        "tokens",
+        _at("tokens.source:TokenSource"),
+        _at("tokens.writer:TokenWriter"),
+        (".bin",),
+        magic=((0, b"MMIDIDX\x00\x00"),),  # of an .idx; a lone .idx of another program says nothing of tokens
+        defaults={"by": "document"},
+        unless="block_length",
+        key_option="data_key",
+        beside=(".idx", ".tags.txt", ".specs.json"),
+        docs="[tokens](text.md), `.bin`",
+        suits="language models",
+    ),
+    Format(
+        "text",
+        "text",
+        _at("lines.text:TextSource"),
+        suffixes=_also_packed(".txt"),
+        is_last=True,
+        docs="[text](text.md), `.txt`",
+        suits="lines",
+    ),
+    Format(
+        "audio",
+        "audio folder",
+        _at("audio.folder:AudioFolderSource"),
+        suffixes=(".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff"),
+        magic=((0, b"fLaC"), (0, b"OggS")),
+        takes_folder=True,
+        takes_many=False,
+        in_list=True,
+        named_by_paths=True,
+        docs="a [folder](folders.md) of recordings",
+        suits="speech",
+    ),
+    Format(
+        "images",
+        "image folder",
+        _at("images:ImageFolderSource"),
+        suffixes=(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
+        takes_folder=True,
+        takes_many=False,
+        in_list=True,
+        named_by_paths=True,
+        is_last=True,
+        docs="a [folder](folders.md#images) of images",
+        suits="images, with classes",
+    ),
+    Format(
+        "ogg_zip",
+        "OggZip",
+        _at("ogg_zip.source:OggZipSource"),
+        suffixes=(".zip",),
+        takes_folder=True,
+        defaults={"audio": {"features": "raw", "peak_normalization": False}},
+        docs="[OggZip](folders.md), `.zip`",
+        suits="RETURNN's archives",
+    ),
+)
+FORMATS: Mapping[str, Format] = {entry.name: entry for entry in _ALL}
 
 
 def format_named(name: str) -> Format:
@@ -81,11 +394,7 @@ def find_format(path: str | os.PathLike[str]) -> Format:
 
 def format_of_target(path: str | os.PathLike[str]) -> Format | None:
     """Return the writable format that the name of a file to be written implies, if there is one."""
-    name = os.path.basename(os.fspath(path))
-    written = [entry for entry in FORMATS.values() if entry.writer and name.endswith(entry.suffix)]
-    if written:
-        return max(written, key=lambda entry: len(entry.suffix))
-    found = _by_suffix(name)
+    found = _by_suffix(os.path.basename(os.fspath(path)))
     return found if found is not None and found.writer else None
 
 
@@ -226,7 +535,7 @@ def _by_suffix(name: str) -> Format | None:
 
 def _format_of_file(path: str) -> Format | None:
     with open_regular(path) as file:
-        head = Head(path, file.read(HEAD_BYTES))
+        head = Head(path, file.read(_HEAD_BYTES))
     for entry in FORMATS.values():
         if entry.has_mark(head):
             return entry

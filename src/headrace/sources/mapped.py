@@ -6,6 +6,7 @@ import contextlib
 import copy
 import inspect
 import sys
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,7 +20,8 @@ from headrace.specs import DataSpec
 
 from .base import SORT_LENGTHS, Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .shared.data_types import checked_seq, dtype_of, learn_specs, parse_data_types
-from .shared.lending import MIN_LENT_BYTES
+
+_MIN_LENT_BYTES = 1 << 14  # a copy of less costs about as much as finding out whether it is needed
 
 
 class LearntSpecs(dict[str, DataSpec]):
@@ -105,7 +107,7 @@ class MapSource(Source):
             raise ConfigError(f"{SORT_LENGTHS!r} cannot be a data key: it names what sequences are sorted by")
         self._expected = [_Expected.of(key, spec) for key, spec in self.specs.items()]
         are_numbers = all(np.dtype(spec.dtype).kind in "biufc" for spec in self.specs.values())
-        self._min_lent_bytes = MIN_LENT_BYTES if are_numbers else sys.maxsize  # batches get texts as they are
+        self._min_lent_bytes = _MIN_LENT_BYTES if are_numbers else sys.maxsize  # batches get texts as they are
         self._claims_by_key = isinstance(lengths, Mapping) or (lengths is None and hasattr(obj, "get_seq_len"))
 
     def _learn(self, before: Mapping[str, Any] | None) -> dict[str, DataSpec]:
@@ -394,3 +396,47 @@ def _transposed(rows: list[Any]) -> Any:
         raise SourceError(
             "get_seq_len does not give the same data keys for every sequence", fix="return the same keys for every i"
         ) from error
+
+
+def own_arrays(arrays: dict[str, Any]) -> None:
+    """Copy the arrays of a dict that other objects may refer to; small ones are copies already.
+
+    A map-style dataset may return the same memory for each item, filled anew. So a borrowed array is copied before the
+    next item is asked for, unless no other object refers to its memory: then nothing can write to it.
+    """
+    for key in arrays:
+        is_large = isinstance(arrays[key], np.ndarray) and arrays[key].nbytes >= _MIN_LENT_BYTES
+        if is_large and not _is_owned(arrays, key):
+            arrays[key] = arrays[key].copy()
+
+
+def _is_owned(arrays: dict[str, NDArray[Any]], key: str) -> bool:
+    """Tell whether an array, and its memory, is referred to by the dict alone."""
+    if sys.getrefcount(arrays[key]) > _NUM_REFS_IN_DICT:
+        return False
+    array = arrays[key]
+    while weakref.getweakrefcount(array) == 0:
+        base: Any = array.base
+        if base is None:
+            return array.flags.owndata
+        if type(base) is bytes:  # immutable
+            return True
+        if type(base) is not np.ndarray or sys.getrefcount(base) > _NUM_REFS_OF_BASE:
+            return False
+        array = base
+    return False
+
+
+def _num_refs_in_dict() -> int:
+    arrays = {"": np.zeros(1)}
+    return sys.getrefcount(arrays[""])
+
+
+def _num_refs_of_base() -> int:
+    array = np.zeros(1)[:]
+    base: Any = array.base
+    return sys.getrefcount(base)
+
+
+# How many references are counted where there is no other: versions of Python differ in that.
+_NUM_REFS_IN_DICT, _NUM_REFS_OF_BASE = _num_refs_in_dict(), _num_refs_of_base()

@@ -22,7 +22,7 @@ from .formats import (
     format_of_source,
     without_side_files,
 )
-from .naming.classes import NamedClasses, first_option_of, options_of
+from .naming import NamedClasses, first_option_of, options_of
 from .shared.paths import PathLike, expand_path, local_files
 from .shared.writer import Writer
 

@@ -20,7 +20,7 @@ from headrace.files.locations import local_path, shown_url
 from headrace.show.drawing import format_bytes, format_count
 from headrace.sources import AudioSource
 from headrace.sources.formats import FORMATS, Format, format_named, format_of_target
-from headrace.sources.naming.classes import options_of
+from headrace.sources.naming import options_of
 from headrace.sources.registry import writer_class_of
 from headrace.specs import DataSpec
 

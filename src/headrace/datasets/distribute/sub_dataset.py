@@ -15,7 +15,7 @@ from headrace.errors import ConfigError, takes_note
 from headrace.files.cache.entry import CachedFile, replace_cached_files
 from headrace.files.fetch.fetch import is_url
 from headrace.files.lists.tree import FileTree, tree_leaves
-from headrace.sources.naming.classes import options_of
+from headrace.sources.naming import options_of
 
 from ..base import Dataset
 from ..configs import resolve_class

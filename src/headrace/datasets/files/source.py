@@ -9,7 +9,7 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.sources import Source
 from headrace.sources.formats import format_of_source
-from headrace.sources.naming.classes import first_option_of, options_of
+from headrace.sources.naming import first_option_of, options_of
 from headrace.sources.registry import init_source, keeps_index, resolve_files, source_class_of
 
 from ..cached import CachedDataset

@@ -15,7 +15,7 @@ from headrace.errors import HeadraceError, TransformError, takes_note
 from headrace.order import ArrayOrder, occurrences
 from headrace.rng import derive_rng, wants_rng
 from headrace.sources import Source
-from headrace.sources.shared.lending import own_arrays
+from headrace.sources.mapped import own_arrays
 from headrace.specs import DataSpec
 
 from ..checks import check_indices

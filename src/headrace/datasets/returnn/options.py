@@ -15,7 +15,7 @@ from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chu
 from headrace.errors import ConfigError, did_you_mean
 from headrace.exports import refuse_departed
 from headrace.order import OrderPlanner, OrderRecipe, Policy
-from headrace.sources.naming.classes import public_options_of
+from headrace.sources.naming import public_options_of
 
 from ..checks import check_count, check_flag, check_path, check_share, check_window
 from ..corpus import read_wanted_tags

@@ -12,9 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import open_regular
-
-from .truncated import what_is_missing
 
 # Of libsndfile's. Seeking changes the last bits of Opus, and sometimes those of Vorbis, and more of MP3; GSM and G.72x
 # cannot be sought at all.
@@ -32,7 +29,7 @@ def read_header(recording: str | bytes | IO[bytes], where: str | None = None) ->
         where: What messages call it; the path if `None`.
 
     Raises:
-        SourceError: The file is missing, damaged, or shorter than its header says.
+        SourceError: The file is missing or damaged.
     """
     soundfile = _soundfile()
     name = where or _name_of(recording)
@@ -41,31 +38,7 @@ def read_header(recording: str | bytes | IO[bytes], where: str | None = None) ->
         info = soundfile.info(file)
     except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
         raise _unreadable(name, error) from error
-    refuse_truncated(file, name)
     return int(info.frames), int(info.samplerate)
-
-
-def refuse_truncated(recording: str | bytes | IO[bytes], where: str | None = None) -> None:
-    """Refuse a truncated recording that libsndfile would read as a shorter one, see `what_is_missing`.
-
-    Raises:
-        SourceError: The file ends before its samples do, or it cannot be read.
-    """
-    name = where or _name_of(recording)
-    try:
-        if isinstance(recording, str):
-            with open_regular(recording) as file:
-                what = what_is_missing(file)
-        else:
-            what = what_is_missing(io.BytesIO(recording) if isinstance(recording, bytes) else recording)
-    except OSError as error:
-        raise _unreadable(name, error) from error
-    if what is not None:
-        raise SourceError(
-            f"the recording is truncated: {what}",
-            where=name,
-            fix="replace it by a whole one; if it is whole, say num_samples and sample_rate in the manifest",
-        )
 
 
 def read_samples(

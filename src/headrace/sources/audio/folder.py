@@ -30,7 +30,6 @@ from headrace.index import CorpusIndex
 
 from ..shared.fields import Field
 from ..shared.folder import (
-    LazyStamps,
     ListedFile,
     Listing,
     all_cases,
@@ -41,10 +40,9 @@ from ..shared.folder import (
 )
 from ..shared.open_files import check_stamp
 from ..shared.paths import Files, IndexOption
-from ..shared.plain_files import PlainFiles
 from .decode import read_header
 from .gather import TEXT_FIELD, AudioOptions, index_of, require_targets
-from .manifest import Layout
+from .manifest import Layout, ScannedRecordings
 from .source import RecordingSource
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
@@ -60,7 +58,7 @@ _TEXT_COLUMNS = ("text_file", "text_start", "text_bytes", "text_time")
 
 
 @dataclass
-class ScannedFolder:
+class ScannedFolder(ScannedRecordings):
     """Columns with one entry for each recording.
 
     Attributes:
@@ -69,9 +67,6 @@ class ScannedFolder:
             own it is -1 - its index in `TEXT_SUFFIXES`.
     """
 
-    tags: list[str] = field(default_factory=list)
-    num_samples: list[int] = field(default_factory=list)
-    sample_rate: list[int] = field(default_factory=list)
     size: list[int] = field(default_factory=list)
     time: list[int] = field(default_factory=list)
     suffix: list[int] = field(default_factory=list)
@@ -79,7 +74,6 @@ class ScannedFolder:
     text_start: list[int] = field(default_factory=list)
     text_bytes: list[int] = field(default_factory=list)
     text_time: list[int] = field(default_factory=list)
-    target_lengths: dict[str, list[int]] = field(default_factory=dict)
     suffixes: list[str] = field(default_factory=list)
     lists: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -335,12 +329,6 @@ class AudioFolderSource(RecordingSource):
         meta, self._root = self._index.meta, self._options.layout.root
         self._suffixes: list[str] = meta["suffixes"]
         self._lists: list[tuple[str, int, int]] = [(name, size, time) for name, size, time in meta["lists"]]
-        # Not a method of this object: a circle of references would keep files open until it is found.
-        self._text_stamps = _text_stamps(self._root, self._lists, self._index)
-
-    def _prepare_files(self) -> None:
-        super()._prepare_files()
-        self._files = PlainFiles(self._text_stamps)
 
     def _where(self, corpus_idx: int) -> str:
         return f"{self._root}, tag {self._index.tags[corpus_idx]!r}"
@@ -366,29 +354,13 @@ class AudioFolderSource(RecordingSource):
         return path
 
     def _read_text(self, corpus_idx: int) -> str:
-        columns = ("text_file", "text_start", "text_bytes")
-        code, start, size = (int(self._index.locator(column)[corpus_idx]) for column in columns)
-        if code >= len(self._lists) or code < -len(TEXT_SUFFIXES) or min(start, size) < 0:
+        code, start, num_bytes, time = (int(self._index.locator(column)[corpus_idx]) for column in _TEXT_COLUMNS)
+        if code >= len(self._lists) or code < -len(TEXT_SUFFIXES) or min(start, num_bytes) < 0:
             raise self._index.damaged(f"it says that the text of sequence {corpus_idx} is in file {code}")
-        file_idx = code if code >= 0 else len(self._lists) + corpus_idx
-        content = self._files.read(file_idx, start, size)
-        return text_of(content, f"{self._text_stamps[file_idx].path}, tag {self._index.tags[corpus_idx]!r}")
-
-
-def _text_stamps(root: str, lists: Sequence[tuple[str, int, int]], index: CorpusIndex) -> LazyStamps:
-    """Return what the files with texts were: the lists, and after them the own file of each recording."""
-
-    def stamp_of(file_idx: int) -> FileStamp:
-        if file_idx < len(lists):
-            name, size, time = lists[file_idx]
-        else:
-            corpus_idx = file_idx - len(lists)
-            columns = ("text_file", "text_bytes", "text_time")
-            code, size, time = (int(index.locator(column)[corpus_idx]) for column in columns)
-            name = index.tags[corpus_idx] + TEXT_SUFFIXES[-1 - code]
-        return FileStamp(os.path.join(root, name), size, time, digest="")
-
-    return LazyStamps(len(lists) + index.num_seqs, stamp_of)
+        tag = self._index.tags[corpus_idx]
+        name, size, time = self._lists[code] if code >= 0 else (tag + TEXT_SUFFIXES[-1 - code], num_bytes, time)
+        path = os.path.join(self._root, name)
+        return text_of(read_part(path, size, time, num_bytes, start=start), f"{path}, tag {tag!r}")
 
 
 def _gather(

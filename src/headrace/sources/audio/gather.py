@@ -12,10 +12,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.index import CorpusIndex
@@ -25,7 +22,7 @@ from ..shared.delimited import suffix_of
 from ..shared.fields import Field, parse_field
 from ..shared.source import make_index
 from .codec import RecordingCodec
-from .manifest import Layout, manifest_columns, scan_recordings
+from .manifest import Layout, ScannedRecordings, manifest_columns, scan_recordings
 
 TEXT_FIELD = "text"
 INDEX_KIND = "audio-manifest/2"  # with the version of what the columns and `meta` say, and of how lengths are counted
@@ -115,19 +112,7 @@ def gather_index(options: AudioOptions) -> CorpusIndex:
     return index
 
 
-class Scanned(Protocol):
-    """Columns with one entry for each recording: see `ScannedManifest`, which is one."""
-
-    tags: list[str]
-    num_samples: list[int]
-    sample_rate: list[int]
-    target_lengths: dict[str, list[int]]
-
-    def locators(self) -> dict[str, NDArray[np.int64]]:
-        """Return what it takes to find and check a recording, `int64[N]` by name."""
-
-
-def index_of(options: AudioOptions, scanned: Scanned, where: str) -> CorpusIndex:
+def index_of(options: AudioOptions, scanned: ScannedRecordings, where: str) -> CorpusIndex:
     """Build the index from the scanned columns; the fields have learnt their labels.
 
     Args:

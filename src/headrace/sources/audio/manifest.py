@@ -204,8 +204,8 @@ class Layout:
 
 
 @dataclass
-class ScannedManifest:
-    """Columns with one entry for each line of a manifest."""
+class ScannedRecordings:
+    """Columns with one entry for each recording; `line_start` and `line_bytes` of those in the lines of a manifest."""
 
     tags: list[str] = field(default_factory=list)
     line_start: list[int] = field(default_factory=list)
@@ -222,7 +222,7 @@ class ScannedManifest:
 
 def scan_recordings(
     layout: Layout, fields: Mapping[str, Field], rows: Sequence[Mapping[str, Any]] | None = None
-) -> ScannedManifest:
+) -> ScannedRecordings:
     """Read a manifest and look for its recordings.
 
     Args:
@@ -233,7 +233,7 @@ def scan_recordings(
     Raises:
         SourceError: A line is wrong, or recordings are missing, unreadable, or outside of the root.
     """
-    scanned = ScannedManifest(target_lengths={key: [] for key in fields})
+    scanned = ScannedRecordings(target_lengths={key: [] for key in fields})
     finder = FileFinder(layout.root)
     unmeasured: list[tuple[int, str, str]] = []
     is_table = rows is None and suffix_of(layout.manifest) is not None

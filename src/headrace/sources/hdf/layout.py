@@ -5,25 +5,30 @@ after the other along the first axis. `seqLengths[N, C]` has a column for `input
 each target key in sorted order. A file without targets has one more column, which means nothing. `seqTags[N]` names
 the sequences. Attributes and groups that only describe (`inputPattSize`, `targets/size`, `targets/labels`, `labels`)
 may be missing here. `read_layout` reads no data of a sequence.
+
+An HDF5 file can name other files of the machine as the location of its data: by links, as raw bytes ("external
+storage"), or as pieces of a dataset ("virtual dataset"). So a file from elsewhere could make a program read, and pass
+on, what the author of that file has no access to; and changes of those files would go unnoticed. Links that stay inside
+the file are followed, here by hand: HDF5 is asked to open a name only after every link on the way was seen to stay
+inside.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from dataclasses import dataclass, replace
-from os import fspath
 from typing import Any
 
 import h5py
 import numpy as np
+from h5py import h5d, h5g, h5l, h5o
 from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 from headrace.index import PackedTags, pack_texts
 from headrace.specs import DataSpec, takes_for_classes
-
-from ..shared.hdf5_links import refuse_other_files
 
 INPUT_KEY = "data"
 READABLE_KINDS = "biufc"
@@ -33,6 +38,12 @@ MAX_FRAMES = 1 << 62  # of one sequence; beyond it is a damaged number, which mu
 # claim any number of rows. More bytes than this, and than this many for each that is stored, are taken for damage.
 _MAX_FILLED_IN_BYTES = 64 << 20
 _MAX_RATIO = 1 << 15  # zstd packs blocks of 128 KiB into 4 bytes; deflate does 1 : 1032
+
+_MAX_SOFT_LINKS = 100  # on the way to one object; with more it is a circle
+
+# Everything that readers of RETURNN's HDF layout open: these, and every member of the groups.
+_NAMES = (b"inputs", b"seqLengths", b"seqTags", b"times", b"labels", b"targets/size")
+_GROUPS = (b"targets/data", b"targets/labels")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,7 @@ def open_hdf5(path: str, *, chunk_cache_bytes: int = 1 << 20) -> h5py.File:
     except OSError as error:
         raise SourceError(f"cannot open as HDF5: {error}", where=path, fix=_fix_for(error)) from error
     try:
-        refuse_other_files(file, path)
+        _refuse_other_files(file, path)
     except SourceError:
         file.close()
         raise
@@ -100,6 +111,67 @@ def open_hdf5(path: str, *, chunk_cache_bytes: int = 1 << 20) -> h5py.File:
         file.close()
         raise _unreadable_part(path, error) from error
     return file
+
+
+def _refuse_other_files(file: h5py.File, path: str) -> None:
+    """Look at every part of the layout, and read none: some 10 us for each.
+
+    Raises:
+        SourceError: A part is in another file, or its links go round in a circle.
+    """
+    root = h5g.open(file.id, b"/")
+    for name in _NAMES:
+        _check_inside(root, root, name, path)
+    for group_name in _GROUPS:
+        group = _check_inside(root, root, group_name, path)
+        for name in list(group) if isinstance(group, h5g.GroupID) else ():
+            _check_inside(root, group, name, path)
+
+
+def _check_inside(root: h5g.GroupID, group: h5g.GroupID, name: bytes, path: str) -> h5g.GroupID | h5d.DatasetID | None:
+    """Return the object of a name, if there is one, after a look at where it is."""
+    found = _follow(root, group, name, path)
+    if isinstance(found, h5d.DatasetID):
+        properties = found.get_create_plist()
+        if properties.get_external_count():
+            raise _outside(name, f"has its data in the file {os.fsdecode(properties.get_external(0)[0])!r}", path)
+        if properties.get_layout() == h5d.VIRTUAL:
+            raise _outside(name, "is a virtual dataset, whose pieces may be in other files", path)
+    return found
+
+
+def _follow(root: h5g.GroupID, group: h5g.GroupID, name: bytes, path: str) -> h5g.GroupID | h5d.DatasetID | None:
+    """Go from a group to a name, step by step; None if a step is missing."""
+    here, steps, num_soft_links = group, name.split(b"/")[::-1], 0
+    while steps:
+        step = steps.pop()
+        if step in (b"", b"."):
+            continue
+        if not isinstance(here, h5g.GroupID) or not here.links.exists(step):
+            return None
+        kind = here.links.get_info(step).type
+        if kind == h5l.TYPE_HARD:
+            here = h5o.open(here, step)
+            continue
+        if kind != h5l.TYPE_SOFT:
+            other = f" {os.fsdecode(here.links.get_val(step)[0])!r}" if kind == h5l.TYPE_EXTERNAL else ""
+            raise _outside(name, f"is a link to the other file{other}", path)
+        num_soft_links += 1
+        if num_soft_links > _MAX_SOFT_LINKS:
+            what = f"the links of {os.fsdecode(name)!r} go round in a circle"
+            raise SourceError(what, where=path, fix="write the file again")
+        target = here.links.get_val(step)
+        here = root if target.startswith(b"/") else here
+        steps += target.split(b"/")[::-1]
+    return here
+
+
+def _outside(name: bytes, what: str, path: str) -> SourceError:
+    return SourceError(
+        f"{os.fsdecode(name)!r} {what}: only data inside the file are read",
+        where=path,
+        fix="copy the data into the file",
+    )
 
 
 def _fix_for(error: OSError) -> str:
@@ -128,7 +200,7 @@ def read_layout(path: str) -> FileLayout:
     Raises:
         SourceError: The file is missing, truncated or not HDF5, or its parts contradict each other.
     """
-    path = fspath(path)
+    path = os.fspath(path)
     with open_hdf5(path) as file:
         try:
             return _read(file, path)
@@ -148,7 +220,7 @@ def _read(file: h5py.File, path: str) -> FileLayout:
         if name not in file:
             if column_lengths.any():
                 raise SourceError(
-                    f"the key {data_key!r} has {_total(column_lengths)} frames by seqLengths, but no data {name!r}",
+                    f"the key {data_key!r} has frames by seqLengths, but no data {name!r}",
                     where=path,
                     fix="write the file again, or remove the attribute from targets/size",
                 )
@@ -270,20 +342,13 @@ def _check_num_frames(data_key: str, lengths: NDArray[np.int64], num_frames: int
             where=f"{path}, seqLengths, sequence {seq_idx}",
             fix="write the file again",
         )
-    total = _total(lengths)
+    total = int(lengths.sum())
     if total != num_frames:
         raise SourceError(
             f"the lengths of {data_key!r} add up to {total} frames, but {num_frames} are stored",
             where=path,
             fix="write the file again",
         )
-
-
-def _total(lengths: NDArray[np.int64]) -> int:
-    """Return the sum of lengths, which may be more than an int64 holds."""
-    if int(lengths.max(initial=0)) * len(lengths) < 1 << 63:
-        return int(lengths.sum())
-    return (int((lengths >> 32).sum()) << 32) + int((lengths & 0xFFFFFFFF).sum())
 
 
 def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:

@@ -296,7 +296,7 @@ def read_text(archive: Archive, members: dict[str, Member]) -> bytes:
                 fix="give content_name=, the name without .txt, if the archive was renamed",
             )
         with _opened(archive.path) as file:
-            return read_member(Descriptors([file.fileno()]), 0, member, archive.text_name)
+            return read_member(Descriptors([file.fileno()]).read, 0, member, archive.text_name)
     with _opened(archive.text_path) as file:
         try:
             return gzip.decompress(file.read()) if archive.text_path.endswith(".gz") else file.read()

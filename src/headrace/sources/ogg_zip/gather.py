@@ -241,7 +241,9 @@ def _measure(options: OggZipOptions, features: OggZipSamples, rows: Sequence[_Ro
             archive = options.archives[row.archive]
             where = f"{archive.path}, tag {row.entry.tag!r}"
             if row.member is not None:
-                return features.num_frames(read_header(read_member(files, row.archive, row.member, where), where)[0])
+                return features.num_frames(
+                    read_header(read_member(files.read, row.archive, row.member, where), where)[0]
+                )
             name = archive.recording(row.entry.file or "", options.has_prefix)
             return features.num_frames(read_header(str(resolve_inside(os.path.dirname(archive.path), name)), where)[0])
 

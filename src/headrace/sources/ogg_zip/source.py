@@ -19,7 +19,7 @@ from headrace.files import resolve_inside
 from headrace.specs import DataSpec
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
-from ..audio.decode import read_samples, refuse_truncated
+from ..audio.decode import read_samples
 from ..base import check_corpus_idx
 from ..shared.paths import IndexOption
 from ..shared.source import RecordSource
@@ -196,9 +196,7 @@ class OggZipSource(RecordSource):
             name = archive.recording(entry.file or "", options.has_prefix)
             recording: str | bytes = str(resolve_inside(os.path.dirname(archive.path), name))
         else:
-            recording = read_member(self._files, self._file_of[number], member_at(self._index, corpus_idx), where)
-        if not self._index.has_lengths("data"):  # else a truncated recording is known by its length
-            refuse_truncated(recording, where)
+            recording = read_member(self._files.read, self._file_of[number], member_at(self._index, corpus_idx), where)
         samples, rate = read_samples(recording, None, where)
         return features(samples, rate, where)
 

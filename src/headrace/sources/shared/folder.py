@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar, overload
+from typing import NamedTuple, TypeVar
 
 import xxhash
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import FileStamp, resolve_inside
+from headrace.files import resolve_inside
 from headrace.files.locations import is_remote
 from headrace.index import CorpusIndex, open_or_build
 
@@ -68,9 +68,9 @@ class Listing:
         """Return the absolute path of a file."""
         return os.path.join(self.root, self.names[number])
 
-    def files(self) -> ListedFiles:
+    def files(self) -> list[ListedFile]:
         """Return the files in order."""
-        return ListedFiles(self)
+        return [ListedFile(self.path(i), *known) for i, known in enumerate(zip(self.sizes, self.times, strict=True))]
 
 
 class ListedFile(NamedTuple):
@@ -79,33 +79,6 @@ class ListedFile(NamedTuple):
     path: str
     size: int
     time: int
-
-
-class ListedFiles(Sequence[ListedFile]):
-    """Files of a listing, each made when it is asked for.
-
-    Args:
-        listing: The listing that they are from.
-    """
-
-    def __init__(self, listing: Listing) -> None:
-        self._listing = listing
-
-    def __len__(self) -> int:
-        return len(self._listing.names)
-
-    @overload
-    def __getitem__(self, number: int) -> ListedFile: ...
-    @overload
-    def __getitem__(self, number: slice) -> list[ListedFile]: ...
-    def __getitem__(self, number: int | slice) -> ListedFile | list[ListedFile]:
-        if isinstance(number, slice):
-            return [self._file(one) for one in range(len(self))[number]]
-        return self._file(number)
-
-    def _file(self, number: int) -> ListedFile:
-        listing = self._listing
-        return ListedFile(listing.path(number), listing.sizes[number], listing.times[number])
 
 
 def all_cases(suffixes: Iterable[str]) -> tuple[str, ...]:
@@ -323,30 +296,6 @@ def in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item], tell: T
     return results
 
 
-class LazyStamps(Sequence[FileStamp]):
-    """What each of many files was when it was listed: made from columns of an index when it is asked for.
-
-    Args:
-        num_files: How many.
-        stamp_of: Number of a file -> its stamp.
-    """
-
-    def __init__(self, num_files: int, stamp_of: Callable[[int], FileStamp]) -> None:
-        self._num_files, self._stamp_of = num_files, stamp_of
-
-    def __len__(self) -> int:
-        return self._num_files
-
-    @overload
-    def __getitem__(self, file_idx: int) -> FileStamp: ...
-    @overload
-    def __getitem__(self, file_idx: slice) -> list[FileStamp]: ...
-    def __getitem__(self, file_idx: int | slice) -> FileStamp | list[FileStamp]:
-        if isinstance(file_idx, slice):
-            return [self._stamp_of(number) for number in range(*file_idx.indices(self._num_files))]
-        return self._stamp_of(file_idx)
-
-
 def read_part(path: str, size: int, time: int, num_bytes: int, *, start: int = 0) -> bytes:
     """Return some bytes of a listed file, which must be as it was listed.
 
@@ -363,5 +312,5 @@ def read_part(path: str, size: int, time: int, num_bytes: int, *, start: int = 0
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror}", where=path) from error
     if (status.st_size, status.st_mtime_ns) != (size, time):
-        raise SourceError("the file changed while it was indexed", where=path, fix="wait until it is complete")
+        raise SourceError("the file changed since it was indexed", where=path, fix="open the corpus again")
     return part

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from headrace.errors import check_count
 from headrace.show.watched import watched_progress
@@ -24,21 +24,8 @@ _Result = TypeVar("_Result")
 Tell = Callable[[int, int], None]
 
 
-class Scans(Protocol):
-    """Scans the values of one data key, such as a `Codec`, whose docstrings explain the methods."""
-
-    must_see_all: bool
-
-    @property
-    def scanned(self) -> Any: ...  # noqa: D102
-
-    def join(self, scanned: Any) -> None: ...  # noqa: D102
-
-
-class PartWorkers(Protocol):
-    """Calls a function for each part in worker processes, and yields the results in order."""
-
-    def __call__(self, function: Callable[[Any], Any], parts: Sequence[Any], num_workers: int) -> Iterator[Any]: ...  # noqa: D102
+# Calls a function for each part in as many worker processes, and yields the results in order.
+PartWorkers = Callable[[Callable[[Any], Any], Sequence[Any], int], Iterator[Any]]
 
 
 @dataclass(frozen=True)
@@ -134,7 +121,7 @@ def are_large(paths: Sequence[str], num_bytes: int = _MIN_SHARED_BYTES) -> bool:
 def scan_parts(
     take: Callable[[_Part], _Result],
     parts: Sequence[_Part],
-    codecs: Sequence[Scans],
+    codecs: Sequence[Any],
     *,
     num_workers: int,
     take_here: Callable[[_Part], _Result] | None = None,
@@ -146,7 +133,7 @@ def scan_parts(
     Args:
         take: Scans a part, by these codecs. Of what it does, only they keep anything from one part to the next.
         parts: Small: each is carried to a process.
-        codecs: None of them `must_see_all`, or else no process helps.
+        codecs: Each a `Codec`, or like one. None of them `must_see_all`, or else no process helps.
         num_workers: See `count_workers`.
         take_here: In place of `take` in this process after an error.
     """
@@ -167,5 +154,5 @@ def scan_parts(
         yield (take_here or take)(part) if is_alone else result
 
 
-def _scan_part(take: Callable[[Any], _Result], codecs: Sequence[Scans], part: Any) -> tuple[_Result, list[Any]]:
+def _scan_part(take: Callable[[Any], _Result], codecs: Sequence[Any], part: Any) -> tuple[_Result, list[Any]]:
     return take(part), [codec.scanned for codec in codecs]

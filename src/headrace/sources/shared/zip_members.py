@@ -12,8 +12,8 @@ import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from headrace.errors import SourceError
 
@@ -22,13 +22,6 @@ _SIGNATURE = b"PK\x03\x04"
 _SPARE_BYTES = 60  # read for extra fields, whose length only the header has; at least this many bytes follow any member
 _ENCRYPTED = 1
 _MAX_RATIO = 1040  # of deflate, by how it works: more is a lie, and would fill the memory
-
-
-class Bytes(Protocol):
-    """Something that gives bytes of a file by position."""
-
-    def read(self, file_idx: int, position: int, num_bytes: int, /) -> bytes:
-        """Return the bytes position..position + num_bytes of a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,16 +135,22 @@ def content_start(head: bytes, member: Member, where: str) -> int:
     return name_end + int(extra_bytes)
 
 
-def read_member(files: Bytes, file_idx: int, member: Member, where: str) -> bytes:
+def read_member(read: Callable[[int, int, int], bytes], file_idx: int, member: Member, where: str) -> bytes:
     """Return the bytes of a member.
+
+    Args:
+        read: Returns bytes of a file, by its number, the position, and their number.
+        file_idx: The archive.
+        member: What the directory says.
+        where: The archive and the member, for errors.
 
     Raises:
         SourceError: The archive is not what its directory says, or the member is damaged.
     """
-    data = files.read(file_idx, member.start, member.head + member.packed)
+    data = read(file_idx, member.start, member.head + member.packed)
     start = content_start(data, member, where)
     if start + member.packed > len(data):
-        data += files.read(file_idx, member.start + len(data), start + member.packed - len(data))
+        data += read(file_idx, member.start + len(data), start + member.packed - len(data))
     packed = data[start : start + member.packed]
     if not member.deflated:
         content = packed

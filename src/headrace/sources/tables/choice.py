@@ -15,7 +15,7 @@ import numpy as np
 
 from headrace.errors import ConfigError, did_you_mean
 
-from ..images.codec import IMAGE_OPTIONS
+from ..images import IMAGE_OPTIONS
 from ..shared.data_types import tell_unchosen
 from ..shared.fields import parse_field
 from .fields import FilePaths, ImageField, NumberField, RecordingField, TableField, TextField

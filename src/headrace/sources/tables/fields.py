@@ -21,7 +21,7 @@ from headrace.files import resolve_inside
 from headrace.specs import DataSpec
 
 from ..audio.codec import RecordingCodec
-from ..images.codec import ImageCodec
+from ..images import ImageCodec
 from ..shared.codec import Codec
 from ..shared.data_types import check_classes, learn_spec
 from .cells import Cells

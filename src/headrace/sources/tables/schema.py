@@ -17,7 +17,7 @@ import numpy as np
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.specs import DataSpec
 
-from ..images.codec import MODES
+from ..images import MODES
 from ..shared.data_types import parse_about
 
 METADATA_KEY = b"headrace"  # in the metadata of a schema: what our writers know of the data keys, as JSON

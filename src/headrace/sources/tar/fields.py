@@ -8,8 +8,8 @@ from typing import Any
 from headrace.errors import ConfigError, did_you_mean
 
 from ..audio.codec import RecordingCodec
-from ..images.codec import EXTENSIONS as IMAGE_EXTENSIONS
-from ..images.codec import IMAGE_OPTIONS, ImageCodec
+from ..images import EXTENSIONS as IMAGE_EXTENSIONS
+from ..images import IMAGE_OPTIONS, ImageCodec
 from ..shared.fields import IndexField, NumberField, parse_field
 from ..shared.json_fields import JsonField
 from .members import BytesDecoder, FileDecoder, MemberDecoder, NpyDecoder, NpzDecoder, ValueDecoder

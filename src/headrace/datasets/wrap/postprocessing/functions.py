@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any
 
 from headrace.errors import ConfigError, TransformError, check_count
-from headrace.sources.naming.classes import resolve_named
+from headrace.sources.naming import resolve_named
 
 from .tensor_dict import TakesTensorDict, takes_tensor_dict
 

@@ -1,1 +1,0 @@
-"""What configs name: classes by their names, and functions of modules."""
