@@ -579,13 +579,6 @@ def test_streams_and_turns_keep_their_workers() -> None:
         assert supervisor.num_workers == 2
 
 
-def test_nothing_is_delivered_unasked() -> None:
-    supervisor = task_supervisor(1, tickets_per_worker=1)
-    supervisor.plan_assignments()
-    assert supervisor.handle(Done(0, 0)) == []
-    assert supervisor.handle(ResultRequested()) == [Deliver(Done(0, 0))]
-
-
 def test_what_the_payloads_raise_comes_after_the_tickets_before_it() -> None:
     supervisor = task_supervisor(1)
     supervisor.handle(ResultRequested())
@@ -799,23 +792,6 @@ def test_a_stream_that_gives_fewer_items_the_second_time_is_an_error() -> None:
     assert isinstance(action.error, TransformError)
     assert "had given 3 items" in str(action.error)
     assert "only 2 after it" in str(action.error)
-
-
-def test_the_death_of_a_stream_that_cannot_be_replayed_is_raised() -> None:
-    supervisor = Supervisor(2, Mode.STREAM, EngineOptions(tickets_per_worker=1), replayable=False)
-    supervisor.handle(ResultRequested())
-    (action,) = supervisor.handle(Exited(1, "ended with exit code 7"))
-    assert isinstance(action, Raise)
-    assert "cannot be replayed" in str(action.error)
-
-
-def test_a_worker_whose_unreplayable_stream_has_not_begun_or_is_over_is_started_anew() -> None:
-    supervisor = Supervisor(2, Mode.STREAM, EngineOptions(), replayable=False)
-    assert Restart(1, 0) in supervisor.handle(Exited(1, "ended with exit code 7"))
-    supervisor.handle(ResultRequested())
-    supervisor.handle(Done(0, 0))
-    supervisor.handle(StreamEnded(0, 1))
-    assert supervisor.handle(Exited(0, "ended with exit code 7"))[1:] == [Restart(0, 1)]
 
 
 def test_what_ends_several_workers_at_once_counts_once() -> None:
