@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headrace.engine.memory.arena import ArenaWriter
-from headrace.engine.memory.lease import ArenaReader
 from headrace.engine.memory.limits import MemoryGuard, Shortage
 from headrace.engine.memory.memfd import PAGE_BYTES, create_memfd
 from headrace.engine.memory.slot import ALIGNMENT
@@ -82,15 +80,6 @@ def test_pieces_are_aligned_disjoint_and_inside_the_slot(make_writer):
         assert slot.used == end
 
 
-@pytest.mark.parametrize("alignment", [1, 8, 4096])
-def test_a_piece_follows_the_alignment_that_is_asked_for(make_writer, alignment):
-    slot = make_writer().acquire()
-    slot.reserve(3)
-    position, piece = slot.reserve(10, alignment)
-    assert position == max(3, alignment)
-    assert piece.ctypes.data % alignment == 0
-
-
 @pytest.mark.parametrize(
     ("shape", "dtype"),
     [(5, "f4"), ((), "i8"), ((0, 3), "f8"), ((2, 3), ">i2"), (4, "M8[ms]"), (2, [("a", "u1"), ("b", "f8")]), (3, "U2")],
@@ -156,33 +145,6 @@ def test_find_knows_nothing_beyond_the_used_part(make_writer):
     slot.used = 100
     assert slot.find(outside[:100]) == 0
     assert slot.find(outside[:101]) is None
-
-
-def test_arrays_made_before_growth_stay_part_of_the_slot(fd, make_writer):
-    writer = make_writer()
-    slot = writer.acquire()
-    early = slot.empty(100, np.int64)
-    early[:] = 1
-    fill(slot, 10 * PAGE_BYTES, 2)
-    fill(slot, 30 * PAGE_BYTES, 3)
-    early[50:] = 4
-    assert slot.find(early) == 0
-    assert slot.find(early[50:]) == 400
-    with ArenaReader(fd) as reader:
-        seen = reader.lease(slot.slot_idx, slot.offset, slot.used)
-        assert seen[:800].view(np.int64).tolist() == [1] * 50 + [4] * 50
-        assert (seen[832 : 832 + 10 * PAGE_BYTES] == 2).all()
-        assert (seen[-30 * PAGE_BYTES :] == 3).all()
-
-
-def test_growth_moves_no_slot_and_touches_no_neighbour(make_writer):
-    writer = make_writer(num_slots=3)
-    slots = [writer.acquire() for _ in range(3)]
-    offsets = [slot.offset for slot in slots]
-    pieces = [fill(slot, PAGE_BYTES, value) for value, slot in enumerate(slots)]
-    fill(slots[1], 40 * PAGE_BYTES, 9)
-    assert [slot.offset for slot in slots] == offsets
-    assert all((piece == value).all() for value, piece in enumerate(pieces))
 
 
 def test_memory_is_taken_only_as_it_is_written(fd, make_writer):
@@ -369,19 +331,6 @@ def test_closing_leaves_written_arrays_readable_and_no_descriptor(make_writer):
     assert writer.acquire() is None
     with pytest.raises(InternalError, match="closed"):
         slot.reserve(10 * PAGE_BYTES)
-
-
-def test_a_forgotten_arena_leaves_no_descriptor_and_no_mapping():
-    fd = create_memfd("headrace-forgotten")
-    before = len(os.listdir("/proc/self/fd"))
-    writer, reader = ArenaWriter(fd, slot_bytes=1, num_slots=2, max_bytes=1 << 20), ArenaReader(fd)
-    slot = writer.acquire()
-    fill(slot, 100, 1)
-    reader.lease(slot.slot_idx, slot.offset, slot.used)
-    del writer, reader, slot
-    assert len(os.listdir("/proc/self/fd")) == before
-    os.close(fd)
-    assert "headrace-forgotten" not in Path("/proc/self/maps").read_text()
 
 
 def test_a_slot_that_begins_anew_keeps_and_recognises_nothing_of_before(make_writer) -> None:

@@ -99,7 +99,9 @@ def test_entries_of_the_search_path_that_are_no_text_are_passed_over(monkeypatch
         assert [delivered.value for delivered in engine.run([[4]])] == [8]
 
 
-@pytest.mark.parametrize("use", [lambda engine, run: next(run), lambda engine, run: engine.resize(3)])
+@pytest.mark.parametrize(
+    "use", [lambda engine, run: next(run), lambda engine, run: engine.run([1]), lambda engine, run: engine.resize(3)]
+)
 def test_a_forked_child_that_uses_an_engine_of_its_parent_is_told_whose_it_is_and_changes_nothing(use):
     with Engine(Job(double), num_workers=2, executor="process") as engine:
         run = engine.run([[i] for i in range(5)])

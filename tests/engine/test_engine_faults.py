@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import signal
 import threading
 from collections import deque
@@ -251,28 +249,6 @@ def test_a_new_run_discards_what_the_old_iterator_holds_though_it_lives_on() -> 
     engine.close()
 
 
-def test_a_forked_child_leaves_the_workers_of_its_parent_alone() -> None:
-    engine, executor = fake_engine()
-    run = engine.run(range(9))
-    next(run)
-    pid = os.fork()
-    if pid == 0:
-        calls = len(executor.log)
-        try:
-            engine.run([1])
-        except HeadraceError as error:
-            refused = "belongs to the process that forked" in str(error)
-        else:
-            refused = False
-        del run
-        engine.close()
-        is_alone = not any(line.split()[0] in ("close", "cancel") for line in executor.log[calls:])
-        os._exit(0 if refused and is_alone else 1)
-    assert os.waitpid(pid, 0)[1] == 0
-    assert next(run).value == 1
-    engine.close()
-
-
 def test_the_report_says_where_the_time_went() -> None:
     engine, executor = fake_engine()
 
@@ -345,17 +321,6 @@ def test_nobody_is_blamed_for_the_time_in_which_the_trainer_was_stopped(caplog: 
     assert values_of(engine.run(range(9))) == list(range(9))
     assert engine.report.seconds_waited == 30_000
     assert not caplog.records
-    engine.close()
-
-
-def test_a_stalled_worker_is_started_anew_and_does_its_tickets_again(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING)
-    engine, executor = fake_engine(warn_seconds=0, stall_seconds=600, on_stall=Restarting(1))
-    executor.script.append(executor.nothing_until(600))
-    assert values_of(engine.run(range(9))) == list(range(9))
-    assert executor.log.count("restart 0 0") == 1
-    assert engine.report.workers[0].num_restarts == 1
-    assert "it is restarted\nThe stack of worker 0" in caplog.text
     engine.close()
 
 

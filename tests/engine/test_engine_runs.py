@@ -66,24 +66,6 @@ def test_without_workers_nothing_happens_before_it_is_asked_for() -> None:
     assert log == [f"{what} {number}" for number in range(3) for what in ("pull", "work", "use")]
 
 
-def test_payloads_are_pulled_no_further_ahead_than_allowed() -> None:
-    pulled = []
-
-    def payloads():
-        for number in range(100):
-            pulled.append(number)
-            yield number
-
-    options = EngineOptions(look_ahead=5)
-    with Engine(job_of(abs), num_workers=2, executor="thread", options=options) as engine:
-        run = engine.run(payloads())
-        assert len(pulled) == 5
-        for number in range(20):
-            assert next(run).value == number
-            assert len(pulled) <= number + 1 + 5
-        run.close()
-
-
 def test_payloads_are_pulled_in_the_thread_that_consumes() -> None:
     threads = set()
 
@@ -95,16 +77,6 @@ def test_payloads_are_pulled_in_the_thread_that_consumes() -> None:
     with Engine(job_of(abs), num_workers=3, executor="thread") as engine:
         assert len(values_of(engine.run(payloads()))) == 50
     assert threads == {threading.get_ident()}
-
-
-def test_payloads_may_be_endless() -> None:
-    def forever():
-        while True:
-            yield 1
-
-    with Engine(job_of(abs), num_workers=2, executor="thread") as engine:
-        run = engine.run(forever())
-        assert [next(run).value for _ in range(100)] == [1] * 100
 
 
 @EXECUTORS
@@ -344,14 +316,6 @@ def exit_once(at: int):
         return number
 
     return function
-
-
-def test_a_thread_that_exits_is_replaced_and_the_stream_is_the_same(caplog: pytest.LogCaptureFixture) -> None:
-    with Engine(job_of(exit_once(17)), num_workers=3, executor="thread") as engine:
-        assert values_of(engine.run(range(40))) == list(range(40))
-        assert engine.report.num_restarts == 1
-    (record,) = caplog.records
-    assert "ended by SystemExit: 3; it is restarted" in record.getMessage()
 
 
 def test_a_stream_goes_on_where_it_was_when_its_thread_exits() -> None:

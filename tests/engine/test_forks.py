@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from headrace.engine import Engine, Job
-from headrace.engine.memory import forks
 from headrace.engine.memory.arena import ArenaWriter
 from headrace.engine.memory.forks import living_forks
 from headrace.engine.memory.lease import ArenaReader
@@ -251,9 +250,3 @@ def test_workers_do_not_overwrite_what_a_forked_child_holds():
         batches.clear()
         assert [set(delivered.value[:9].tolist()) for delivered in run] == [{number} for number in range(1, 40)]
         assert child.finish() == 0
-
-
-def test_a_child_knows_its_own_number():
-    assert forks.own_pid == os.getpid()
-    child = Child(lambda: forks.own_pid == os.getpid())
-    assert child.finish() == 0

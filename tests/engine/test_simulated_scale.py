@@ -10,12 +10,10 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import headrace as hr
 from examples_of_laws import examples
 from headrace.engine import Engine, EngineOptions, Executor, Job, Restarting, WorkerInfo, worker_scope
 from headrace.engine.events import Event, Exited, Ready, Unreachable
@@ -187,15 +185,6 @@ def test_a_thousand_workers_that_die_leave_and_come_give_the_stream_of_a_plain_l
         assert executor.most_open <= most * 64  # as many as quick tickets may be under way
 
 
-def test_what_is_open_is_bounded_whatever_the_number_of_workers() -> None:
-    executor = Simulated(uneven, deaths=0.01)
-    options = EngineOptions(look_ahead=300, on_death=Restarting(10**6), warn_seconds=0, stall_seconds=0)
-    with Engine(Job(square), num_workers=1000, executor=executor, options=options, clock=executor.clock) as engine:
-        for delivered in engine.run(range(3000)):
-            assert delivered.value == delivered.ticket**2
-        assert executor.most_open <= 300
-
-
 class Calls:
     """Counts what the consumer's thread calls, of Python and of C, but for the simulation."""
 
@@ -241,22 +230,3 @@ def calls_per_ticket(num_workers: int, options: EngineOptions, payloads: Callabl
 def test_what_a_ticket_costs_does_not_grow_with_the_number_of_workers(options: EngineOptions) -> None:
     few, many = calls_per_ticket(10, options, range), calls_per_ticket(1000, options, range)
     assert many <= 1.5 * few, (few, many)
-
-
-def test_a_loader_over_a_thousand_workers_has_the_batches_of_none() -> None:
-    items = [{"x": np.arange(length % 17 + 1, dtype=np.float32)} for length in range(3000)]
-
-    def batches(**workers: Any) -> list[Any]:
-        with hr.DataLoader(
-            items, batching=hr.FrameBudget(20), shuffle=True, seed=3, engine_options=PATIENT, **workers
-        ) as loader:
-            found = []
-            for batch in loader:
-                found.append((list(batch.tags), batch["x"].tobytes()))
-                if workers and len(found) in (300, 600):
-                    loader.resize(len(found) * 3 // 2)
-            return found
-
-    executor = Simulated(uneven, deaths=0.01)
-    assert batches(num_workers=1000, executor=executor) == batches()
-    assert executor.num_deaths

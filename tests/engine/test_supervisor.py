@@ -525,19 +525,6 @@ def test_a_stream_ends_once() -> None:
         supervisor.handle(StreamEnded(1, 0))
 
 
-def test_tickets_go_round_until_each_worker_has_its_fill() -> None:
-    actions = task_supervisor(3, tickets_per_worker=2).handle(ResultRequested())
-    assert actions == [Assign(0, 0), Assign(1, 1), Assign(2, 2), Assign(0, 3), Assign(1, 4), Assign(2, 5)]
-
-
-def test_a_worker_that_is_free_takes_a_later_ticket() -> None:
-    supervisor = task_supervisor(2, tickets_per_worker=1, look_ahead=10)
-    assert supervisor.handle(ResultRequested()) == [Assign(0, 0), Assign(1, 1)]
-    assert supervisor.handle(Done(1, 1)) == [Assign(1, 2)]
-    assert supervisor.handle(Done(1, 2)) == [Assign(1, 3)]
-    assert supervisor.handle(Done(0, 0)) == [Deliver(Done(0, 0))]
-
-
 def test_a_worker_that_is_let_go_does_what_it_has_and_is_removed_then() -> None:
     supervisor = task_supervisor(2, tickets_per_worker=2)
     assert supervisor.handle(ResultRequested()) == [Assign(0, 0), Assign(1, 1), Assign(0, 2), Assign(1, 3)]
@@ -577,13 +564,6 @@ def test_streams_and_turns_keep_their_workers() -> None:
         assert supervisor.why_not_resizable
         assert supervisor.handle(Resized(3)) == []
         assert supervisor.num_workers == 2
-
-
-def test_nothing_is_delivered_unasked() -> None:
-    supervisor = task_supervisor(1, tickets_per_worker=1)
-    supervisor.plan_assignments()
-    assert supervisor.handle(Done(0, 0)) == []
-    assert supervisor.handle(ResultRequested()) == [Deliver(Done(0, 0))]
 
 
 def test_what_the_payloads_raise_comes_after_the_tickets_before_it() -> None:
@@ -669,18 +649,6 @@ def test_a_worker_that_has_died_has_its_own_tickets_while_a_place_for_it_is_look
     assert supervisor.handle(Ready(0)) == [Assign(0, 1)]  # whichever is there first does the rest as well
 
 
-def test_who_is_away_is_waited_for_when_all_others_are_let_go() -> None:
-    supervisor = task_supervisor(2, tickets_per_worker=1)
-    supervisor.handle(ResultRequested())
-    supervisor.handle(Unreachable(0))
-    assert supervisor.handle(Resized(1)) == []
-    assert supervisor.handle_answers([Done(1, 1), Done(1, 0)]) == [Remove(1), Deliver(Done(1, 0))]
-    assert supervisor.handle(ResultRequested()) == [Deliver(Done(1, 1))]
-    assert supervisor.handle(ResultRequested()) == []
-    assert supervisor.handle(Ready(0)) == []  # it has kept ticket 0
-    assert supervisor.handle(Done(0, 0)) == [Drop(Done(0, 0)), Assign(0, 2)]
-
-
 def test_others_do_the_tickets_of_a_worker_that_is_not_reached_as_well_and_the_first_answer_counts() -> None:
     supervisor = task_supervisor(3, tickets_per_worker=2)
     supervisor.handle(ResultRequested())
@@ -695,32 +663,6 @@ def test_others_do_the_tickets_of_a_worker_that_is_not_reached_as_well_and_the_f
     assert supervisor.handle_answers([Done(2, 2), Done(2, 5), Done(2, 4)]) == [Drop(Done(2, 4))]
     tickets = [supervisor.handle(ResultRequested())[0].done.ticket for _ in range(5)]
     assert tickets == [1, 2, 3, 4, 5]
-
-
-def test_a_worker_that_was_not_reached_and_has_ended_leaves_only_what_nobody_does_yet() -> None:
-    supervisor = task_supervisor(3, tickets_per_worker=2)
-    supervisor.handle(ResultRequested())
-    assert supervisor.handle(Unreachable(1)) == [Assign(0, 1), Assign(2, 4)]
-    supervisor.handle_answers([Done(0, 0), Done(0, 3), Done(0, 1)])
-    assert lose(supervisor, 1) == [Restart(1, 0), Assign(1, 4)]
-
-
-def test_whichever_is_heard_first_does_what_the_others_have_where_none_is_reached() -> None:
-    supervisor = task_supervisor(2, tickets_per_worker=1)
-    supervisor.handle(ResultRequested())
-    assert supervisor.handle(Unreachable(0)) == [Assign(1, 0)]
-    assert supervisor.handle(Unreachable(1)) == []
-    assert supervisor.handle(Ready(0)) == [Assign(0, 1)]
-    assert supervisor.handle_answers([Done(0, 0), Done(0, 1)])[0] == Deliver(Done(0, 0))
-    assert Deliver(Done(0, 1)) in supervisor.handle(ResultRequested())
-
-
-def test_a_worker_that_was_let_go_is_not_missed_when_others_have_done_what_it_had() -> None:
-    supervisor = task_supervisor(2, tickets_per_worker=1, on_death=Raising())
-    supervisor.handle(ResultRequested())
-    supervisor.handle(Resized(1))
-    assert supervisor.handle(Unreachable(1)) == [Assign(0, 1)]
-    assert Remove(1) in supervisor.handle_answers([Done(0, 0), Done(0, 1)])
 
 
 def test_who_stands_in_is_blamed_for_its_silence_and_not_who_waits_for_a_place() -> None:
@@ -799,23 +741,6 @@ def test_a_stream_that_gives_fewer_items_the_second_time_is_an_error() -> None:
     assert isinstance(action.error, TransformError)
     assert "had given 3 items" in str(action.error)
     assert "only 2 after it" in str(action.error)
-
-
-def test_the_death_of_a_stream_that_cannot_be_replayed_is_raised() -> None:
-    supervisor = Supervisor(2, Mode.STREAM, EngineOptions(tickets_per_worker=1), replayable=False)
-    supervisor.handle(ResultRequested())
-    (action,) = supervisor.handle(Exited(1, "ended with exit code 7"))
-    assert isinstance(action, Raise)
-    assert "cannot be replayed" in str(action.error)
-
-
-def test_a_worker_whose_unreplayable_stream_has_not_begun_or_is_over_is_started_anew() -> None:
-    supervisor = Supervisor(2, Mode.STREAM, EngineOptions(), replayable=False)
-    assert Restart(1, 0) in supervisor.handle(Exited(1, "ended with exit code 7"))
-    supervisor.handle(ResultRequested())
-    supervisor.handle(Done(0, 0))
-    supervisor.handle(StreamEnded(0, 1))
-    assert supervisor.handle(Exited(0, "ended with exit code 7"))[1:] == [Restart(0, 1)]
 
 
 def test_what_ends_several_workers_at_once_counts_once() -> None:

@@ -6,10 +6,6 @@ import os
 import signal
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-
-from headrace.engine import CurrentItem
 from headrace.engine.process.exit_cause import count_oom_kills, describe_exit, explain_exit
 from headrace.engine.process.status_page import StatusPage, create_status_page
 
@@ -19,19 +15,6 @@ def _two_sides() -> tuple[StatusPage, StatusPage]:
     sides = StatusPage(fd), StatusPage(fd)
     os.close(fd)
     return sides
-
-
-@given(st.lists(st.builds(CurrentItem, st.none() | st.text(max_size=1000), st.none() | st.integers(-(2**62), 2**62))))
-def test_the_last_place_is_read(places: list[CurrentItem]) -> None:
-    worker, trainer = _two_sides()
-    assert trainer.read_item() is None
-    seen = trainer.counter
-    for place in places:
-        worker.write_item(place.tag, place.epoch)
-        tag = None if place.tag is None else place.tag.encode(errors="replace").decode()
-        assert trainer.read_item() == CurrentItem(tag, place.epoch)
-        assert trainer.counter > seen
-        seen = trainer.counter
 
 
 def test_a_tag_that_is_too_long_is_cut() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -275,49 +274,6 @@ print("done")
 """
     )
     assert done.stdout == "done\n", done.stderr
-
-
-def test_nothing_is_left_when_the_trainer_is_killed(files: list[str], tmp_path: Path) -> None:
-    program = tmp_path / "program.py"
-    program.write_text(
-        f"""
-import sys, time
-from headrace.datasets import DistributeFilesDataset
-from headrace.engine.process.proc_tree import descendants_of
-from headrace.files.cache.entry import CachedFile
-import os
-
-dataset = DistributeFilesDataset(
-    files={files!r}, partition_epoch=3, num_workers=2,
-    get_sub_epoch_dataset=lambda files: {{"class": "HDFDataset", "files": [CachedFile(file) for file in files]}},
-    file_cache={{"cache_directory": {str(tmp_path / "cache")!r}}},
-)
-next(dataset.epoch(1))
-while len(descendants_of(os.getpid())) < 3:  # the warden, and the workers that it starts
-    time.sleep(0.01)
-print(*descendants_of(os.getpid()), flush=True)
-time.sleep(60)
-"""
-    )
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as trainer:
-        assert trainer.stdout is not None
-        pids = [int(pid) for pid in trainer.stdout.readline().split()]
-        assert len(pids) == 3
-        pidfds = [os.pidfd_open(pid) for pid in pids]
-        trainer.kill()
-    for pidfd in pidfds:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        assert poll.poll(120_000), "a process lives on"
-        os.close(pidfd)
-    with DistributeFilesDataset(  # what it held is free, and what it has fetched is of use
-        files=files,
-        get_sub_epoch_dataset=cached,
-        partition_epoch=3,
-        executor="inline",
-        file_cache={"cache_directory": str(tmp_path / "cache"), "wait_seconds": 120},
-    ) as dataset:
-        assert len([seq for epoch in (1, 2, 3) for seq in dataset.epoch(epoch)]) == 10 * NUM_FILES
 
 
 RANK_PROGRAM = """

@@ -12,8 +12,6 @@ from headrace.errors import WorkerDiedError
 
 pytestmark = pytest.mark.long
 
-START_METHODS = [None, "spawn", "forkserver"]
-
 
 class Lines:
     """Hands over one end of a new pair whenever a worker is started, and keeps the other."""
@@ -41,19 +39,6 @@ def answer_by_the_line(info):
         return len(info.handed)
 
     return work
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("start_method", START_METHODS)
-def test_each_worker_has_its_own_line(start_method):
-    lines = Lines()
-    job = Job(answer_by_the_line)
-    executor = ProcessExecutor(start_method=start_method, hand_over=lines)
-    with Engine(job, num_workers=2, executor=executor) as engine:
-        assert [delivered.value for delivered in engine.run(["a", "b"], in_turns=True)] == [1, 1]
-    assert {(idx, end.recv(100)) for idx, end in lines.ends} == {(0, b"0 a."), (1, b"1 b.")}
-    assert [end.recv(100) for _, end in lines.ends] == [b"", b""]  # nobody holds the other end any more
-    lines.close()
 
 
 def test_a_worker_that_is_started_anew_gets_a_new_line_and_the_old_one_has_ended():

@@ -1,11 +1,5 @@
 """`LhotseDataLoader` in programs of its own: no `__main__` guard, exits in the middle, kills, interrupts, forks."""
 
-import os
-import select
-import signal
-import subprocess
-import sys
-
 import pytest
 
 HEAD = """
@@ -17,17 +11,6 @@ class Dataset:  # of __main__, without a guard
         return batch, random.random()
 
 """
-
-
-def test_a_program_without_a_main_guard(run_program):
-    done = run_program(
-        HEAD
-        + """
-loader = headrace.LhotseDataLoader(Dataset(), [[1, 2], [3]], num_workers=2)
-print([batch for batch, _ in loader], [batch for batch, _ in loader])
-"""
-    )
-    assert (done.stdout, done.stderr, done.returncode) == ("[[1, 2], [3]] [[1, 2], [3]]\n", "", 0)
 
 
 @pytest.mark.sample(2)
@@ -74,37 +57,6 @@ print([value for value, _ in found])
 """
     )
     assert (done.stdout, done.returncode) == ("[0, 1]\n", 0), done.stderr
-
-
-def test_no_process_outlives_a_trainer_that_is_killed(wait_for_end, tmp_path):
-    program = tmp_path / "program.py"
-    program.write_text(
-        HEAD
-        + """
-import concurrent.futures
-
-class Pooled:
-    pool = None
-    def __getitem__(self, batch):
-        if Pooled.pool is None:
-            Pooled.pool = concurrent.futures.ProcessPoolExecutor(1)
-        return os.getpid(), Pooled.pool.submit(os.getpid).result()
-
-loader = headrace.LhotseDataLoader(Pooled(), itertools.count(), num_workers=2)
-pids = set()
-while len(pids) < 4:
-    pids.update(next(loader))
-print(*pids, flush=True)
-time.sleep(1000)
-"""
-    )
-    with subprocess.Popen([sys.executable, str(program)], stdout=subprocess.PIPE, text=True) as trainer:
-        assert trainer.stdout is not None
-        pidfds = [os.pidfd_open(int(pid)) for pid in trainer.stdout.readline().split()]
-        assert len(pidfds) == 4
-        trainer.kill()
-        for pidfd in pidfds:
-            wait_for_end(pidfd)
 
 
 @pytest.mark.kernel_timing
@@ -178,63 +130,3 @@ print(found == list(range(200)))
 """
     )
     assert done.stdout == "7\nTrue\n", done.stdout + done.stderr
-
-
-def test_two_loaders_may_be_read_in_turns(run_program):
-    done = run_program(
-        HEAD
-        + """
-with headrace.LhotseDataLoader(Dataset(), range(20)) as one, headrace.LhotseDataLoader(Dataset(), range(20, 40)) as two:
-    print([(left[0], right[0]) for left, right in zip(one, two)] == list(zip(range(20), range(20, 40))))
-"""
-    )
-    assert done.stdout == "True\n", done.stderr
-
-
-def test_a_worker_that_is_stopped_is_replaced(run_program):
-    done = run_program(
-        HEAD
-        + """
-from headrace.engine import EngineOptions, Restarting
-
-class Stops:
-    def __getitem__(self, batch):
-        if batch == 5 and not os.path.exists("stopped"):
-            open("stopped", "w").close()
-            os.kill(os.getpid(), signal.SIGSTOP)
-        return batch
-
-options = EngineOptions(on_stall=Restarting(), stall_seconds=0.5)
-with headrace.LhotseDataLoader(Stops(), range(20), num_workers=2, engine_options=options) as loader:
-    print(list(loader) == list(range(20)))
-"""
-    )
-    assert done.stdout == "True\n", done.stderr
-
-
-def test_a_program_that_is_interrupted_by_ctrl_c_leaves_nothing(tmp_path, wait_for_end):
-    program = tmp_path / "program.py"
-    program.write_text(
-        HEAD
-        + """
-class Slow:
-    def __getitem__(self, batch):
-        if batch:
-            time.sleep(1000)
-        return os.getpid()
-
-loader = headrace.LhotseDataLoader(Slow(), itertools.count())
-print(next(loader), flush=True)
-next(loader)
-"""
-    )
-    with subprocess.Popen(
-        [sys.executable, str(program)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as trainer:
-        assert trainer.stdout is not None
-        pidfd = os.pidfd_open(int(trainer.stdout.readline()))
-        trainer.send_signal(signal.SIGINT)
-        assert select.select([pidfd], [], [], 120)[0]
-        wait_for_end(pidfd)
-        _, errors = trainer.communicate(timeout=120)
-        assert errors.rstrip().endswith("KeyboardInterrupt")

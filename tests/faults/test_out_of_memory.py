@@ -69,18 +69,6 @@ def test_a_worker_that_is_killed_over_a_sequence_is_told_with_what_to_do(
     assert (f"fix: {MEMORY_ADVICE}; it was" in text) == is_counted
 
 
-def test_a_worker_that_is_killed_and_may_not_be_replaced_is_told_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    counter = tmp_path / "oom_kills"
-    counter.touch()
-    monkeypatch.setattr(exit_cause, "count_oom_kills", lambda: len(counter.read_text().split()))
-    text = _error_of(_dies(counter), Raising(), 1)
-    assert "probably because memory ran out" in text
-    assert f"where: tag {_TAG!r}, epoch 1, ticket 1" in text
-    assert f"fix: {MEMORY_ADVICE}; on_death=Restarting()" in text
-
-
 # Its process and all that it starts may have so much memory together; each worker that reads sequence 7 wants more.
 _LIMIT_BYTES = 400 << 20
 _PROGRAM = """

@@ -56,14 +56,6 @@ def test_more_payloads_than_a_socket_holds_do_not_block() -> None:
         assert [delivered.value for delivered in engine.run(payloads)] == [40_000] * 200
 
 
-@pytest.mark.parametrize("length", [1, 300, 3_000, 30_000])
-def test_a_consumer_that_keeps_everything_gets_everything(length: int) -> None:
-    job = Job(lambda info: lambda number: np.full(length, number, np.uint16))
-    with Engine(job, num_workers=2) as engine:
-        kept = [delivered.value for delivered in engine.run(range(500))]
-    assert all(np.all(array == number) and len(array) == length for number, array in enumerate(kept))
-
-
 def test_small_results_that_are_kept_are_copied_when_slots_run_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("headrace.engine.process.executor._NUM_SLOTS", 16)
     job = Job(lambda info: lambda number: np.full(3_000, number, np.uint16))
@@ -403,14 +395,6 @@ def test_a_worker_that_notes_places_gives_signs_of_life(tmp_path: Path) -> None:
     while not any(isinstance(event, Done) for event in events):
         events += executor.wait(0.01)
     executor.close()
-
-
-def test_workers_may_have_children() -> None:
-    def work(number: int) -> str:
-        return subprocess.run(["echo", str(number)], capture_output=True, text=True, check=True).stdout
-
-    with Engine(Job(lambda info: work), num_workers=2) as engine:
-        assert [delivered.value for delivered in engine.run(range(5))] == [f"{number}\n" for number in range(5)]
 
 
 def test_wrong_options_are_refused_before_anything_starts() -> None:

@@ -123,15 +123,6 @@ def test_user_functions_that_fail_are_told_at_once(option: str, what: str) -> No
             assert f"{option} must return a pipe" in str(info.value)
 
 
-def test_two_sharding_filters_on_one_path_are_told_at_once() -> None:
-    pipe = IterableWrapper(range(9)).sharding_filter().sharding_filter()
-    with (
-        DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader,
-        pytest.raises(RuntimeError, match="Sharding twice"),
-    ):
-        list(loader)
-
-
 def test_an_item_that_cannot_be_pickled_is_named_by_its_place() -> None:
     pipe = IterableWrapper(range(9)).sharding_filter().map(lambda number: {"a": [number, threading.Lock()]})
     with (
@@ -199,38 +190,6 @@ def test_a_killed_worker_goes_on_from_its_snapshot(tmp_path: Path) -> None:
     with DataLoader2(pipe, reading_service=MultiProcessingReadingService(1)) as loader:
         loader.seed(4)
         assert list(loader) == found
-
-
-def test_a_worker_that_may_not_be_replaced_is_named_with_its_signal(tmp_path: Path) -> None:
-    def die(number: int) -> int:
-        _die_once(tmp_path / "died", 5, number)
-        return number
-
-    pipe = IterableWrapper(range(9)).sharding_filter().map(die)
-    service = MultiProcessingReadingService(2, engine_options=EngineOptions(on_death=Raising()))
-    with (
-        DataLoader2(pipe, reading_service=service) as loader,
-        pytest.raises(WorkerDiedError, match=r"worker 1 was killed by signal 9 \(SIGKILL\)"),
-    ):
-        list(loader)
-
-
-def test_a_worker_that_dies_again_and_again_is_given_up() -> None:
-    pipe = IterableWrapper(range(9)).sharding_filter().map(lambda number: os._exit(7) if number == 3 else number)
-    with (
-        DataLoader2(pipe, reading_service=MultiProcessingReadingService(1)) as loader,
-        pytest.raises(WorkerDiedError, match="exit code 7"),
-    ):
-        list(loader)
-
-
-def test_the_death_of_a_worker_names_the_item_of_its_group() -> None:
-    pipe = IterableWrapper(range(3000)).sharding_filter().map(lambda number: os._exit(7) if number == 2001 else number)
-    with (
-        DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader,
-        pytest.raises(WorkerDiedError, match=r"where: \(item 1000 of worker 1\), ticket"),
-    ):
-        list(loader)
 
 
 @pytest.mark.sample(3)

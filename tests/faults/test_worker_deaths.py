@@ -9,7 +9,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -190,16 +189,6 @@ def test_streams_go_on_where_they_were_when_a_worker_dies(tmp_path: Path) -> Non
     assert stream == [(worker, item) for item in range(12) for worker in range(2)] + [(1, 12)]
 
 
-def test_views_of_a_dead_worker_stay_as_they_were(tmp_path: Path) -> None:
-    once = _Once(tmp_path / "once")
-    with Engine(_job("with large results", _by_sigkill, once), num_workers=2) as engine:
-        arrays = [delivered.value for delivered in engine.run(range(40))]
-        again = [delivered.value for delivered in engine.run(range(40))]
-    for stream in (arrays, again):
-        assert [int(array[0]) for array in stream] == list(range(40))
-        assert all(np.all(array == array[0]) for array in stream)
-
-
 def test_the_children_of_a_dead_worker_end_with_it(wait_for_end: Callable[[int], None]) -> None:
     def setup(info: WorkerInfo) -> Callable[[int], list[int]]:
         kinds = (False, True)
@@ -272,16 +261,6 @@ def test_a_worker_whose_end_was_not_noticed_yet_is_told_as_such(
     assert stack == f"process {pid} has ended, and the process that started it has not reported that yet"
 
 
-def test_a_dead_warden_is_replaced_and_the_stream_goes_on() -> None:
-    executor = ProcessExecutor()
-    with Engine(Job(lambda info: lambda number: number), num_workers=2, executor=executor) as engine:
-        stream = engine.run(range(100))
-        assert next(stream).value == 0
-        assert executor._warden is not None
-        os.kill(executor._warden.pid, signal.SIGKILL)
-        assert [delivered.value for delivered in stream] == list(range(1, 100))
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [1, 300, 3000])
 def test_what_happens_to_one_of_many_quick_tickets_is_its_own(tmp_path: Path, size: int) -> None:
@@ -326,18 +305,6 @@ def test_the_death_of_a_warden_is_one_death_for_all_workers() -> None:
         seen += [next(run).value for _ in range(100)]
         assert seen == list(range(len(seen)))
         assert engine.report.num_restarts == 6
-
-
-def test_the_death_of_the_warden_is_named_beyond_the_budget() -> None:
-    executor = ProcessExecutor()
-    options = EngineOptions(on_death=Raising())
-    with Engine(Job(lambda info: lambda number: number), num_workers=2, executor=executor, options=options) as engine:
-        stream = engine.run(iter(int, 1))
-        next(stream)
-        assert executor._warden is not None
-        os.kill(executor._warden.pid, signal.SIGKILL)
-        with pytest.raises(WorkerDiedError, match=r"warden process \d+, which was killed by signal 9"):
-            deque(stream, maxlen=0)
 
 
 def _kill_one(name: str) -> None:

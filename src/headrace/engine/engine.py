@@ -132,17 +132,16 @@ class Engine:
         """
         return self._begin(Mode.TASK, None, iter(payloads), in_turns=in_turns, max_open=max_open)
 
-    def run_stream(self, payload: Any = None, *, replayable: bool = True) -> Run:
+    def run_stream(self, payload: Any = None) -> Run:
         """Take turns with one iterator in each worker: stream mode.
 
-        The workers' iterators are read in turn, worker 0 first; one that has ended is passed over.
+        The workers' iterators are read in turn, worker 0 first; one that has ended is passed over. A worker that is
+        restarted makes its iterator again, which has to give the same items again.
 
         Args:
             payload: What each worker's function makes its iterator of.
-            replayable: Whether an iterator that is made again gives the same items again. If it does not, a worker that
-                dies is not replaced: its death is raised.
         """
-        return self._begin(Mode.STREAM, payload, None, replayable=replayable)
+        return self._begin(Mode.STREAM, payload, None)
 
     def interrupt(self) -> None:
         """Have the run under way raise a `HeadraceError` within 0.25 s: the one method that any thread may call."""
@@ -154,7 +153,6 @@ class Engine:
         payload: Any,
         payloads: Iterator[Any] | None,
         *,
-        replayable: bool = True,
         in_turns: bool = False,
         max_open: Callable[[], int] | None = None,
     ) -> Run:
@@ -167,7 +165,6 @@ class Engine:
                 self._workers.num_workers,
                 mode,
                 self._options,
-                replayable=replayable,
                 in_turns=in_turns,
                 max_open=max_open,
                 max_look_ahead=self._workers.executor.max_look_ahead,

@@ -183,13 +183,12 @@ class AccidentPolicy:
         self._last_accident: int | None = None
         self._deaths_at: Counter[str] = Counter()
 
-    def decide_death(self, event: Exited, ticket: str, *, can_replay: bool) -> Warn | Raise:
+    def decide_death(self, event: Exited, ticket: str) -> Warn | Raise:
         """Restart a worker that has ended, with a warning, or raise its death.
 
         Args:
             event: Its end.
             ticket: What it was at, as text.
-            can_replay: Whether another one can go on where it was.
         """
         if event.accident is None or event.accident != self._last_accident:
             self._num_deaths += 1
@@ -199,7 +198,7 @@ class AccidentPolicy:
         where = f"{item}, {ticket}" if item else ticket
         error = WorkerDiedError(f"worker {event.worker_idx} {event.cause}", where=where)
         error.item_number = None if event.item is None else event.item.number
-        advice = _why_not_restarted(self._on_death, self._num_deaths, "on_death", can_replay=can_replay)
+        advice = _why_not_restarted(self._on_death, self._num_deaths, "on_death")
         if advice is None:
             return Warn(f"{error.what}; it is restarted")
         number = self._deaths_at[item]
@@ -207,18 +206,17 @@ class AccidentPolicy:
         error.fix = "; ".join(filter(None, (event.advice, advice, again)))
         return Raise(error)
 
-    def decide_stall(self, worker_idx: int, quiet_seconds: float, ticket: str, *, can_replay: bool) -> Warn | Raise:
+    def decide_stall(self, worker_idx: int, quiet_seconds: float, ticket: str) -> Warn | Raise:
         """Restart a worker that has stalled, with a warning, or raise that; in both cases with its stack.
 
         Args:
             worker_idx: The worker.
             quiet_seconds: For how long the consumer has waited for it in vain.
             ticket: What it is at, as text.
-            can_replay: Whether another one can go on where it is.
         """
         self._num_stalls += 1
         what = f"worker {worker_idx} has shown no sign of life for {quiet_seconds:.0f} s of waiting for it"
-        advice = _why_not_restarted(self._on_stall, self._num_stalls, "on_stall", can_replay=can_replay)
+        advice = _why_not_restarted(self._on_stall, self._num_stalls, "on_stall")
         if advice is None:
             return Warn(f"{what}; it is restarted", worker_idx)
         error = StalledError(what, where=ticket, fix=advice)
@@ -226,12 +224,10 @@ class AccidentPolicy:
         return Raise(error, worker_idx)
 
 
-def _why_not_restarted(policy: Raising | Restarting, count: int, option: str, *, can_replay: bool) -> str | None:
+def _why_not_restarted(policy: Raising | Restarting, count: int, option: str) -> str | None:
     """Say why a worker is not restarted, or how it would be; None: it is."""
     if isinstance(policy, Raising):
         return policy.advice or f"{option}=Restarting() restarts it and does its tickets again"
-    if not can_replay:
-        return "its stream cannot be replayed, so it was not restarted"
     if count > policy.budget:
         return f"it was number {count} of this run and {option} allows {policy.budget}"
     return None

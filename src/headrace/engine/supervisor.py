@@ -65,7 +65,6 @@ class Supervisor:
         num_workers: At least 1.
         mode: Tasks or streams.
         options: Budgets and limits.
-        replayable: Stream mode: whether an iterator that is made again gives the same items again.
         in_turns: Task mode: ticket t goes to worker t mod W, and not to the one with the fewest.
         max_open: Returns how many tickets may be open now, see `Engine.run`.
         max_look_ahead: See `Executor`.
@@ -92,7 +91,6 @@ class Supervisor:
         mode: Mode,
         options: EngineOptions,
         *,
-        replayable: bool = True,
         in_turns: bool = False,
         max_open: Callable[[], int] | None = None,
         max_look_ahead: int | None = None,
@@ -100,7 +98,7 @@ class Supervisor:
     ) -> None:
         self._mode = mode
         self._options = options
-        self._replayable, self._in_turns = replayable, in_turns
+        self._in_turns = in_turns
         self._max_open, self._max_look_ahead = max_open, max_look_ahead
         self._force = Workforce(num_workers, ready_workers)
         self._workers = self._force.states
@@ -404,7 +402,7 @@ class Supervisor:
             if not worker.unanswered:  # nothing is lost by it
                 return self._dismiss()
         self._force.note_death(event.worker_idx)
-        decided = self._accidents.decide_death(event, worker.first_ticket, can_replay=not self._is_lost(worker))
+        decided = self._accidents.decide_death(event, worker.first_ticket)
         if isinstance(decided, Raise) and isinstance(decided.error, WorkerDiedError) and worker.unanswered:
             decided.error.ticket = worker.unanswered[0]
         return self._restart_or_raise(event.worker_idx, decided)
@@ -433,9 +431,7 @@ class Supervisor:
         options = self._options
         if 0 < options.seconds_to_stall(is_ready=worker.is_ready) <= quiet_seconds:
             where = place if worker.is_ready else f"{place}, before the worker was ready"
-            decided = self._accidents.decide_stall(
-                worker_idx, quiet_seconds, where, can_replay=not self._is_lost(worker)
-            )
+            decided = self._accidents.decide_stall(worker_idx, quiet_seconds, where)
             return self._restart_or_raise(worker_idx, decided)
         if 0 < options.warn_seconds <= quiet_seconds and not worker.warned:
             worker.warned = True
@@ -459,10 +455,6 @@ class Supervisor:
         self.workers_are_lost = True
         return self._fail(decided)
 
-    def _is_lost(self, worker: WorkerState) -> bool:
-        """Tell whether no other worker can go on at the position of this one."""
-        return not self._replayable and worker.next_item > 0 and worker.num_items is None
-
     def _replace(self, worker_idx: int) -> list[Action]:
         worker = self._workers[worker_idx]
         worker.show_life(self.now)
@@ -476,7 +468,7 @@ def _not_replayed(event: StreamEnded, num_answered: int) -> TransformError:
     return TransformError(
         f"the stream of worker {event.worker_idx} had given {num_answered} items before the worker was restarted, "
         f"and only {event.num_items} after it",
-        fix="make a stream that gives the same items each time, or say replayable=False",
+        fix="make a stream that gives the same items each time, or set on_death=Raising()",
     )
 
 

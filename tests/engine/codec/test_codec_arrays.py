@@ -66,15 +66,6 @@ def test_an_array_in_the_slot_keeps_its_place_when_encoding_makes_the_slot_grow(
     assert slot.used < large.nbytes + 1024
 
 
-def test_an_array_from_before_the_slot_moved_is_copied():
-    slot = PlainSlot(64)
-    array = make_in_slot(slot, (16,))
-    make_in_slot(slot, (1000,))
-    array[...] = 7  # the slot does not see this any more
-    assert slot.find(array) is None
-    assert same(array, round_trip(array, slot))
-
-
 def test_a_strided_view_of_the_slot_is_copied():
     slot = PlainSlot(4096)
     array = make_in_slot(slot, (16, 16))
