@@ -19,10 +19,9 @@ from rich.console import Console
 
 from examples_of_laws import examples
 from headrace.cli.convert import shards as convert_shards
-from headrace.cli.convert.conversion import Conversion
+from headrace.cli.convert.conversion import Conversion, SomeKeys
 from headrace.cli.convert.shard_plan import Sharding, plan_shards
 from headrace.cli.convert.shards import Target
-from headrace.cli.convert.some_keys import SomeKeys
 from headrace.errors import ConfigError
 from headrace.sources import AudioSource, HDFSource, HDFWriter, MemorySource, open_source
 from headrace.sources.formats import FORMATS

@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples_of_laws import examples
-from headrace.features.bands import Bands
-from headrace.features.log_mel import _mel_filters
+from headrace.features.log_mel import Bands, _mel_filters
 
 
 @given(

@@ -29,10 +29,9 @@ from ..console import bold, open_messages, open_output
 from ..opening import class_of, find_data_files, open_corpus
 from ..options import DATA_FILES_HELP, Quiet, SourceClass, SourceSettings
 from ..report import describe_key
-from .conversion import Conversion
+from .conversion import Conversion, SomeKeys
 from .shard_plan import Sharding
 from .shards import ShardRecord, Target, join_digests, losses, open_written
-from .some_keys import SomeKeys
 
 _WRITTEN = ", ".join(sorted(name for name, entry in FORMATS.items() if entry.writer))
 
