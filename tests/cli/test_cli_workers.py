@@ -17,7 +17,7 @@ import pytest
 
 from headrace import HDFWriter
 from headrace.cli.workers import OnError, WorkerOptions
-from headrace.datasets import MultiProcDataset, init_dataset
+from headrace.datasets import MultiProcDataset
 from headrace.engine import EngineOptions, Raising, Restarting, Skipping
 from headrace.engine.process.proc_tree import descendants_of
 
@@ -272,14 +272,6 @@ def test_ctrl_c_ends_the_command_and_its_workers(tmp_path: Path, to_group: bool)
     for pidfd in started:
         assert select.select([pidfd], [], [], 120)[0], "a process is left"
         os.close(pidfd)
-
-
-def test_the_dataset_that_the_options_describe_can_be_built(config: Path, hdf: Path) -> None:
-    options = WorkerOptions(num_workers=3, buffer_size=5).apply_to({"class": "HDFDataset", "files": [str(hdf)]})
-    with init_dataset(options) as dataset:
-        assert isinstance(dataset, MultiProcDataset)
-        assert (dataset.num_workers, dataset.buffer_size) == (3, 5)
-        assert type(dataset.inner).__name__ == "HDFDataset"
 
 
 def test_workers_of_files_that_are_shared_out_are_those_of_the_dataset_itself(invoke: Invoke, tmp_path: Path) -> None:

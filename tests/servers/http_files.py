@@ -81,7 +81,7 @@ class FileServer:
 
     def __exit__(self, *error: object) -> None:
         self._ends.set()
-        self.faults.release_all()
+        self.faults.clear()
         self._server.shutdown()
         with self._lock:
             for connection in self._connections:

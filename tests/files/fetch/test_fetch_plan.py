@@ -9,8 +9,7 @@ from headrace.files.fetch.plan import ByteRange, RangePlan
 
 
 def _plan(size: int = 100, range_bytes: int = 10, num_streams: int = 4) -> RangePlan:
-    missing = [ByteRange(0, size)] if size else []
-    return RangePlan(missing, range_bytes=range_bytes, num_streams=num_streams)
+    return RangePlan([ByteRange(0, size)], range_bytes=range_bytes, num_streams=num_streams)
 
 
 def _take_all(plan: RangePlan, now: float = 0.0) -> list[ByteRange]:
@@ -123,9 +122,3 @@ def test_bytes_that_come_start_a_new_count_of_failures():
     rest = plan.take(0.0)
     assert rest == ByteRange(4, 10)
     assert plan.note_failed(rest) == 1
-
-
-def test_nothing_missing_is_finished_at_once():
-    plan = _plan(size=0)
-    assert plan.is_finished
-    assert plan.take(0.0) is None
