@@ -181,6 +181,7 @@ def _unsafe(what: str, where: str) -> CacheError:
 
 
 _DAY_SECONDS = 24 * 3600.0
+_MAX_DAYS = 90.0  # what was not used for this long is removed in any case
 
 _warned_of: set[tuple[str, str]] = set()  # logger and folder
 
@@ -192,13 +193,11 @@ class KeepLimit:
     Attributes:
         max_bytes: Limit on the bytes of all files together.
         max_files: How many.
-        days: Files not used for this many days are removed in any case.
         idle_days: Files used within this many days are kept in any case.
     """
 
     max_bytes: float = math.inf
     max_files: float = math.inf
-    days: float = 90.0
     idle_days: float = 0.0
 
 
@@ -253,7 +252,7 @@ def remove_unused(folder: Path, pattern: str, *, limit: KeepLimit, now: float | 
             found.append((used, status.st_size, path))
     num_bytes, num_files = sum(size for _, size, _ in found), len(found)
     for used, size, path in sorted(found):
-        is_old = now - used > limit.days * _DAY_SECONDS
+        is_old = now - used > _MAX_DAYS * _DAY_SECONDS
         has_room = num_bytes <= limit.max_bytes and num_files <= limit.max_files
         if (is_old or not has_room) and now - used >= limit.idle_days * _DAY_SECONDS and _remove_unless_held(path):
             num_bytes, num_files = num_bytes - size, num_files - 1

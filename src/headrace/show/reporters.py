@@ -63,9 +63,9 @@ class Reporter:
         self._bar.draw(f"{self._label}: {state}", num_done, self.total)
 
 
-def open_reporter(console: Console, label: str, total: int | None, *, quiet: bool, unit: str = "seq") -> Reporter:
+def open_reporter(console: Console, label: str, total: int | None, *, quiet: bool) -> Reporter:
     """Return a reporter, which shows nothing if it is to be quiet."""
-    return Reporter(None if quiet else console, label, total, unit)
+    return Reporter(None if quiet else console, label, total, "seq")
 
 
 @contextmanager

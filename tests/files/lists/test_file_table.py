@@ -114,15 +114,6 @@ def test_relative_names_mean_files_of_the_working_directory(
     assert FileTable.of(["0.hdf", "./1.hdf"]).num_seqs.tolist() == [-1, 5]
 
 
-def test_a_folder_of_ones_own_is_used(cache: Path, files: list[str], tmp_path: Path) -> None:
-    table = FileTable.of(files, folder=tmp_path / "own")
-    table.note_counts(0, 1)
-    table.save()
-    assert len(_tables(tmp_path / "own")) == 1
-    assert FileTable.of(files, folder=tmp_path / "own").num_seqs[0] == 1
-    assert FileTable.of(files).num_seqs[0] == -1
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -231,11 +222,11 @@ def test_a_lock_that_never_comes_free_delays_saving_but_does_not_stop_it(
 
 
 def test_a_folder_that_cannot_be_used_is_told_once(
-    files: list[str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    cache: Path, files: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "file").touch()
+    cache.parent.touch()
     for _ in range(2):
-        table = FileTable.of(files, folder=tmp_path / "file" / "tables")
+        table = FileTable.of(files)
         table.note_counts(0, 1)
         table.save()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -20,7 +20,7 @@ from headrace.errors import SourceError
 from .options import FetchOptions, SourceChangedError, SourceStat
 from .part import PartFile
 from .plan import ByteRange
-from .reader import Piece, RangesIgnoredError, Reader, Stream
+from .reader import Piece, RangesIgnoredError, Reader
 from .retry import HttpStatusError, TransientError
 
 _CONTENT_RANGE = re.compile(r"bytes\s+(?:(\d+)-(\d+)|\*)/(\d+|\*)", re.IGNORECASE)
@@ -53,7 +53,7 @@ class HttpReader(Reader):
         del part
         return self._start(self._read(byte_range, stat))
 
-    def submit_stream(self, stat: SourceStat) -> Future[Stream]:
+    def submit_stream(self, stat: SourceStat) -> Future[HttpStream]:
         """Start to read the whole."""
         return self._start(self._open_stream(stat))
 
@@ -115,7 +115,7 @@ class HttpReader(Reader):
             num_bytes = _check_range(byte_range, came)
             return Piece(num_bytes, await _read_body(answer.content, num_bytes, byte_range))
 
-    async def _open_stream(self, stat: SourceStat) -> Stream:
+    async def _open_stream(self, stat: SourceStat) -> HttpStream:
         context = contextlib.AsyncExitStack()
         answer = await context.enter_async_context(self._ask("GET", None))
         try:
@@ -126,7 +126,7 @@ class HttpReader(Reader):
             answer.close()
             await context.aclose()
             raise
-        return _HttpStream(answer, context, self._file_system.loop)
+        return HttpStream(answer, context, self._file_system.loop)
 
     def _check_status(self, answer: Any) -> None:
         if answer.status not in (200, 206):
@@ -154,8 +154,8 @@ class HttpReader(Reader):
             raise SourceChangedError(what, where=self.name)
 
 
-class _HttpStream:
-    """The body of an answer that holds the whole file."""
+class HttpStream:
+    """The body of an answer that holds the whole file, read from its start."""
 
     def __init__(self, answer: Any, context: contextlib.AsyncExitStack, loop: asyncio.AbstractEventLoop) -> None:
         self._answer = answer

@@ -13,12 +13,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .options import FetchOptions, SourceStat
 from .part import PartFile
 from .plan import ByteRange
 from .retry import TransientError
+
+if TYPE_CHECKING:
+    from .http import HttpStream
 
 Result = TypeVar("Result")
 OnBytes = Callable[[int], None]
@@ -58,18 +61,6 @@ class Piece:
     digest: str | None = None
 
 
-class Stream(Protocol):
-    """One answer that holds the whole file, read from its start."""
-
-    def submit(self, num_bytes: int) -> Future[list[bytes]]:
-        """Start to read the next bytes: as many as requested, fewer only at the end, none after it."""
-        ...
-
-    def close(self) -> None:
-        """Close the connection. Does not wait."""
-        ...
-
-
 class Reader(ABC):
     """One source. The futures fail with the errors of the store's library, or with those of Headrace.
 
@@ -94,7 +85,7 @@ class Reader(ABC):
         not support ranges.
         """
 
-    def submit_stream(self, stat: SourceStat) -> Future[Stream]:
+    def submit_stream(self, stat: SourceStat) -> Future[HttpStream]:
         """Start to read the whole of this version; only called for a source without ranges."""
         raise NotImplementedError
 

@@ -216,22 +216,13 @@ class FileTable:
         self._num_frames = np.full(len(sizes), _UNKNOWN)
 
     @classmethod
-    def of(
-        cls,
-        trees: Sequence[FileTree],
-        *,
-        folder: str | os.PathLike[str] | None = None,
-        max_threads: int = 32,
-        progress: Progress | None = None,
-    ) -> FileTable:
+    def of(cls, trees: Sequence[FileTree], *, progress: Progress | None = None) -> FileTable:
         """Measure the files of a list, and look up their cached counts.
 
         One request for each file, in threads where that takes long.
 
         Args:
             trees: The entries of the list.
-            folder: The folder of cached tables; None: `files` in the user's cache folder (`$HEADRACE_CACHE`).
-            max_threads: Most requests at a time.
             progress: Called with the numbers of files done and of all, at most ten times a second.
 
         Raises:
@@ -240,12 +231,12 @@ class FileTable:
         """
         leaves = [tree_leaves(tree) for tree in trees]
         names = list(dict.fromkeys(name for names in leaves for name in names))
-        stats = measure_files(names, max_threads=max_threads, progress=progress)
+        stats = measure_files(names, progress=progress)
         sizes = [sum(stats[name].size for name in names) for names in leaves]
         if max(sizes, default=0) >= 2**63:
             raise SourceError("the files of an entry have 2**63 bytes or more", where=leaves[int(np.argmax(sizes))][0])
         versions = [_version([stats[name] for name in names]) for names in leaves]
-        table = cls(_record_path(trees, folder), np.array(sizes, np.int64), np.array(versions, np.uint64))
+        table = cls(_record_path(trees), np.array(sizes, np.int64), np.array(versions, np.uint64))
         table._load_cached()
         return table
 
@@ -292,9 +283,7 @@ class FileTable:
         if self._path is None:
             return
         try:
-            if self._path.parent == kept_path(_FOLDER):
-                kept_folder(_FOLDER)
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            kept_folder(_FOLDER)
             with _locked(self._path.parent):
                 kept = self._load_cached()
                 record = self._record()
@@ -326,14 +315,13 @@ def _version(stats: list[SourceStat]) -> int:
     return xxhash.xxh3_64_intdigest(facts.encode("utf-8", "surrogateescape"))
 
 
-def _record_path(trees: Sequence[FileTree], folder: str | os.PathLike[str] | None) -> Path | None:
+def _record_path(trees: Sequence[FileTree]) -> Path | None:
     """Return the path of the cached table of a list, named by a digest of the full names in the order of the list."""
-    if folder is None:
-        try:
-            folder = kept_path(_FOLDER)
-        except CacheError as error:
-            warn_once_of_folder(_LOGGER, "", _NOT_KEPT, error)
-            return None
+    try:
+        folder = kept_path(_FOLDER)
+    except CacheError as error:
+        warn_once_of_folder(_LOGGER, "", _NOT_KEPT, error)
+        return None
     digest = xxhash.xxh3_128(f"{_FORMAT_VERSION}\n".encode())
     for tree in trees:
         digest.update(f"{tree_key(map_leaves(tree, _full_name))}\n".encode())
