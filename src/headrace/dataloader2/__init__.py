@@ -12,8 +12,7 @@ from headrace.exports import export_lazily
 if TYPE_CHECKING:
     from .error import PauseIteration
     from .interface import CheckpointableReadingServiceInterface, ReadingServiceInterface, WorkerInfo
-    from .iterator import DataLoader2Iterator
-    from .loader import DataLoader2
+    from .loader import DataLoader2, DataLoader2Iterator
     from .services.distributed import DistributedReadingService
     from .services.in_process import InProcessReadingService
     from .services.multi_processing import MultiProcessingReadingService, PrototypeMultiProcessingReadingService
@@ -39,8 +38,7 @@ __getattr__, __dir__ = export_lazily(
         "services.distributed": ("DistributedReadingService",),
         "error": ("PauseIteration",),
         "services.in_process": ("InProcessReadingService",),
-        "iterator": ("DataLoader2Iterator",),
-        "loader": ("DataLoader2",),
+        "loader": ("DataLoader2", "DataLoader2Iterator"),
         "services.multi_processing": ("MultiProcessingReadingService", "PrototypeMultiProcessingReadingService"),
         "services.sequential": ("SequentialReadingService",),
         "interface": ("CheckpointableReadingServiceInterface", "ReadingServiceInterface", "WorkerInfo"),

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from headrace.batching import ReuseCheck
-from headrace.engine import NumberedTags, note_item, note_items
+from headrace.engine import NumberedTags, note_items
 from headrace.engine import WorkerInfo as EngineWorkerInfo
 from headrace.engine.codec import by_value
 from headrace.engine.memory.arena import ValueTooLargeError
@@ -29,7 +29,7 @@ from headrace.errors import TransformError
 from headrace.pipes.core.base import read, stop
 from headrace.pipes.graph import list_pipes
 from headrace.pipes.graph.seeds import note_seeds_of_globals, set_graph_random_seed
-from headrace.pipes.graph.state import can_skip_ahead, graph_state, restore_graph, skip_ahead
+from headrace.pipes.graph.state import graph_state, restore_graph
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding
 from headrace.rng.process import globals_state, seed_globals, set_globals_state
 
@@ -46,9 +46,8 @@ _NAMED_ITEMS = 64
 _SNAPSHOT_SECONDS = 0.05
 _SNAPSHOT_SHARE = 50
 # Of a snapshot: several of each worker exist at a time, and the newest is copied into each state. If the graph holds
-# more (a shuffle's buffer of large items), a snapshot holds only the number of items given, if that is enough.
+# more (a shuffle's buffer of large items), there is none: the items are read again from the last one that fitted.
 MAX_SNAPSHOT_BYTES = 2 << 20
-_ONLY_THE_COUNT = pickle.dumps((None, None))  # instead of the states of the pipes and of the global generators
 
 
 _logger = logging.getLogger("headrace.dataloader2")
@@ -176,8 +175,7 @@ class Replica:
         self._reuse = ReuseCheck()
         self._position = 0  # how many items of the epoch were made
         self._error: CarriedError | None = None
-        self._can_save = self._can_skip = True
-        self._globals_at_start = b""
+        self._can_save = True
         self._unsaved_seconds = self._snapshot_seconds = 0.0
 
     def __call__(self, request: ReplicaRequest) -> tuple[Any, ...]:
@@ -214,7 +212,7 @@ class Replica:
         """Begin an epoch, or continue in the middle of it."""
         self._leave()
         self._epoch, self._position, self._error = request.epoch, 0, None
-        self._can_save = self._can_skip = True
+        self._can_save = True
         self._unsaved_seconds = 0.0
         epoch_start, snapshot = read_start(request.path)
         self._key = epoch_start.key
@@ -233,11 +231,8 @@ class Replica:
 
     def _go_to(self, snapshot: Snapshot) -> None:
         states, of_globals = pickle.loads(snapshot.data)  # noqa: S301 - from a worker of this loader
-        if states is None:
-            skip_ahead(self._graph, snapshot.item, note_item)
-        else:
-            set_globals_state(of_globals)
-            restore_graph(self._graph, states)  # last: if it fails, the graph is as before
+        set_globals_state(of_globals)
+        restore_graph(self._graph, states)  # last: if it fails, the graph is as before
 
     def _reseed(self, epoch_start: EpochStart) -> None:
         seeds = epoch_start.seeds
@@ -249,7 +244,6 @@ class Replica:
             self._graph = checked_pipe(epoch_start.reset_fn(self._graph), "iter_reset_fn")
         if self._reset_fn is not None:
             self._graph = checked_pipe(self._reset_fn(self._graph, self._info, seeds), "worker_reset_fn")
-        self._globals_at_start = pickle.dumps(globals_state())
 
     def _leave(self) -> None:
         """Close the iteration of the epoch before."""
@@ -313,7 +307,7 @@ class Replica:
         if self._unsaved_seconds < due or self._client is not None:
             return None
         start = time.perf_counter()
-        data = self._states() or (_ONLY_THE_COUNT if self._can_skip_here() else None)
+        data = self._states()
         self._unsaved_seconds, self._snapshot_seconds = 0.0, time.perf_counter() - start
         return None if data is None else Snapshot(self._position, data)
 
@@ -331,13 +325,6 @@ class Replica:
             _logger.debug("the pipes of worker %d have no state: %s", self._info.worker_id, error)
         self._can_save = False
         return None
-
-    def _can_skip_here(self) -> bool:
-        """Tell whether the number of items given is enough to continue, since nothing else influences the items."""
-        if self._can_skip and self._key is None:
-            self._can_skip = pickle.dumps(globals_state()) == self._globals_at_start
-            return self._can_skip and can_skip_ahead(self._graph)
-        return False
 
 
 class TooManyBytesError(Exception):

@@ -25,7 +25,6 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from .methods import IterMethods, MapMethods
 from .naming import looks_like_pipe, name_raiser, show_call
 from .registry import advice_on, find_function, list_functions
-from .skipping import WantedItems
 from .torch_classes import find_torch_class, torch_hook
 
 T_co = TypeVar("T_co", covariant=True)
@@ -82,7 +81,7 @@ class Pipe:
         return super().__reduce_ex__(protocol)
 
 
-_OF_ITERATION = ("_raw", "_reading", "_started", "_is_restored", "_restored", "_wanted")
+_OF_ITERATION = ("_raw", "_reading", "_started", "_is_restored", "_restored")
 _numbers = count(1)
 
 
@@ -118,13 +117,10 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
     _started = 0  # the number of the last iteration that was not stopped; 0: none. Readers start before their sources
     _is_restored = False  # whether the next iteration begins at the position in the attributes, without `reset`
     _restored: Restored | None = None  # what it was restored with, until it or a reader of it restarts
-    _wanted: WantedItems | None = None  # of the items of the next iteration; None: all
     _begin: ClassVar[Begin]  # the `__iter__` of the class
-    skips_ahead: ClassVar[bool] = False
 
-    def __init_subclass__(cls, *, skips_ahead: bool = False, **options: Any) -> None:
+    def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls.skips_ahead = skips_ahead  # of the class alone: in one derived from it, `__iter__` may do something else
         own: Any = cls.__iter__
         if not hasattr(own, "begin"):
             cls.__iter__ = _guard(own)  # type: ignore[method-assign]
@@ -146,21 +142,9 @@ class IterPipe(Pipe, IterMethods, Generic[T_co]):
         if state:  # a pipe without a position needs nothing
             raise NotImplementedError(f"{type(self).__name__} has no restore")
 
-    def can_skip_ahead(self) -> bool:
-        """Return whether `skip_ahead` can bring a new copy of this pipe to the position of this one."""
-        return self.skips_ahead
-
-    def skip_ahead(self, wanted: WantedItems) -> WantedItems:
-        """Return which items of the source are needed to give the wanted items of this pipe.
-
-        Called between `reset` and an iteration, for classes with `skips_ahead=True`: these have one source, and which
-        of its items are needed does not depend on their values. The iteration then gets only these from the source.
-        """
-        return wanted
-
     def _forget_position(self) -> None:
         """Have the next iteration begin at the start, whatever was restored."""
-        self._is_restored, self._restored, self._wanted = False, None, None
+        self._is_restored, self._restored = False, None
 
     @property
     def is_under_way(self) -> bool:
@@ -318,12 +302,7 @@ def stop(pipe: Any) -> None:
 
 def mark_restored(pipe: IterPipe[Any], restored: Restored | None, *, is_under_way: bool) -> None:
     """Note what a pipe was restored with, and whether its attributes hold a position in the middle."""
-    pipe._is_restored, pipe._restored, pipe._wanted = is_under_way, restored, None
-
-
-def want(pipe: IterPipe[Any], wanted: WantedItems) -> None:
-    """Restrict the next iteration to some of the items."""
-    pipe._wanted = wanted
+    pipe._is_restored, pipe._restored = is_under_way, restored
 
 
 def restored_with(pipe: IterPipe[Any]) -> Restored | None:
@@ -362,7 +341,6 @@ def _guard(own: Begin) -> Begin:
 
 def _restart(pipe: IterPipe[T_co]) -> Iterator[T_co]:
     stop(pipe)
-    wanted, pipe._wanted = pipe._wanted, None
     if not pipe._is_restored:
         if pipe._restored is not None:
             pipe._restored.forget(pipe)
@@ -373,7 +351,7 @@ def _restart(pipe: IterPipe[T_co]) -> Iterator[T_co]:
     if not isinstance(raw, GeneratorType):
         raw = _generate(raw)
     pipe._raw = weakref.ref(raw)  # weak: a reader that is dropped closes what it read
-    return raw if wanted is None else wanted.choose(raw)
+    return raw
 
 
 def _generate(iterator: Iterator[T_co]) -> Generator[T_co, None, None]:

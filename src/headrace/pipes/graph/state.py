@@ -7,7 +7,6 @@ it is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, TypeAlias
 
@@ -23,10 +22,8 @@ from ..core.base import (
     mark_restored,
     restored_with,
     stop,
-    want,
 )
 from ..core.draws import restore_draws, state_of_draws
-from ..core.skipping import WantedItems
 from ..core.walk import list_pipes, sources_of
 
 GraphState: TypeAlias = list[list[Any]]
@@ -105,55 +102,6 @@ def restore_graph(pipe: Any, state: GraphState) -> None:
     for each in everything:
         if isinstance(each, MapPipe):
             each.forget_other_draws()
-
-
-def can_skip_ahead(pipe: Any) -> bool:
-    """Tell whether `skip_ahead` can bring another graph like this one to this position, and saves work by it.
-
-    This assumes that the functions in the graph do not draw from the global generators.
-
-    Args:
-        pipe: The end of the graph, between two items.
-    """
-    pipes = _list_skipping(pipe)
-    return bool(pipes) and isinstance(pipes[-1], IterPipe) and all(each.can_skip_ahead() for each in pipes[:-1])
-
-
-def skip_ahead(pipe: Any, num_items: int, note_item: Callable[[], object]) -> None:
-    """Have the next iteration begin at a later item of its epoch, making only the earlier items that it needs.
-
-    Which items a shuffle's buffer holds, for example, follows from its random numbers: the pipes before it make just
-    these again, and those after it begin at the later item.
-
-    Args:
-        pipe: The end of a graph. `can_skip_ahead` was true for another like it after as many items.
-        num_items: How many items are skipped.
-        note_item: Called for each item that is made again and not needed.
-
-    A state can be taken only after the next item was read.
-    """
-    restored = _Restored(set())
-    for each in reversed(list_pipes(pipe)):
-        if isinstance(each, IterPipe):
-            stop(each)
-            forget_position(each)
-            mark_restored(each, restored, is_under_way=False)
-    *pipes, source = _list_skipping(pipe)
-    wanted = WantedItems(num_items, note_item=note_item)
-    for each in pipes:
-        each.reset()
-        mark_restored(each, restored, is_under_way=True)
-        wanted = each.skip_ahead(wanted)
-    want(source, wanted)
-
-
-def _list_skipping(pipe: Any) -> list[Any]:
-    """Return the pipes at the end of a graph that skip ahead, last one first, and their source; empty if none do."""
-    pipes = [pipe]
-    while isinstance(pipe, IterPipe) and pipe.skips_ahead and len(sources := sources_of(pipe)) == 1:
-        pipe = sources[0]
-        pipes.append(pipe)
-    return pipes if len(pipes) > 1 else []
 
 
 def _restore_pipe(pipe: IterPipe[Any], position: Any, generators: dict[str, Any], restored: _Restored) -> None:

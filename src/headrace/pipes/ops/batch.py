@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -13,7 +12,6 @@ from ..core.base import IterPipe, State, read
 from ..core.checks import check_positive, check_takes
 from ..core.registry import functional_pipe
 from ..core.skeletons import PendingPipe, Positioned
-from ..core.skipping import WantedItems
 from ..core.streams import close_streams
 
 
@@ -49,7 +47,7 @@ def count_batches(num_items: int, batch_size: int, *, drop_last: bool = False) -
 
 
 @functional_pipe("batch")
-class Batcher(Positioned[Any], skips_ahead=True):
+class Batcher(Positioned[Any]):
     """Make batches of consecutive items.
 
     Args:
@@ -85,11 +83,6 @@ class Batcher(Positioned[Any], skips_ahead=True):
             if len(batch) < size and self.drop_last:
                 return
             yield wrap(batch)
-
-    def skip_ahead(self, wanted: WantedItems) -> WantedItems:
-        size = self.batch_size
-        before = [number * size + item_idx for number in wanted.before for item_idx in range(size)]
-        return replace(wanted, start=wanted.start * size, before=before, group=wanted.group * size)
 
     def __len__(self) -> int:
         return count_batches(len(self.datapipe), self.batch_size, drop_last=self.drop_last)

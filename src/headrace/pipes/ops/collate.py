@@ -69,7 +69,7 @@ def _has_tensor(item: Any, tensor: type) -> bool:
 
 
 @functional_pipe("collate")
-class Collator(OneForOne[Any], source="datapipe", skips_ahead=True):
+class Collator(OneForOne[Any], source="datapipe"):
     """Collate each batch.
 
     Args:

@@ -102,7 +102,7 @@ def _warn_missing(indices: Sequence[Hashable], item: Any) -> None:
 
 
 @functional_pipe("flatten")
-class Flattener(OneForOne[Any], source="datapipe", skips_ahead=True):
+class Flattener(OneForOne[Any], source="datapipe"):
     """Flatten columns by one level: a list, tuple or dict in a column is replaced by its elements.
 
     Args:
@@ -145,7 +145,7 @@ def _flatten_dict(item: dict[Any, Any], chosen: list[Hashable] | None) -> dict[A
 
 
 @functional_pipe("slice")
-class Slicer(OneForOne[Any], source="datapipe", skips_ahead=True):
+class Slicer(OneForOne[Any], source="datapipe"):
     """Keep some of the columns.
 
     Args:
@@ -206,7 +206,7 @@ def _with_columns(item: Any, is_kept: Callable[[Any], bool]) -> Any:
 
 
 @functional_pipe("drop")
-class Dropper(OneForOne[Any], source="datapipe", skips_ahead=True):
+class Dropper(OneForOne[Any], source="datapipe"):
     """Drop columns.
 
     Args:
@@ -233,7 +233,7 @@ class Dropper(OneForOne[Any], source="datapipe", skips_ahead=True):
 
 
 @functional_pipe("rows2columnar")
-class Rows2Columnar(OneForOne[Any], skips_ahead=True):
+class Rows2Columnar(OneForOne[Any]):
     """Turn lists of rows into dicts of columns.
 
     Args:

@@ -157,7 +157,7 @@ class Header(Positioned[Any]):
 
 
 @functional_pipe("set_length")
-class LengthSetter(Positioned[Any], skips_ahead=True):
+class LengthSetter(Positioned[Any]):
     """Set what `len` returns. The items are not changed.
 
     Args:

@@ -75,6 +75,8 @@ class FlatMapper(IterPipe[Any]):
         ['a', 'b', 'c']
     """
 
+    _not_shipped = ("_opened",)
+
     def __init__(self, datapipe: IterPipe[Any], fn: Callable[..., Any] | None = None, input_col: Any = None) -> None:
         _flattener(fn, input_col)
         self.datapipe = datapipe
@@ -127,6 +129,7 @@ class ShuffledFlatMapper(ShufflingPipe[Any]):
         ['a', 'b', 'c', 'x', 'y', 'z']
     """
 
+    _not_shipped = ("_opened",)
     _position_names = ("has_ended",)
     _has_ended = False
 

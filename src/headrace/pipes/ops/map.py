@@ -22,7 +22,7 @@ from .columns import column_mapper, column_reader
 
 
 @functional_pipe("map")
-class Mapper(OneForOne[Any], source="datapipe", skips_ahead=True):
+class Mapper(OneForOne[Any], source="datapipe"):
     """Apply a function to each item, or to columns of it.
 
     Args:
@@ -59,7 +59,7 @@ class Mapper(OneForOne[Any], source="datapipe", skips_ahead=True):
 
 
 @functional_pipe("threadpool_map")
-class ThreadPoolMapper(SameLength[Any], skips_ahead=True):
+class ThreadPoolMapper(SameLength[Any]):
     """Apply a function to each item as `Mapper` does, in a pool of threads. The order is that of the source.
 
     The threads live as long as the iteration. They run at the same time where the function waits for files or networks,

@@ -13,7 +13,7 @@ from .read_ahead import ReadAheadPipe
 
 
 @functional_pipe("prefetch")
-class Prefetcher(ReadAheadPipe, skips_ahead=True):
+class Prefetcher(ReadAheadPipe):
     """Read the source in a thread, some items ahead. An error of the source is raised after the items before it.
 
     The thread lives as long as the iteration. It shares Python's GIL with the consumer, so it helps where the source
