@@ -267,7 +267,4 @@ def member_at(index: CorpusIndex, corpus_idx: int) -> Member:
     start, packed, size, crc, deflated, head = (int(index.locator(name)[corpus_idx]) for name in _MEMBER_COLUMNS)
     if min(start, packed, size, head) < 0:
         raise index.damaged(f"it says that the recording of sequence {corpus_idx} is at byte {start}")
-    member = Member("", start, packed, size, crc, bool(deflated), head)
-    if size > member.max_size:
-        raise index.damaged(f"it says that the recording of sequence {corpus_idx} has {size} bytes in {packed}")
-    return member
+    return Member("", start, packed, size, crc, bool(deflated), head)
