@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import xxhash
@@ -26,7 +26,7 @@ from ..base import SORT_LENGTHS
 from ..shared.folder import for_each_part, in_threads
 from ..shared.parts import Tell
 from ..shared.zip_members import Member, list_members, read_member
-from .archives import Archive, Descriptors, TextEntry, read_text, scan_entries
+from .archives import Archive, Descriptors, TextEntry, opened_archive, read_text, scan_entries
 from .samples import OggZipSamples
 
 INDEX_KIND = "ogg-zip/1"
@@ -214,13 +214,6 @@ def _lengths(options: OggZipOptions, rows: Sequence[_Row]) -> dict[str, NDArray[
     return {key: np.array(column, np.int64) for key, column in lengths.items()}
 
 
-def _opened(path: str) -> IO[bytes]:
-    try:
-        return open_regular(path)
-    except OSError as error:
-        raise SourceError(f"the archive cannot be read: {error.strerror}", where=path) from error
-
-
 def _data_lengths(options: OggZipOptions, rows: Sequence[_Row]) -> list[int]:
     features = options.features
     assert features is not None
@@ -235,7 +228,7 @@ def _measure(options: OggZipOptions, features: OggZipSamples, rows: Sequence[_Ro
     """Return the frames of some rows, by the headers of their recordings."""
     with ExitStack() as stack:
         zips = [archive.path for archive in options.archives if not archive.is_folder]
-        files = Descriptors([stack.enter_context(_opened(path)).fileno() for path in zips])
+        files = Descriptors([stack.enter_context(opened_archive(path)).fileno() for path in zips])
 
         def measure(row: _Row) -> int:
             archive = options.archives[row.archive]

@@ -22,7 +22,7 @@ from headrace.errors import ConfigError, SourceError, check_count
 from headrace.files import open_regular
 
 from ..shared.paths import list_paths
-from .files import TokenFile, open_npy, read_idx_bounds
+from .files import TokenFile, open_npy, opened, read_idx_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,12 +183,9 @@ def _read_bounds(path: str, file: TokenFile) -> NDArray[np.int64]:
 
 def _load(file: TokenFile) -> NDArray[Any]:
     """Return the numbers of a file whose size was compared with what it says."""
-    try:
-        with open(file.path, "rb", buffering=0) as stream:
-            stream.seek(file.position)
-            stored = np.fromfile(stream, file.dtype, file.num_tokens)
-    except OSError as error:
-        raise SourceError(f"the starts of documents cannot be read: {error.strerror}", where=file.path) from error
+    with opened(file.path) as stream:
+        stream.seek(file.position)
+        stored = np.fromfile(stream, file.dtype, file.num_tokens)
     if len(stored) != file.num_tokens or (stored.dtype.kind == "u" and stored.size and int(stored.max()) >= 2**63):
         raise SourceError("the starts of documents changed, or are beyond 63 bits", where=file.path)
     return stored
@@ -197,15 +194,11 @@ def _load(file: TokenFile) -> NDArray[Any]:
 def _scan_eos(file: TokenFile, eos: int) -> NDArray[np.int64]:
     pieces = [np.zeros(1, np.int64)]
     num_items = _BLOCK_BYTES // file.dtype.itemsize
-    try:
-        with open(file.path, "rb", buffering=0) as stream:
-            stream.seek(file.position)
-            for start in range(0, file.num_tokens, num_items):
-                tokens = np.fromfile(stream, file.dtype, min(num_items, file.num_tokens - start))
-                tokens = tokens.astype(file.dtype.newbyteorder("="), copy=False)
-                pieces.append(np.flatnonzero(tokens == eos) + (start + 1))
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", where=file.path) from error
+    with opened(file.path) as stream:
+        stream.seek(file.position)
+        for start in range(0, file.num_tokens, num_items):
+            tokens = np.fromfile(stream, file.dtype, min(num_items, file.num_tokens - start))
+            pieces.append(np.flatnonzero(tokens.astype(file.dtype.newbyteorder("="), copy=False) == eos) + (start + 1))
     bounds: NDArray[np.int64] = np.concatenate(pieces)
     if len(bounds) == 1 and file.num_tokens:
         raise SourceError(

@@ -109,7 +109,7 @@ def read_idx_head(idx_path: str) -> IdxHead:
         SourceError: It is of another format, version or dtype, or truncated.
     """
     num_bytes = _size_of(idx_path)
-    with _opened(idx_path) as file:
+    with opened(idx_path) as file:
         head = file.read(HEAD.size)
     if not head.startswith(MAGIC) or len(head) < HEAD.size:
         raise SourceError(
@@ -142,7 +142,7 @@ def read_idx_bounds(file: TokenFile) -> NDArray[np.int64]:
     """
     path = str(file.idx_path)
     head = read_idx_head(path)
-    with _opened(path) as stream:
+    with opened(path) as stream:
         stream.seek(HEAD.size)
         lengths = np.fromfile(stream, "<i4", head.num_seqs)
         pointers = np.fromfile(stream, "<i8", head.num_seqs)
@@ -176,7 +176,7 @@ def open_npy(path: str) -> TokenFile:
         SourceError: It is missing or something else, or its size is not what its header says.
     """
     num_bytes = _size_of(path)
-    with _opened(path) as file:
+    with opened(path) as file:
         header = parse_npy(file.read(HEAD_BYTES), path)
     shape, dtype, position = header.shape, header.dtype, header.num_bytes
     if len(shape) != 1 or dtype.kind not in "iu":
@@ -225,7 +225,7 @@ def _size_of(path: str) -> int:
 
 
 @contextmanager
-def _opened(path: str) -> Iterator[IO[bytes]]:
+def opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file; what goes wrong with it in the block is a `SourceError` as well."""
     try:
         with open_regular(path) as file:
