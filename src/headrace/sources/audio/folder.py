@@ -38,9 +38,8 @@ from ..shared.folder import (
     read_part,
 )
 from ..shared.paths import Files, IndexOption
-from .decode import read_header
-from .gather import TEXT_FIELD, AudioOptions, index_of, require_targets
-from .manifest import Layout, ScannedRecordings
+from .codec import read_header
+from .manifest import TEXT_FIELD, AudioOptions, Layout, ScannedRecordings, index_of, require_targets
 from .source import RecordingSource
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
