@@ -32,7 +32,7 @@ class FormatCase:
         open: Opens what is in the folder, with an index (default: `None`, none that was kept).
         needs: Packages that reading takes.
         counts_lines: Whether the number of sequences follows from what is there, so that nothing tells a part that was
-            cut off at the right byte, or one more line feed.
+            cut off at the right byte, or one more line feed; or whether lengths follow so, as of recordings.
         stamped: Whether size and time of each file are in the index. Of recordings that a manifest lists they are not:
             these are compared with the number of samples and the sample rate.
     """
@@ -255,7 +255,9 @@ FORMATS: dict[str, FormatCase] = {
         _opened("TokenSource", "x.npy", by="document", documents=lambda folder: folder / "starts.npy"),
     ),
     "tokens-idx": FormatCase(_write_megatron, _opened("TokenSource", "x.bin", by="document")),
-    "recordings": FormatCase(_write_recordings, _opened("AudioFolderSource", "x", sample_rate=8000), _AUDIO),
+    "recordings": FormatCase(
+        _write_recordings, _opened("AudioFolderSource", "x", sample_rate=8000), _AUDIO, counts_lines=True
+    ),
     "manifest": FormatCase(
         _write_manifest,
         _opened("AudioSource", "m.jsonl", sample_rate=8000, targets={"orth": "word"}),

@@ -140,15 +140,6 @@ def test_texts_of_any_recording_count_where_no_targets_are_given(tmp_path):
         AudioFolderSource(tmp_path / "corpus")
 
 
-def test_a_table_beside_the_recordings_is_named_where_it_is_not_read(tmp_path, caplog):
-    record(tmp_path / "corpus" / "wavs" / "1.wav")
-    (tmp_path / "corpus" / "metadata.csv").write_text("file_name,transcription\nwavs/1.wav,eins\n")
-    AudioFolderSource(tmp_path / "corpus", targets={}).close()
-    assert not caplog.messages
-    AudioFolderSource(tmp_path / "corpus").close()
-    assert ["metadata.csv is not read" in message for message in caplog.messages] == [True]
-
-
 # --- what is refused ---
 
 
@@ -188,7 +179,7 @@ def test_texts_that_cannot_be_read_are_refused(folder):
 
 def test_two_recordings_of_one_name_are_refused_unless_a_suffix_is_chosen(folder):
     record(folder / "spk1" / "b.flac")
-    with pytest.raises(SourceError, match="two recordings have the tag 'spk1/b'"):
+    with pytest.raises(SourceError, match="two files have the tag 'spk1/b'"):
         AudioFolderSource(folder, targets={})
     assert len(AudioFolderSource(folder, targets={}, suffixes=(".flac",))) == 1
 

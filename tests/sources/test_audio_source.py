@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from headrace.datasets import AudioDataset
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import AudioFolderSource, AudioSource, LogMel, open_source
-from headrace.sources.audio.decode import read_header, read_samples
+from headrace.sources.audio.codec import read_header, read_samples
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
@@ -258,7 +258,7 @@ def test_a_channel_can_be_chosen(folder):
 )
 def test_the_length_after_resampling_is_known_before(num_samples, from_rate, to_rate):
     pytest.importorskip("soxr")
-    from headrace.sources.audio.decode import resample, resampled_length
+    from headrace.sources.audio.codec import resample, resampled_length
 
     resampled = resample(np.zeros(num_samples, np.float32), from_rate, to_rate)
     assert resampled.dtype == np.float32

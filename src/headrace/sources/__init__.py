@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
     from .audio.folder import AudioFolderSource
-    from .audio.source import AudioSource
-    from .audio.table import AudioTableSource
+    from .audio.source import AudioSource, AudioTableSource
     from .base import SORT_LENGTHS, Source, fill_rows
     from .hdf.source import HDFSource
     from .hdf.writer import HDFWriter
@@ -84,8 +83,7 @@ __getattr__, __dir__ = export_lazily(
     __name__,
     {
         "tables.arrow": ("ArrowSource", "ArrowWriter"),
-        "audio.source": ("AudioSource",),
-        "audio.table": ("AudioTableSource",),
+        "audio.source": ("AudioSource", "AudioTableSource"),
         "audio.folder": ("AudioFolderSource",),
         "base": ("SORT_LENGTHS", "Source", "fill_rows"),
         "registry": ("init_source", "open_source"),

@@ -111,8 +111,6 @@ class Format:
         unless: An option that says something else in the place of all of these.
         key_option: Option of the source for the name of the only data key, where the file does not say it.
         beside: Endings of the files that may lie beside a written one, in the place of the suffix.
-        docs: What a table of formats calls it, in Markdown; the title, if it is empty.
-        suits: What it is good for, for the same table.
         named_by_paths: Whether sequences are named by the paths of their files. The copy of a URL has another path, so
             URLs are refused, before anything is fetched.
     """
@@ -134,8 +132,6 @@ class Format:
     unless: str | None = None
     key_option: str | None = None
     beside: tuple[str, ...] = ()
-    docs: str = ""
-    suits: str = ""
     named_by_paths: bool = False
 
     @property
@@ -207,8 +203,6 @@ _ALL = (
         _at("hdf.writer:HDFWriter"),
         (".hdf", ".hdf5", ".h5"),
         magic=((0, b"\x89HDF\r\n\x1a\n"),),
-        docs="[HDF5](hdf.md), `.hdf`",
-        suits="features and alignments; RETURNN reads it too",
     ),
     Format(
         "tar",
@@ -218,8 +212,6 @@ _ALL = (
         (".tar", ".tar.gz", ".tgz"),  # compressed ones are refused there, with the way out
         magic=((257, b"ustar"),),
         unique_tags=True,
-        docs="[tar](tar.md), `.tar`",
-        suits="WebDataset's shards, object stores",
     ),
     Format(
         "parquet",
@@ -228,8 +220,6 @@ _ALL = (
         _at("tables.parquet:ParquetWriter"),
         (".parquet",),
         magic=((0, b"PAR1"),),
-        docs="[Parquet](tables.md), `.parquet`",
-        suits="tables, small files",
     ),
     Format(
         "arrow",
@@ -239,8 +229,6 @@ _ALL = (
         (".arrow", ".feather"),
         magic=((0, b"ARROW1"),),
         recognizes=_is_arrow_stream,
-        docs="[Arrow](tables.md), `.arrow`, `.feather`",
-        suits="tables, random access",
     ),
     Format(
         "huggingface",
@@ -249,8 +237,6 @@ _ALL = (
         member="state.json",  # beside data-*-of-*.arrow, as `save_to_disk` leaves it
         takes_many=False,
         takes_folder=True,
-        docs="`save_to_disk` of [Hugging Face](tables.md)",
-        suits="their datasets",
     ),
     Format(
         "jsonl",
@@ -258,8 +244,6 @@ _ALL = (
         _at("lines.jsonl:JsonlSource"),
         suffixes=_also_packed(".jsonl", ".ndjson"),
         recognizes=_is_other_lines,
-        docs="[JSON lines](text.md), `.jsonl`",
-        suits="texts and a few numbers",
     ),
     Format(
         "manifest",
@@ -267,8 +251,6 @@ _ALL = (
         _at("audio.source:AudioSource"),
         recognizes=_is_manifest,
         takes_many=False,
-        docs="a [manifest](../reference/datasets.md#recordings) of recordings, `.jsonl`, `.csv`, `.tsv`",
-        suits="speech, with labels",
     ),
     Format(
         "csv",
@@ -276,8 +258,6 @@ _ALL = (
         _at("lines.delimited:CsvSource"),
         suffixes=_TABLE_SUFFIXES,
         is_last=True,
-        docs="[CSV and TSV](text.md#csv-and-tsv), `.csv`, `.tsv`",
-        suits="tables from elsewhere",
     ),
     Format(
         "tokens",
@@ -290,8 +270,6 @@ _ALL = (
         unless="block_length",
         key_option="data_key",
         beside=(".idx", ".tags.txt", ".specs.json"),
-        docs="[tokens](text.md), `.bin`",
-        suits="language models",
     ),
     Format(
         "text",
@@ -299,8 +277,6 @@ _ALL = (
         _at("lines.text:TextSource"),
         suffixes=_also_packed(".txt"),
         is_last=True,
-        docs="[text](text.md), `.txt`",
-        suits="lines",
     ),
     Format(
         "audio",
@@ -312,8 +288,6 @@ _ALL = (
         takes_many=False,
         in_list=True,
         named_by_paths=True,
-        docs="a [folder](folders.md) of recordings",
-        suits="speech",
     ),
     Format(
         "images",
@@ -325,8 +299,6 @@ _ALL = (
         in_list=True,
         named_by_paths=True,
         is_last=True,
-        docs="a [folder](folders.md#images) of images",
-        suits="images, with classes",
     ),
     Format(
         "ogg_zip",
@@ -335,8 +307,6 @@ _ALL = (
         suffixes=(".zip",),
         takes_folder=True,
         defaults={"audio": {"features": "raw", "peak_normalization": False}},
-        docs="[OggZip](folders.md), `.zip`",
-        suits="RETURNN's archives",
     ),
 )
 FORMATS: Mapping[str, Format] = {entry.name: entry for entry in _ALL}

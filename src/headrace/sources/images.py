@@ -13,7 +13,6 @@ import functools
 import importlib
 import io
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import ModuleType
@@ -23,14 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.files import FileStamp, open_regular
+from headrace.files import open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
 from .shared.codec import Codec, SpecLearner, found_by
 from .shared.fields import Field, parse_field
-from .shared.folder import Listing, all_cases, folder_of, for_each, list_corpus_files
-from .shared.open_files import check_stamp
+from .shared.folder import Listing, all_cases, folder_of, for_each, list_corpus_files, listed_path
 from .shared.paths import Files, IndexOption
 from .shared.source import RecordSource, make_index
 
@@ -299,9 +297,7 @@ class ImageFolderSource(RecordSource):
         suffixes: Sequence[str] = SUFFIXES,
         index: IndexOption = "auto",
     ) -> None:
-        if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
-            raise ConfigError(f"suffixes={suffixes!r}", where="ImageFolderSource", fix='a list such as [".png"]')
-        listing = list_corpus_files(files, all_cases(suffixes), "ImageFolderSource")
+        listing = list_corpus_files(files, all_cases(suffixes, "ImageFolderSource"), "ImageFolderSource")
         if targets is None:
             have_folders = bool(listing.names) and all("/" in name for name in listing.names)
             targets = {"classes": _FOLDER} if have_folders else {}
@@ -319,7 +315,6 @@ class ImageFolderSource(RecordSource):
     def _prepare(self) -> None:
         for key, codec in self._options.codecs.items():
             codec.settle(self.specs[key], self.labels.get(key))
-        self._suffixes: list[str] = self._index.meta["suffixes"]
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> str:  # noqa: ARG002 - the tag says all
         return self._index.tags[corpus_idx]
@@ -327,19 +322,9 @@ class ImageFolderSource(RecordSource):
     def _encode(self, record: str, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
         options = self._options
         if data_key == "data":
-            return options.image.encode(self._path(corpus_idx, record), where)
+            return options.image.encode(listed_path(self._index, corpus_idx, options.root), where)
         field = options.fields[data_key]
         return field.encode(_values_of(record, field, where)[field.name], where)
-
-    def _path(self, corpus_idx: int, tag: str) -> str:
-        """Return the path of an image, which must be what it was."""
-        index = self._index
-        suffix, size, time = (int(index.locator(name)[corpus_idx]) for name in ("suffix", "size", "time"))
-        if not 0 <= suffix < len(self._suffixes):
-            raise index.damaged(f"it says that sequence {corpus_idx} has suffix {suffix} of {len(self._suffixes)}")
-        path = os.path.join(self._options.root, tag + self._suffixes[suffix])
-        check_stamp(FileStamp(path, size, time, digest=""))
-        return path
 
     def _where(self, corpus_idx: int) -> str:
         return f"{self._options.root}, tag {self._index.tags[corpus_idx]!r}"
@@ -355,12 +340,7 @@ def _read_size(image: ImageCodec, path: str) -> tuple[int, int]:
 
 def _gather(options: _Options, listing: Listing) -> CorpusIndex:
     """Read the headers of all images, several at a time."""
-    tags, endings = zip(*map(os.path.splitext, listing.names), strict=True) if listing.names else ((), ())
-    twin = next((tag for before, tag in zip(sorted(tags), sorted(tags)[1:], strict=False) if before == tag), None)
-    if twin is not None:
-        raise SourceError(
-            f"two images have the tag {twin!r}", where=listing.root, fix="choose by suffixes=, or remove one"
-        )
+    tags, endings = listing.split()
     paths = [listing.path(number) for number in range(len(tags))]
     sizes = for_each(functools.partial(_read_size, options.image), paths)
     suffixes = sorted(set(endings))

@@ -8,7 +8,7 @@ from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.sources import AudioFolderSource, AudioSource, AudioTableSource
-from headrace.sources.audio.table import is_table
+from headrace.sources.audio.source import is_table
 from headrace.sources.naming import first_option_of, public_options_of
 
 from ..cached import CachedDataset

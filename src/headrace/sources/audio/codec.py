@@ -1,10 +1,14 @@
-"""`RecordingCodec`: from recordings, wherever they are stored, to samples or features."""
+"""Recordings, wherever they are stored: decoded, one channel, at the wanted sample rate, as samples or features.
+
+Needs `headrace[audio]`, but only when it reads.
+"""
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,7 +18,158 @@ from headrace.features.log_mel import LogMel
 from headrace.specs import DataSpec
 
 from ..shared.codec import Codec
-from .decode import read_header, read_samples, resample, resampled_length
+
+# Of libsndfile's. Seeking changes the last bits of Opus, and sometimes those of Vorbis, and more of MP3; GSM and G.72x
+# cannot be sought at all.
+_EXACT_SUBTYPES = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW", "ALAC_", "IMA_ADPCM", "MS_ADPCM")
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+
+def read_header(recording: str | bytes | IO[bytes], where: str | None = None) -> tuple[int, int]:
+    """Return number of samples and sample rate of a recording, without decoding it.
+
+    Args:
+        recording: A path, the bytes of the file, or an open file that can seek, of which only what is needed is read.
+        where: What messages call it; the path if `None`.
+
+    Raises:
+        SourceError: The file is missing or damaged.
+    """
+    soundfile = _soundfile()
+    name = where or _name_of(recording)
+    file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
+    try:
+        info = soundfile.info(file)
+    except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
+        raise _unreadable(name, error) from error
+    return int(info.frames), int(info.samplerate)
+
+
+def read_samples(
+    recording: str | bytes, channel: int | None, where: str | None = None
+) -> tuple[NDArray[np.float32], int]:
+    """Return the samples of one channel, `float32[n]` in -1..1, and their rate.
+
+    Args:
+        recording: The path of a file of any format that libsndfile reads, or its bytes.
+        channel: Which channel, from 0; `None` for recordings with only one.
+        where: What messages call it; the path if `None`.
+
+    Raises:
+        SourceError: The file is missing, damaged, has other channels, or has samples that are not finite.
+    """
+    soundfile = _soundfile()
+    path = where or _name_of(recording)
+    file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
+    try:
+        samples, sample_rate = soundfile.read(file, dtype="float32", always_2d=True)
+    except (RuntimeError, OSError) as error:
+        raise _unreadable(path, error) from error
+    except MemoryError as error:
+        raise SourceError(
+            f"there is not enough memory for the recording that the header describes: {error}",
+            where=path,
+            fix="if it is not that long, it is damaged: write it again; else read with fewer workers",
+        ) from error
+    return _mono(samples, channel, 0, path), int(sample_rate)
+
+
+def read_part(
+    path: str, channel: int | None, start: int, end: int, *, num_samples: int, sample_rate: int
+) -> NDArray[np.float32] | None:
+    """Return samples start..end of one channel, `float32[end - start]`, without decoding those before.
+
+    Args:
+        path: Path of the recording.
+        channel: See `read_samples`.
+        start: First sample.
+        end: The one after the last.
+        num_samples: That the whole recording is expected to have.
+        sample_rate: Likewise.
+
+    Returns:
+        The same as of the whole recording, bit for bit; `None` where only reading all of it tells: the samples before
+        count (Vorbis, Opus, MP3, GSM), or its header does not say what is expected.
+
+    Raises:
+        SourceError: As for `read_samples`.
+    """
+    soundfile = _soundfile()
+    try:
+        with soundfile.SoundFile(path) as file:
+            if (file.frames, file.samplerate) != (num_samples, sample_rate) or not _can_seek(file):
+                return None
+            file.seek(start)
+            samples = file.read(end - start, dtype="float32", always_2d=True)
+    except (RuntimeError, OSError) as error:
+        raise _unreadable(path, error) from error
+    return _mono(samples, channel, start, path) if len(samples) == end - start else None
+
+
+def _can_seek(file: Any) -> bool:
+    """Tell whether decoding from any sample gives the same as decoding from the start."""
+    return bool(file.seekable()) and file.subtype.startswith(_EXACT_SUBTYPES)
+
+
+def _mono(samples: NDArray[np.float32], channel: int | None, start: int, path: str) -> NDArray[np.float32]:
+    """Return one channel of `float32[n, C]`, the first of which is sample `start`, if it can be used."""
+    num_channels = samples.shape[1]
+    if channel is None and num_channels != 1:
+        raise SourceError(
+            f"the recording has {num_channels} channels",
+            where=path,
+            fix="choose one with channel=, an option of sources, or convert the recordings to mono",
+        )
+    if channel is not None and not 0 <= channel < num_channels:
+        raise SourceError(f"there is no channel {channel}: the recording has {num_channels}, from 0", where=path)
+    mono = np.ascontiguousarray(samples[:, channel or 0])
+    wrong = np.flatnonzero(~np.isfinite(mono))
+    if len(wrong):
+        what = f"sample {start + wrong[0]} is {mono[wrong[0]]}, and {len(wrong)} are not finite"
+        raise SourceError(what, where=path)
+    return mono
+
+
+def resample(samples: NDArray[np.float32], from_rate: int, to_rate: int) -> NDArray[np.float32]:
+    """Return `float32[resampled_length(n, ...)]`: the samples at another rate, by soxr in its high quality."""
+    if from_rate == to_rate:
+        return samples
+    try:
+        import soxr
+    except ImportError as error:
+        raise ConfigError(
+            f"resampling from {from_rate} to {to_rate} Hz needs the package soxr", fix="pip install 'headrace[audio]'"
+        ) from error
+    result: NDArray[np.float32] = soxr.resample(samples, from_rate, to_rate)
+    return result
+
+
+def resampled_length(num_samples: int, from_rate: int, to_rate: int) -> int:
+    """Return how many samples there are after resampling: n * to / from, a half rounded up, as soxr does."""
+    return (2 * num_samples * to_rate + from_rate) // (2 * from_rate)
+
+
+def _soundfile() -> ModuleType:
+    try:
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: the package is there, but not the C library
+        raise ConfigError(
+            f"reading audio needs the package soundfile: {error}", fix="pip install 'headrace[audio]'"
+        ) from error
+    module: ModuleType = soundfile
+    return module
+
+
+def _name_of(recording: str | bytes | IO[bytes]) -> str:
+    if isinstance(recording, bytes):
+        return f"a recording of {len(recording)} bytes in memory"
+    return recording if isinstance(recording, str) else "a recording in an open file"
+
+
+def _unreadable(path: str, error: Any) -> SourceError:
+    return SourceError(f"the recording cannot be read: {error}", where=path, fix="check the file; is it truncated?")
 
 
 class RecordingCodec(Codec):

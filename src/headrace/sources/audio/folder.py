@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import io
 import json
-import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.features.log_mel import LogMel
-from headrace.files import FileStamp
 from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 
@@ -36,13 +34,12 @@ from ..shared.folder import (
     folder_of,
     for_each,
     list_corpus_files,
+    listed_path,
     read_part,
 )
-from ..shared.open_files import check_stamp
 from ..shared.paths import Files, IndexOption
-from .decode import read_header
-from .gather import TEXT_FIELD, AudioOptions, index_of, require_targets
-from .manifest import Layout, ScannedRecordings
+from .codec import read_header
+from .manifest import TEXT_FIELD, AudioOptions, Layout, ScannedRecordings, index_of, require_targets
 from .source import RecordingSource
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
@@ -51,8 +48,6 @@ TEXT_SUFFIXES = (".txt", ".lab")
 FOLDER_FIELD, TAG_FIELD = "folder", "tag"
 _MAX_NAMED = 5
 _NUM_LOOKED_AT = 100  # folders; each is a look at the disk
-_TABLE_SUFFIXES = (".csv", ".tsv", ".jsonl")
-_LOGGER = logging.getLogger("headrace.sources")
 _COLUMNS = ("num_samples", "sample_rate", "size", "time", "suffix")
 _TEXT_COLUMNS = ("text_file", "text_start", "text_bytes", "text_time")
 
@@ -120,20 +115,6 @@ def _has_text(listing: Listing) -> bool:
     return False
 
 
-def _tell_of_tables(root: str) -> None:
-    """Log which tables lie in the folder: they often hold the texts of the recordings, and are not read here."""
-    with os.scandir(root) as entries:
-        tables = sorted(entry.name for entry in entries if entry.name.endswith(_TABLE_SUFFIXES))
-    if tables:
-        path = os.path.join(root, tables[0])
-        _LOGGER.warning(
-            "%s is not read, and what it says of the recordings is left out: AudioDataset(%r, targets=..., "
-            'source_options={"audio_field": ...}) reads it; targets={} of the folder says that it is not wanted',
-            path,
-            path,
-        )
-
-
 def find_texts(listing: Listing) -> Texts:
     """Find where every text is, by reading the lists.
 
@@ -186,12 +167,10 @@ def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Fiel
         SourceError: A recording is truncated or damaged, has no text, or no label; or two have the same tag.
     """
     scanned = ScannedFolder(target_lengths={key: [] for key in fields})
-    tags = [os.path.splitext(name)[0] for name in listing.names]
-    _reject_duplicate_tags(tags, listing)
+    tags, suffixes = listing.split()
     if texts is not None:
         _require_transcripts(tags, texts, listing.root)
     headers = for_each(_read_listed, listing.files())
-    suffixes = [os.path.splitext(name)[1] for name in listing.names]
     scanned.suffixes = sorted(set(suffixes))
     scanned.tags, scanned.size, scanned.time = tags, listing.sizes, listing.times
     scanned.suffix = [scanned.suffixes.index(suffix) for suffix in suffixes]
@@ -234,18 +213,6 @@ def _take_text(scanned: ScannedFolder, texts: Texts, tag: str, lists: dict[int, 
         getattr(scanned, column).append(value)
     content = read_part(listing.path(file), size, time, num_bytes, start=start)
     return text_of(content, f"{listing.path(file)}, tag {tag!r}")
-
-
-def _reject_duplicate_tags(tags: Sequence[str], listing: Listing) -> None:
-    if len(set(tags)) < len(tags):
-        first: dict[str, int] = {}
-        for number, tag in enumerate(tags):
-            if first.setdefault(tag, number) != number:
-                raise SourceError(
-                    f"two recordings have the tag {tag!r}",
-                    where=f"{listing.path(first[tag])}, {listing.path(number)}",
-                    fix="choose by suffixes=, or remove one",
-                )
 
 
 def _require_transcripts(tags: Sequence[str], texts: Texts, root: str) -> None:
@@ -310,9 +277,7 @@ class AudioFolderSource(RecordingSource):
             if asked.name not in _FIELDS:
                 fix = did_you_mean(asked.name, _FIELDS)
                 raise ConfigError(f"a folder has no field {asked.name!r}", where=f"target {key!r}", fix=fix)
-        if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
-            raise ConfigError(f"suffixes={suffixes!r}", where="AudioFolderSource", fix='a list such as [".flac"]')
-        listing = list_corpus_files(files, all_cases(suffixes), "AudioFolderSource")
+        listing = list_corpus_files(files, all_cases(suffixes, "AudioFolderSource"), "AudioFolderSource")
         if targets is None and listing.names:
             require_targets(None, has_text=_has_text(listing), where=listing.root)
         texts = None
@@ -321,13 +286,12 @@ class AudioFolderSource(RecordingSource):
             texts = list_texts(listing.root, None if is_folder else map(os.path.dirname, listing.names))
         whole = listing if texts is None else dataclasses.replace(listing, digest=f"{listing.digest}-{texts.digest}")
         options = dataclasses.replace(options, layout=dataclasses.replace(no_manifest, root=listing.root))
-        gather = functools.partial(_gather, options, listing, texts, tells_of_tables=targets is None)
+        gather = functools.partial(_gather, options, listing, texts)
         self._open(options, whole, gather, index=index, kind=_index_kind(options))
 
     def _prepare(self) -> None:
         super()._prepare()
         meta, self._root = self._index.meta, self._options.layout.root
-        self._suffixes: list[str] = meta["suffixes"]
         self._lists: list[tuple[str, int, int]] = [(name, size, time) for name, size, time in meta["lists"]]
 
     def _where(self, corpus_idx: int) -> str:
@@ -345,13 +309,7 @@ class AudioFolderSource(RecordingSource):
         return record
 
     def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
-        index = self._index
-        suffix, size, time = (int(index.locator(name)[corpus_idx]) for name in ("suffix", "size", "time"))
-        if not 0 <= suffix < len(self._suffixes):
-            raise index.damaged(f"it says that sequence {corpus_idx} has suffix {suffix} of {len(self._suffixes)}")
-        path = os.path.join(self._root, index.tags[corpus_idx] + self._suffixes[suffix])
-        check_stamp(FileStamp(path, size, time, digest=""))
-        return path
+        return listed_path(self._index, corpus_idx, self._root)
 
     def _read_text(self, corpus_idx: int) -> str:
         code, start, num_bytes, time = (int(self._index.locator(column)[corpus_idx]) for column in _TEXT_COLUMNS)
@@ -363,11 +321,7 @@ class AudioFolderSource(RecordingSource):
         return text_of(read_part(path, size, time, num_bytes, start=start), f"{path}, tag {tag!r}")
 
 
-def _gather(
-    options: AudioOptions, listing: Listing, text_files: Listing | None, *, tells_of_tables: bool
-) -> CorpusIndex:
-    if tells_of_tables:
-        _tell_of_tables(listing.root)
+def _gather(options: AudioOptions, listing: Listing, text_files: Listing | None) -> CorpusIndex:
     texts: Texts | None = None if text_files is None else find_texts(text_files)
     scanned = scan_folder(listing, texts, options.fields)
     corpus = index_of(options, scanned, listing.root)

@@ -19,9 +19,9 @@ from ..shared.decompressed import plain_copy
 from ..shared.delimited import Delimited, as_record, checked_columns, number_of, scan_records
 from ..shared.fields import Field, IndexField
 from ..shared.json_fields import JsonField
-from ..shared.lines import LineTable
+from ..shared.lines import LineSource
 from ..shared.paths import Files, IndexOption, list_paths
-from ..shared.source import RecordSource, make_index
+from ..shared.source import make_index
 from .jsonl import DEFAULT_TAG_FIELD, parse_fields
 
 INDEX_KIND = "csv/1"  # with the version of what the columns and `meta` say
@@ -133,7 +133,7 @@ def _value(text: str, type_name: str, column: str, where: str) -> Any:
     return float(value) if type_name == "float" else value
 
 
-class CsvSource(RecordSource):
+class CsvSource(LineSource):
     """The records of CSV or TSV files, one file after the other. The first line of each file names the columns.
 
     A column of numbers becomes a key without a time axis, a text its UTF-8 bytes, or classes of a vocabulary. Fields
@@ -191,16 +191,9 @@ class CsvSource(RecordSource):
         options = CsvOptions(paths, names, forms, columns, parsed, tag_field, said)
         self._open(options, paths, lambda: gather_records(options), index=index, kind=options.kind)
 
-    @property
-    def encodes_texts(self) -> bool:
-        """Whether a key has a vocabulary."""
-        return any(field.is_slow for field in self._options.fields.values())
-
     def _prepare(self) -> None:
-        self._lines = LineTable(self._index)
+        super()._prepare()
         self._types: dict[str, str] = self._index.meta["types"]
-        for key, field in self._options.fields.items():
-            field.settle(self.specs[key], self.labels.get(key))
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, str]:  # noqa: ARG002 - one has all
         """Read a record again."""
@@ -216,9 +209,6 @@ class CsvSource(RecordSource):
     def _encode(self, record: dict[str, str], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
         field = self._options.fields[data_key]
         return field.encode(_value(record[field.name], self._types[data_key], field.name, where), where)
-
-    def _where(self, corpus_idx: int) -> str:
-        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
 
 
 def _common_columns(paths: Sequence[str], names: Sequence[str], forms: Sequence[Delimited]) -> tuple[str, ...]:

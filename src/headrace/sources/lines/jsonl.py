@@ -28,15 +28,15 @@ from ..shared.json_fields import JsonField
 from ..shared.lines import (
     BAD_JSON,
     LineBlock,
+    LineSource,
     LineStretch,
-    LineTable,
     decode_object,
     not_an_object,
     scan_lines,
     take_stretches,
 )
 from ..shared.paths import Files, IndexOption, list_paths
-from ..shared.source import RecordSource, make_index
+from ..shared.source import make_index
 
 _T = TypeVar("_T")
 INDEX_KIND = "jsonl/3"  # with the version of what the columns and `meta` say
@@ -320,7 +320,7 @@ def _parse(key: str, target: Any) -> Field:
     return parse_field(key, target)
 
 
-class JsonlSource(RecordSource):
+class JsonlSource(LineSource):
     """The objects of files of JSON lines, one file after the other.
 
     A number becomes a key without a time axis, a list a key with time, a list of equally long lists frames that are
@@ -369,19 +369,11 @@ class JsonlSource(RecordSource):
         options = JsonlOptions(paths, names, parsed, tag_field, known)
         self._open(options, paths, lambda: gather_jsonl(options), index=index, kind=options.kind)
 
-    @property
-    def encodes_texts(self) -> bool:
-        """Whether a key has a vocabulary."""
-        return any(field.is_slow for field in self._options.fields.values())
-
     def _prepare(self) -> None:
-        self._lines = LineTable(self._index)
-        options = self._options
-        for key, field in options.fields.items():
-            field.settle(self.specs[key], self.labels.get(key))
-        names = row_fields(options)
+        super()._prepare()
+        names = row_fields(self._options)
         self._decoder = RowDecoder(names)
-        self._column_of = {key: names.index(field.name) for key, field in options.fields.items()}
+        self._column_of = {key: names.index(field.name) for key, field in self._options.fields.items()}
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> tuple[Any, ...]:  # noqa: ARG002 - one line has all
         """Read a line again; return the values of its fields."""
@@ -395,6 +387,3 @@ class JsonlSource(RecordSource):
 
     def _encode(self, record: tuple[Any, ...], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
         return self._options.fields[data_key].encode(record[self._column_of[data_key]], where)
-
-    def _where(self, corpus_idx: int) -> str:
-        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"

@@ -24,9 +24,9 @@ from ..base import check_corpus_idx
 from ..shared.codec import found_by
 from ..shared.decompressed import plain_copy
 from ..shared.fields import ByteField, Field, parse_field
-from ..shared.lines import LineBlock, LineStretch, LineTable, scan_lines, take_stretches
+from ..shared.lines import LineBlock, LineSource, LineStretch, scan_lines, take_stretches
 from ..shared.paths import Files, IndexOption, list_paths
-from ..shared.source import PlainKey, RecordSource, make_index
+from ..shared.source import PlainKey, make_index
 
 INDEX_KIND = "text-lines/1"  # with the version of what the columns and `meta` say
 TEXT_FIELD = "text"
@@ -216,7 +216,7 @@ def text_fields(fields: Mapping[str, Any] | None, vocab: Any) -> dict[str, Field
     return {key: target if isinstance(target, Field) else parse_field(key, target) for key, target in fields.items()}
 
 
-class TextSource(RecordSource):
+class TextSource(LineSource):
     """The lines of UTF-8 text files, one file after the other.
 
     The files are read once, to find the lines and their lengths: as bytes at the speed of the disk, with a vocabulary
@@ -288,9 +288,8 @@ class TextSource(RecordSource):
         self._open(options, options.files, lambda: gather_lines(options), index=index, kind=options.kind)
 
     def _prepare(self) -> None:
-        self._lines = LineTable(self._index)
+        super()._prepare()
         for key, asked in self._options.fields.items():
-            asked.settle(self.specs[key], self.labels.get(key))
             if type(asked) is ByteField:
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
 
@@ -301,11 +300,6 @@ class TextSource(RecordSource):
     def files(self) -> tuple[str, ...]:
         """The paths of the files as they were given, absolute."""
         return self._options.names
-
-    @property
-    def encodes_texts(self) -> bool:
-        """Whether a key has a vocabulary."""
-        return any(field.is_slow for field in self._options.fields.values())
 
     def read_text(self, corpus_idx: int) -> str:
         """Return the text of a line."""
@@ -318,6 +312,3 @@ class TextSource(RecordSource):
 
     def _encode(self, record: str, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
         return self._options.fields[data_key].encode(record, where)
-
-    def _where(self, corpus_idx: int) -> str:
-        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"

@@ -295,16 +295,21 @@ def read_text(archive: Archive, members: dict[str, Member]) -> bytes:
                 where=archive.path,
                 fix="give content_name=, the name without .txt, if the archive was renamed",
             )
-        with _opened(archive.path) as file:
+        with opened_archive(archive.path) as file:
             return read_member(Descriptors([file.fileno()]).read, 0, member, archive.text_name)
-    with _opened(archive.text_path) as file:
+    with opened_archive(archive.text_path) as file:
         try:
             return gzip.decompress(file.read()) if archive.text_path.endswith(".gz") else file.read()
         except (OSError, EOFError, zlib.error) as error:
             raise SourceError(f"the text cannot be read: {error}", where=archive.text_path) from error
 
 
-def _opened(path: str) -> IO[bytes]:
+def opened_archive(path: str) -> IO[bytes]:
+    """Open an archive or its text.
+
+    Raises:
+        SourceError: It cannot be opened.
+    """
     try:
         return open_regular(path)
     except OSError as error:

@@ -1,7 +1,6 @@
 """Recordings and texts in OggZip archives, as RETURNN reads them.
 
-Read `archives.py` for what an archive and its text are, `gather.py` for what is indexed, `samples.py` for
-what becomes of samples.
+Read `archives.py` for what an archive and its text are, `gather.py` for what is indexed, and what becomes of samples.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from headrace.files import resolve_inside
 from headrace.specs import DataSpec
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
-from ..audio.decode import read_samples
+from ..audio.codec import read_samples
 from ..base import check_corpus_idx
 from ..shared.paths import IndexOption
 from ..shared.source import RecordSource
 from ..shared.zip_members import read_member
 from .archives import EntryTexts, TextEntry, find_archives, parse_entry
-from .gather import OggZipOptions, gather_index, member_at
-from .samples import OggZipSamples
+from .gather import OggZipOptions, OggZipSamples, gather_index, member_at
 
 
 class OggZipSource(RecordSource):

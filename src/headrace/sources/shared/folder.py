@@ -19,10 +19,11 @@ from typing import NamedTuple, TypeVar
 import xxhash
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import resolve_inside
+from headrace.files import FileStamp, resolve_inside
 from headrace.files.locations import is_remote
 from headrace.index import CorpusIndex, open_or_build
 
+from .open_files import check_stamp
 from .parts import Tell, count_workers, map_parts, told_progress
 from .paths import Files, IndexOption, expand_path, named_by_path_error
 
@@ -68,6 +69,24 @@ class Listing:
         """Return the absolute path of a file."""
         return os.path.join(self.root, self.names[number])
 
+    def split(self) -> tuple[list[str], list[str]]:
+        """Return the tags, which are the names without their suffixes, and the suffixes.
+
+        Raises:
+            SourceError: Two files have the same tag.
+        """
+        tags = [os.path.splitext(name)[0] for name in self.names]
+        if len(set(tags)) < len(tags):
+            first: dict[str, int] = {}
+            for number, tag in enumerate(tags):
+                if first.setdefault(tag, number) != number:
+                    raise SourceError(
+                        f"two files have the tag {tag!r}",
+                        where=f"{self.path(first[tag])}, {self.path(number)}",
+                        fix="choose by suffixes=, or remove one",
+                    )
+        return tags, [os.path.splitext(name)[1] for name in self.names]
+
     def files(self) -> list[ListedFile]:
         """Return the files in order."""
         return [ListedFile(self.path(i), *known) for i, known in enumerate(zip(self.sizes, self.times, strict=True))]
@@ -81,9 +100,30 @@ class ListedFile(NamedTuple):
     time: int
 
 
-def all_cases(suffixes: Iterable[str]) -> tuple[str, ...]:
-    """Return suffixes in lower and in upper case."""
+def all_cases(suffixes: Sequence[str], owner: str) -> tuple[str, ...]:
+    """Return suffixes in lower and in upper case.
+
+    Raises:
+        ConfigError: They are no suffixes; `owner` is the class that was given them.
+    """
+    if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
+        raise ConfigError(f"suffixes={suffixes!r}", where=owner, fix='a list such as [".flac"]')
     return tuple(dict.fromkeys(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper())))
+
+
+def listed_path(index: CorpusIndex, corpus_idx: int, root: str) -> str:
+    """Return the path of the file of a sequence, by the columns `suffix`, `size` and `time`, if it is what it was.
+
+    Raises:
+        SourceError: It changed, or is gone; or the index is damaged.
+    """
+    suffix, size, time = (int(index.locator(name)[corpus_idx]) for name in ("suffix", "size", "time"))
+    suffixes: list[str] = index.meta["suffixes"]
+    if not 0 <= suffix < len(suffixes):
+        raise index.damaged(f"it says that sequence {corpus_idx} has suffix {suffix} of {len(suffixes)}")
+    path = os.path.join(root, index.tags[corpus_idx] + suffixes[suffix])
+    check_stamp(FileStamp(path, size, time, digest=""))
+    return path
 
 
 def folder_of(tag: str, where: str) -> str:

@@ -23,7 +23,7 @@ from headrace.index import CorpusIndex
 
 from .codec import Codec
 from .parts import count_workers, scan_parts
-from .source import column_view
+from .source import RecordSource, column_view
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor
@@ -227,6 +227,26 @@ class LineTable:
             what = f"bytes {start}..{start + num_bytes} of a file of {self._sizes[file_idx]}"
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         return file_idx, start, num_bytes
+
+
+class LineSource(RecordSource):
+    """A source whose records are lines of text files.
+
+    Its `_options` have `names`, what the user called the files, and `fields`, data key -> field.
+    """
+
+    def _prepare(self) -> None:
+        self._lines = LineTable(self._index)
+        for key, field in self._options.fields.items():
+            field.settle(self.specs[key], self.labels.get(key))
+
+    @property
+    def encodes_texts(self) -> bool:
+        """Whether a key has a vocabulary."""
+        return any(field.is_slow for field in self._options.fields.values())
+
+    def _where(self, corpus_idx: int) -> str:
+        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
 
 
 def _block_of(data: bytes, position: int, line: int) -> LineBlock:

@@ -21,7 +21,6 @@ _HEADER = struct.Struct("<4s5H3L2H")  # of a member, before its name; see APPNOT
 _SIGNATURE = b"PK\x03\x04"
 _SPARE_BYTES = 60  # read for extra fields, whose length only the header has; at least this many bytes follow any member
 _ENCRYPTED = 1
-_MAX_RATIO = 1040  # of deflate, by how it works: more is a lie, and would fill the memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,6 @@ class Member:
     crc: int
     deflated: bool
     head: int
-
-    @property
-    def max_size(self) -> int:
-        """The most bytes that the stored ones can decompress to."""
-        return self.packed * (_MAX_RATIO if self.deflated else 1)
 
 
 def list_members(path: str) -> dict[str, Member]:
@@ -91,9 +85,6 @@ def list_members(path: str) -> dict[str, Member]:
         if info.header_offset < 0 or info.header_offset + _HEADER.size + info.compress_size > num_bytes:
             what = f"{info.filename!r} would be at byte {info.header_offset}, with {info.compress_size} bytes"
             raise SourceError(f"{what}; the archive has {num_bytes}", where=path, fix="is it truncated? restore it")
-        if info.file_size > members[info.filename].max_size:
-            what = f"{info.filename!r} would have {info.file_size} bytes in {info.compress_size}"
-            raise SourceError(what, where=path, fix="write the archive again")
     return members
 
 

@@ -19,7 +19,7 @@ import datasets
 from headrace.errors import SourceError
 from headrace.files.locations import local_path
 
-from ..audio.decode import read_samples, resample
+from ..audio.codec import read_samples, resample
 
 
 class StoredAudio(datasets.Audio):  # type: ignore[misc, unused-ignore]

@@ -25,9 +25,8 @@ from ..shared.codec import found_by
 from ..shared.parts import are_large, count_workers, scan_parts
 from ..shared.source import make_index
 from .archive import METADATA_NAME, Member, TarBytes, scan_members, split_name, unescape
-from .fields import default_data_key, parse_members
-from .members import MemberDecoder, text_of
-from .metadata import Metadata, adopt_layout, merge_metadata, read_metadata
+from .members import MemberDecoder, default_data_key, parse_members, text_of
+from .writer import Metadata, adopt_layout, merge_metadata, read_metadata
 
 INDEX_KIND = "tar/2"  # with the version of what the columns and `meta` say, and of how lengths are counted
 SHARD_AND_KEY = "shard/key"

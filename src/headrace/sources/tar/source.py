@@ -2,7 +2,7 @@
 
 An archive is walked through once, for its index; from then on a sequence is read from its position in the file, and
 nothing is unpacked to the disk. Read `archive.py` for archives and for what makes a sequence,
-`fields.py` and `members.py` for how members become arrays, `gather.py` for what is indexed.
+`members.py` for how members become arrays, `gather.py` for what is indexed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from headrace.errors import ConfigError, did_you_mean
 
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey, column_view
-from .fields import parse_fields, parse_members, split_field
 from .gather import SHARD_AND_KEY, TarOptions, gather_index
-from .members import MemberDecoder
+from .members import MemberDecoder, parse_fields, parse_members, split_field
 
 _MISSING = ("error", "skip")
 

@@ -25,19 +25,20 @@ from headrace.specs import DataSpec
 from ..base import check_corpus_idx
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey
-from .cuts import (
+from .files import (
     Cut,
+    TokenFile,
     bounds_files,
     checked_cut,
     count_blocks,
     cut_documents,
     find_bounds,
     integer_dtype,
+    open_token_file,
     read_specs,
     specs_path,
     tags_path,
 )
-from .files import TokenFile, open_token_file
 
 INDEX_KIND = "tokens/1"  # with the version of what the columns and `meta` say
 

@@ -16,8 +16,7 @@ from headrace.specs import DataSpec
 
 from ..shared.data_types import as_array
 from ..shared.writer import Writer
-from .cuts import make_specs, specs_path, tags_path
-from .files import CODES, HEAD, MAGIC, VERSION
+from .files import CODES, HEAD, MAGIC, VERSION, make_specs, specs_path, tags_path
 
 _CODE_OF = {dtype: code for code, dtype in CODES.items()}
 _MAX_LENGTH = 2**31 - 1  # lengths are int32 in the format
