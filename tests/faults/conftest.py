@@ -48,6 +48,20 @@ def _descriptors() -> dict[str, str]:
 
 
 @pytest.fixture
+def once(tmp_path: Path) -> Callable[[], bool]:
+    """True for the first that asks, in whatever process: a file that can be made once."""
+
+    def is_first(path: str = str(tmp_path / "once")) -> bool:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    return is_first
+
+
+@pytest.fixture
 def wait_for_end() -> Callable[[int], None]:
     """Wait for the end of a process by its pidfd; for tests that opened it while the process lived."""
 

@@ -150,20 +150,6 @@ def _go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_four_processes_that_ask_at_once_make_one_copy_of_each_file_together(tmp_path, sources, start):
-    processes = [start(tmp_path / "cache", sources, 4) for _ in range(4)]
-    for process in processes:
-        _go(process)
-    results = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, results
-    copied = sum(json.loads(out) for out, _ in results)
-    assert copied <= 4 * _SIZE, "what was copied ahead counts elsewhere"
-    folder = CacheFolder(str(tmp_path / "cache"))
-    assert sorted(Path(record_of(folder, state).source).name for state in survey(folder)) == ["a", "b", "c", "d"]
-    assert folder.used_bytes() == 4 * _SIZE
-    assert os.listdir(folder.parts) == os.listdir(folder.plans) == []
-
-
 @pytest.mark.parametrize("num_kills", [6, pytest.param(25, marks=pytest.mark.long)])
 def test_processes_that_are_killed_at_random_moments_never_spoil_it_for_the_others(tmp_path, sources, start, num_kills):
     """Room for three of four files: they make, remove, wait for and copy ahead all the time."""

@@ -253,16 +253,3 @@ for item in iterator:
     assert len(pidfds) >= 4  # a warden or two, the dispatching process, two workers
     for pidfd in pidfds:
         wait_for_end(pidfd)
-
-
-def test_a_program_that_leaves_in_the_middle_of_an_epoch_ends(run_program: Any) -> None:
-    result = run_program("""
-from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
-from headrace.pipes.iter import IterableWrapper
-from headrace.pipes.sharding import SHARDING_PRIORITIES
-pipe = IterableWrapper(range(10_000)).sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(abs)
-loader = DataLoader2(pipe, reading_service=MultiProcessingReadingService(2))
-iterator = iter(loader)
-print(next(iterator))
-""")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", "")
