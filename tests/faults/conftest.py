@@ -62,15 +62,16 @@ def once(tmp_path: Path) -> Callable[[], bool]:
 
 
 @pytest.fixture
-def wait_for_end() -> Callable[[int], None]:
-    """Wait for the end of a process by its pidfd; for tests that opened it while the process lived."""
+def wait_for_end() -> Callable[..., None]:
+    """Wait for the end of processes by their pidfds; for tests that opened these while the processes lived."""
 
-    def wait(pidfd: int) -> None:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        ended = poll.poll(1000 * _DEADLINE_SECONDS)
-        os.close(pidfd)
-        assert ended, "a process lives on"
+    def wait(*pidfds: int) -> None:
+        for pidfd in pidfds:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            ended = poll.poll(1000 * _DEADLINE_SECONDS)
+            os.close(pidfd)
+            assert ended, "a process lives on"
 
     return wait
 

@@ -385,7 +385,7 @@ def test_wrong_options_are_refused_before_anything_starts() -> None:
 
 @pytest.mark.parametrize("is_known", [False, True])
 def test_closing_ends_workers_that_hold_the_interpreter_although_their_warden_is_gone(
-    is_known: bool, wait_for_end: Callable[[int], None]
+    is_known: bool, wait_for_end: Callable[..., None]
 ) -> None:
     begun, begin = os.pipe()
     trainer = os.getpid()

@@ -251,5 +251,4 @@ for item in iterator:
         process.kill()
         process.wait()
     assert len(pidfds) >= 4  # a warden or two, the dispatching process, two workers
-    for pidfd in pidfds:
-        wait_for_end(pidfd)
+    wait_for_end(*pidfds)

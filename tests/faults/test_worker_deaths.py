@@ -172,7 +172,7 @@ def test_streams_go_on_where_they_were_when_a_worker_dies(once: Callable[[], boo
     assert stream == [(worker, item) for item in range(12) for worker in range(2)] + [(1, 12)]
 
 
-def test_the_children_of_a_dead_worker_end_with_it(wait_for_end: Callable[[int], None]) -> None:
+def test_the_children_of_a_dead_worker_end_with_it(wait_for_end: Callable[..., None]) -> None:
     def setup(info: WorkerInfo) -> Callable[[int], list[int]]:
         kinds = (False, True)
         children = [subprocess.Popen(["sleep", "1000"], start_new_session=is_new).pid for is_new in kinds]
@@ -186,11 +186,9 @@ def test_the_children_of_a_dead_worker_end_with_it(wait_for_end: Callable[[int],
         new, same = (delivered.value for delivered in engine.run(range(2)))
         assert same == other
         assert not set(new) & set(first)
-        for pidfd in pidfds:
-            wait_for_end(pidfd)
+        wait_for_end(*pidfds)
         others += [os.pidfd_open(pid) for pid in new]  # these live on, until the engine is closed
-    for pidfd in others:
-        wait_for_end(pidfd)
+    wait_for_end(*others)
 
 
 def test_the_stack_of_a_worker_that_hangs_is_told(tmp_path: Path) -> None:
