@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from examples_of_laws import examples
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
 from headrace.engine.process.proc_tree import descendants_of
-from headrace.errors import CacheError, TransformError, WorkerDiedError
+from headrace.errors import CacheError, ConfigError, TransformError, WorkerDiedError
 from headrace.pipes.iter import IterableWrapper
 from headrace.pipes.sharding import SHARDING_PRIORITIES
 
@@ -193,6 +193,13 @@ def test_an_item_that_cannot_be_dealt_out_is_named_by_its_place() -> None:
         pytest.raises(TransformError, match="lock"),
     ):
         list(loader)
+
+
+def test_a_part_that_cannot_be_carried_is_told_and_nothing_is_left_behind(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w") as log:
+        loader = _loader(IterableWrapper(range(9)).map(lambda number: log.write(str(number))))
+        with pytest.raises(ConfigError, match="cannot be sent"):
+            iter(loader)
 
 
 @pytest.mark.parametrize("num_read", [0, 1, 50])
