@@ -7,7 +7,6 @@ import os
 import resource
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from headrace.engine.memory.limits import MemoryGuard, Shortage, find_shortage
@@ -39,16 +38,6 @@ def test_a_long_memfd_takes_no_memory_until_it_is_touched(fd):
     assert os.fstat(fd).st_blocks == 0
     array[2 * PAGE_BYTES] = 1
     assert os.fstat(fd).st_blocks * 512 == PAGE_BYTES
-
-
-def test_two_mappings_of_one_memfd_show_the_same_bytes(fd):
-    extend_memfd(fd, 2 * PAGE_BYTES)
-    whole, second = Mapping(fd, 0, 2 * PAGE_BYTES).as_array(), Mapping(fd, PAGE_BYTES, PAGE_BYTES).as_array()
-    whole[PAGE_BYTES:] = 7
-    second[3] = 9
-    assert whole[PAGE_BYTES + 3] == 9
-    assert second[4] == 7
-    assert not np.shares_memory(whole, second)
 
 
 def test_a_mapping_outlives_its_descriptor_and_ends_with_its_last_view():

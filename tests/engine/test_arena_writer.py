@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from headrace.engine.memory.arena import ArenaWriter
+from headrace.engine.memory.lease import ArenaReader
 from headrace.engine.memory.limits import MemoryGuard, Shortage
 from headrace.engine.memory.memfd import PAGE_BYTES, create_memfd
 from headrace.engine.memory.slot import ALIGNMENT
@@ -331,6 +333,19 @@ def test_closing_leaves_written_arrays_readable_and_no_descriptor(make_writer):
     assert writer.acquire() is None
     with pytest.raises(InternalError, match="closed"):
         slot.reserve(10 * PAGE_BYTES)
+
+
+def test_a_forgotten_arena_leaves_no_descriptor_and_no_mapping():
+    fd = create_memfd("headrace-forgotten")
+    before = len(os.listdir("/proc/self/fd"))
+    writer, reader = ArenaWriter(fd, slot_bytes=1, num_slots=2, max_bytes=1 << 20), ArenaReader(fd)
+    slot = writer.acquire()
+    fill(slot, 100, 1)
+    reader.lease(slot.slot_idx, slot.offset, slot.used)
+    del writer, reader, slot
+    assert len(os.listdir("/proc/self/fd")) == before
+    os.close(fd)
+    assert "headrace-forgotten" not in Path("/proc/self/maps").read_text()
 
 
 def test_a_slot_that_begins_anew_keeps_and_recognises_nothing_of_before(make_writer) -> None:

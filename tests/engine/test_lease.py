@@ -6,11 +6,9 @@ import ctypes
 import gc
 import os
 import pickle
-import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -328,50 +326,6 @@ def test_no_python_code_runs_when_a_mapping_is_undone():
     assert Path("/proc/self/maps").read_text().count("headrace-undone") == 3
     assert calls_during(arrays.clear) == []
     assert "headrace-undone" not in Path("/proc/self/maps").read_text()
-
-
-@pytest.mark.kernel_timing
-def test_what_a_handler_of_signals_raises_is_not_lost_where_leases_end(monkeypatch):
-    """A signal that comes while nothing but leases ends is raised to the one who drops them, each time."""
-    unraisable, raised, caught = [], 0, 0
-    monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    num_slots, num_rounds = 64, 300
-    fd = create_memfd("headrace-test")
-    extend_memfd(fd, num_slots * PAGE_BYTES)
-
-    def interrupt(*_):
-        nonlocal raised
-        raised += 1
-        raise KeyboardInterrupt
-
-    def drop(views, turn):
-        while views:
-            view = views.pop()
-            del view
-        while raised == turn:
-            # It has not come yet; or CPython 3.11 has overlooked it, which notes it in two steps, one of which another
-            # step may undo: then it is found when the interpreter's lock is taken the next time.
-            time.sleep(0)  # gives the lock up, and takes it
-
-    handler = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        with ArenaReader(fd) as reader:
-            os.close(fd)
-            for turn in range(num_rounds):
-                views = [reader.lease(slot_idx, slot_idx * PAGE_BYTES, 100) for slot_idx in range(num_slots)]
-                try:
-                    signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + turn % 50))
-                    drop(views, turn)
-                except KeyboardInterrupt:
-                    caught += 1
-                assert raised == turn + 1
-                views.clear()
-                assert sorted(reader.drain()) == list(range(num_slots))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-    assert unraisable == []
-    assert caught == num_rounds
 
 
 def test_no_lease_is_lost_when_threads_drop_them_under_an_eager_collector():

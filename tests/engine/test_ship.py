@@ -58,14 +58,7 @@ def test_closures_and_lambdas_arrive() -> None:
     assert np.array_equal(unship(ship(lambda number: factor * number))(2), [0, 2, 4])
 
 
-CASES = [
-    "lock",
-    "attribute",
-    "generator",
-    "open for reading",
-    "socket",
-    "thread",
-]
+CASES = ["lock", "attribute", "generator", "open for reading", "socket", "thread"]
 
 
 def _make(case: str, folder: Path, stack: contextlib.ExitStack) -> Any:

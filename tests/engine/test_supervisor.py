@@ -566,15 +566,6 @@ def test_streams_and_turns_keep_their_workers() -> None:
         assert supervisor.num_workers == 2
 
 
-def test_what_the_payloads_raise_comes_after_the_tickets_before_it() -> None:
-    supervisor = task_supervisor(1)
-    supervisor.handle(ResultRequested())
-    error = OSError("no more")
-    assert supervisor.handle(PayloadsEnded(1, error)) == []
-    assert supervisor.handle(Done(0, 0)) == [Deliver(Done(0, 0))]
-    assert supervisor.handle(ResultRequested()) == [Raise(error)]
-
-
 def test_items_that_a_worker_left_out_are_skipped_before_the_ticket_they_belong_to() -> None:
     supervisor = task_supervisor(1, on_error=Skipping(2), tickets_per_worker=1)
     supervisor.handle(ResultRequested())
@@ -702,12 +693,6 @@ def test_a_ticket_that_ends_its_workers_ends_two_others_at_most_and_is_named() -
     assert isinstance(action, Raise)
     assert "ticket 0" in str(action.error)
     assert "it was number 4 of this run" in str(action.error)
-
-
-def test_work_that_is_dealt_out_by_number_stays_with_its_worker() -> None:
-    supervisor = Supervisor(2, Mode.TASK, EngineOptions(tickets_per_worker=1), in_turns=True)
-    supervisor.handle(ResultRequested())
-    assert lose(supervisor, 0) == [Restart(0, 0), Assign(0, 0)]
 
 
 def test_a_generator_that_raised_is_not_skipped_because_the_rest_would_be_lost_in_silence() -> None:

@@ -48,15 +48,30 @@ def _descriptors() -> dict[str, str]:
 
 
 @pytest.fixture
-def wait_for_end() -> Callable[[int], None]:
-    """Wait for the end of a process by its pidfd; for tests that opened it while the process lived."""
+def once(tmp_path: Path) -> Callable[[], bool]:
+    """True for the first that asks, in whatever process: a file that can be made once."""
 
-    def wait(pidfd: int) -> None:
-        poll = select.poll()
-        poll.register(pidfd, select.POLLIN)
-        ended = poll.poll(1000 * _DEADLINE_SECONDS)
-        os.close(pidfd)
-        assert ended, "a process lives on"
+    def is_first(path: str = str(tmp_path / "once")) -> bool:
+        try:
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+    return is_first
+
+
+@pytest.fixture
+def wait_for_end() -> Callable[..., None]:
+    """Wait for the end of processes by their pidfds; for tests that opened these while the processes lived."""
+
+    def wait(*pidfds: int) -> None:
+        for pidfd in pidfds:
+            poll = select.poll()
+            poll.register(pidfd, select.POLLIN)
+            ended = poll.poll(1000 * _DEADLINE_SECONDS)
+            os.close(pidfd)
+            assert ended, "a process lives on"
 
     return wait
 

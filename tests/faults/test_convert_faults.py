@@ -111,7 +111,6 @@ def convert(corpus: Path, out: Path) -> Result:
     return CliRunner().invoke(app, ["convert", str(corpus), str(out), "--shard-seqs", "3", "--quiet"])
 
 
-@pytest.mark.long
 def test_after_a_kill_at_any_moment_the_next_run_makes_the_bytes_of_an_unbroken_one(
     corpus: Path, tmp_path: Path
 ) -> None:

@@ -36,20 +36,6 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return paths
 
 
-class Once:
-    """True for the first that asks, in whatever process: a file that can be made once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __call__(self) -> bool:
-        try:
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
-
-
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -57,7 +43,7 @@ def die() -> None:
 class DyingDataset(HDFDataset):
     """Ends its process where it is told to, once."""
 
-    def __init__(self, *, once: Once, point: str, file: str, **options: Any) -> None:
+    def __init__(self, *, once: Callable[[], bool], point: str, file: str, **options: Any) -> None:
         self._once, self._point = once, point
         if point == "building" and any(name.endswith(file) for name in options["files"]) and once():
             die()
@@ -97,10 +83,8 @@ def stream(dataset: Any, epoch: int) -> list[tuple[str, bytes]]:
     ],
 )
 def test_the_stream_is_the_same_when_a_worker_is_killed_once(
-    files: list[str], tmp_path: Path, point: str, file: str, num_workers: int
+    files: list[str], once: Callable[[], bool], point: str, file: str, num_workers: int
 ) -> None:
-    once = Once(tmp_path / "once")
-
     def transform(features: dict[str, Any]) -> dict[str, Any]:
         if point == "reading" and features["data"][0, 0] == 23 and once():
             die()
@@ -155,44 +139,6 @@ def server(files: list[str]) -> Iterator[FileServer]:
     pytest.importorskip("aiohttp")
     with FileServer({Path(file).name: Path(file).read_bytes() for file in files}) as server:
         yield server
-
-
-@pytest.mark.extra
-@pytest.mark.parametrize("held", ["0.hdf", "2.hdf", "5.hdf"])  # of sub-epochs 1, 2 and 3
-def test_a_worker_that_is_killed_while_it_fetches_is_replaced(
-    files: list[str], server: FileServer, tmp_path: Path, held: str, wait_until: Callable[..., None]
-) -> None:
-    fault = server.faults.add("stall", path=held, after_bytes=100)
-    with DistributeFilesDataset(
-        files=[server.url(Path(file).name) for file in files],
-        get_sub_epoch_dataset=cached,
-        partition_epoch=3,
-        file_cache={"cache_directory": str(tmp_path / "cache")},
-    ) as dataset:
-        killed = []
-
-        def kill_if_it_fetches() -> None:
-            if fault.started.is_set() and not killed:
-                killed.append(worker_pids(dataset)[0])
-                os.kill(killed[0], signal.SIGKILL)
-
-        for epoch in range(1, 5):
-            dataset.init_seq_order(epoch=epoch)
-            if f"{2 * epoch - 2}.hdf" == held or f"{2 * epoch - 1}.hdf" == held:
-                wait_until(lambda: take_events(dataset) or fault.started.is_set(), "nothing was fetched")
-                kill_if_it_fetches()
-            names = [Path(name).name for name in dataset.get_files(epoch)]
-            wanted = expected_of([file for file in files if Path(file).name in names], epoch)
-            assert [(seq.tag, seq["data"].tobytes()) for seq in dataset.iterate_epoch()] == wanted
-        assert killed
-
-
-def take_events(dataset: DistributeFilesDataset) -> bool:
-    """Let the engine send what it has to send; it does so when it is waited for, or asked."""
-    executor: Any = dataset._stream._engine._workers.executor  # type: ignore[union-attr]
-    events = executor.wait(0.01)
-    executor._events = [*events, *executor._events]
-    return False
 
 
 def cached(files: list[str]) -> dict[str, Any]:

@@ -66,8 +66,7 @@ def _die_at(number: int, work: Callable[[], None]) -> bool:
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.long)])
-def test_a_process_that_is_killed_before_any_step_leaves_no_wrong_file_and_nothing_for_ever(tmp_path, sources, step):
+def test_a_process_that_is_killed_before_any_step_leaves_no_wrong_file_and_nothing_for_ever(tmp_path, sources):
     root = tmp_path / "cache"
 
     def work() -> None:
@@ -81,7 +80,7 @@ def test_a_process_that_is_killed_before_any_step_leaves_no_wrong_file_and_nothi
     number = 1
     while _die_at(number, work):
         _check_all(root, sources, 2 * _SIZE)
-        number += step
+        number += 1
     assert number > 100, "it was killed at a hundred steps"
 
 
@@ -150,29 +149,14 @@ def _go(process: subprocess.Popen[str]) -> None:
     process.stdin.flush()
 
 
-def test_four_processes_that_ask_at_once_make_one_copy_of_each_file_together(tmp_path, sources, start):
-    processes = [start(tmp_path / "cache", sources, 4) for _ in range(4)]
-    for process in processes:
-        _go(process)
-    results = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0] * 4, results
-    copied = sum(json.loads(out) for out, _ in results)
-    assert copied <= 4 * _SIZE, "what was copied ahead counts elsewhere"
-    folder = CacheFolder(str(tmp_path / "cache"))
-    assert sorted(Path(record_of(folder, state).source).name for state in survey(folder)) == ["a", "b", "c", "d"]
-    assert folder.used_bytes() == 4 * _SIZE
-    assert os.listdir(folder.parts) == os.listdir(folder.plans) == []
-
-
-@pytest.mark.parametrize("num_kills", [6, pytest.param(25, marks=pytest.mark.long)])
-def test_processes_that_are_killed_at_random_moments_never_spoil_it_for_the_others(tmp_path, sources, start, num_kills):
+def test_processes_that_are_killed_at_random_moments_never_spoil_it_for_the_others(tmp_path, sources, start):
     """Room for three of four files: they make, remove, wait for and copy ahead all the time."""
-    root, rng = tmp_path / "cache", random.Random(num_kills)
+    root, rng = tmp_path / "cache", random.Random(25)
     options = {"max_bytes": 3 * _SIZE, "wait_seconds": 120}
     processes = [start(root, sources, 1_000_000, **options) for _ in range(3)]
     for process in processes:
         _go(process)
-    for _ in range(num_kills):
+    for _ in range(25):
         for process in processes:
             for _ in range(rng.randrange(1, 8)):
                 line = process.stdout.readline()

@@ -118,9 +118,6 @@ if pid == 0:
         print(repr(error), flush=True)
     os._exit(code)
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-found += [batch for batch, _ in iter(loader.__next__, None)]
-""".replace("found += [batch for batch, _ in iter(loader.__next__, None)]", "")
-        + """
 try:
     while True:
         found.append(next(loader)[0])

@@ -142,20 +142,12 @@ def test_a_graph_that_cannot_be_carried_is_named_by_its_path(tmp_path: Path) -> 
     assert "log" in str(info.value)
 
 
-def _die_once(path: Path, position: int, number: int) -> None:
-    if number == position:
-        try:
-            os.close(os.open(path, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("position", [0, 7, 500])
-def test_a_killed_worker_changes_no_item(tmp_path: Path, position: int) -> None:
+def test_a_killed_worker_changes_no_item(once: Callable[[], bool], position: int) -> None:
     def noisy(number: int) -> tuple[int, float]:
-        _die_once(tmp_path / "died", position, number)
+        if number == position and once():
+            os.kill(os.getpid(), signal.SIGKILL)
         return number, float(np.random.random())
 
     pipe = IterableWrapper(range(1000)).shuffle(buffer_size=50).sharding_filter().map(noisy)
@@ -169,14 +161,15 @@ def test_a_killed_worker_changes_no_item(tmp_path: Path, position: int) -> None:
         assert loader.reading_service.report.num_restarts == 0
 
 
-def test_a_killed_worker_goes_on_from_its_snapshot(tmp_path: Path) -> None:
+def test_a_killed_worker_goes_on_from_its_snapshot(tmp_path: Path, once: Callable[[], bool]) -> None:
     calls = tmp_path / "calls"
     calls.mkdir()
 
     def work(number: int) -> tuple[int, float]:
         sum(range(20_000))  # long enough for snapshots
         (calls / f"{number}-{os.getpid()}").touch()
-        _die_once(tmp_path / "died", 900, number)
+        if number == 900 and once():
+            os.kill(os.getpid(), signal.SIGKILL)
         return number, float(np.random.random())
 
     pipe = IterableWrapper(range(1000)).sharding_filter().map(work)
@@ -246,28 +239,31 @@ def test_a_loader_that_is_dropped_ends_its_workers() -> None:
     gc.collect()
 
 
-def test_an_older_iterator_says_that_it_is_invalid_and_the_new_one_goes_on() -> None:
-    pipe = IterableWrapper(range(100)).sharding_filter()
-    with DataLoader2(pipe, reading_service=MultiProcessingReadingService(2)) as loader:
-        old = iter(loader)
-        assert next(old) == 0
-        new = iter(loader)
-        with pytest.raises(RuntimeError, match="This iterator has been invalidated because another iterator"):
-            next(old)
-        assert list(new) == list(range(100))
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("where", ["in the middle", "at the end", "before the first item"])
-def test_a_program_that_leaves_without_shutdown_ends(where: str, run_program: Any) -> None:
-    num = {"in the middle": 5, "at the end": 10_000, "before the first item": 0}[where]
+@pytest.mark.parametrize(
+    ("pipe", "num"),
+    [
+        ("source.sharding_filter()", 5),
+        ("source.sharding_filter()", 10_000),
+        ("source.sharding_filter()", 0),
+        ("Here(source.sharding_filter())", 1),
+        ("source.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING).map(abs)", 1),
+    ],
+)
+def test_a_program_that_leaves_without_shutdown_ends(pipe: str, num: int, run_program: Any) -> None:
     program = f"""
 from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
+from headrace.pipes import IterPipe
 from headrace.pipes.iter import IterableWrapper
-loader = DataLoader2(
-    IterableWrapper(range(10_000)).sharding_filter(), reading_service=MultiProcessingReadingService(2)
-)
-iterator = iter(loader)
+from headrace.pipes.sharding import SHARDING_PRIORITIES
+class Here(IterPipe):
+    def __init__(self, datapipe):
+        self.datapipe = datapipe
+    def is_replicable(self):
+        return False
+    def __iter__(self):
+        yield from self.datapipe
+source = IterableWrapper(range(10_000))
+iterator = iter(DataLoader2({pipe}, reading_service=MultiProcessingReadingService(2)))
 print(sum(1 for _ in zip(range({num}), iterator)))
 """
     result = run_program(program)
@@ -361,27 +357,6 @@ def test_errors_of_workers_come_through_the_thread_in_the_main_process() -> None
     ):
         _read(loader, found)
     assert found == list(range(31))
-
-
-def test_a_program_with_pipes_in_the_main_process_ends_in_the_middle_of_an_epoch(run_program: Any) -> None:
-    result = run_program("""
-from headrace.dataloader2 import DataLoader2, MultiProcessingReadingService
-from headrace.pipes import IterPipe
-from headrace.pipes.iter import IterableWrapper
-class Here(IterPipe):
-    def __init__(self, datapipe):
-        self.datapipe = datapipe
-    def is_replicable(self):
-        return False
-    def __iter__(self):
-        yield from self.datapipe
-loader = DataLoader2(
-    Here(IterableWrapper(range(10_000)).sharding_filter()), reading_service=MultiProcessingReadingService(2)
-)
-iterator = iter(loader)
-print(next(iterator))
-""")
-    assert (result.returncode, result.stdout, result.stderr) == (0, "0\n", "")
 
 
 def test_a_forked_process_leaves_the_loader_alone() -> None:

@@ -96,57 +96,50 @@ def start() -> Iterator[Start]:
 
 
 @pytest.mark.parametrize("state", ["idle", "busy_in_python", "busy_in_c"])
-def test_nothing_outlives_a_trainer_that_is_killed(
-    state: str, start: Start, wait_for_end: Callable[[int], None]
-) -> None:
+def test_nothing_outlives_a_trainer_that_is_killed(state: str, start: Start, wait_for_end: Callable[..., None]) -> None:
     trainer, pidfds = start(_PROGRAM.format(state=state, consume="list(run); threading.Event().wait()"))
     trainer.send_signal(signal.SIGKILL)
-    for pidfd in pidfds:
-        wait_for_end(pidfd)
+    wait_for_end(*pidfds)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_nothing_outlives_a_trainer_that_is_interrupted(
-    number: signal.Signals, start: Start, wait_for_end: Callable[[int], None]
+    number: signal.Signals, start: Start, wait_for_end: Callable[..., None]
 ) -> None:
     trainer, pidfds = start(_PROGRAM.format(state="busy_in_c", consume="list(run)"))
     trainer.send_signal(number)
-    for pidfd in pidfds:
-        wait_for_end(pidfd)
+    wait_for_end(*pidfds)
     assert trainer.wait() == -number
 
 
 def test_nothing_outlives_a_trainer_that_executes_another_program(
-    start: Start, wait_for_end: Callable[[int], None]
+    start: Start, wait_for_end: Callable[..., None]
 ) -> None:
     consume = "next(run); next(run); os.execvp('sleep', ['sleep', '1000'])"
     trainer, pidfds = start(_PROGRAM.format(state="idle", consume=consume))
-    for pidfd in pidfds:
-        wait_for_end(pidfd)
+    wait_for_end(*pidfds)
     assert trainer.poll() is None
 
 
 def test_a_forked_child_that_lives_on_does_not_keep_the_workers(
-    start: Start, wait_for_end: Callable[[int], None]
+    start: Start, wait_for_end: Callable[..., None]
 ) -> None:
     consume = "next(run); next(run)\nif os.fork():\n    os.write(1, b'forked\\n')\nthreading.Event().wait()"
     trainer, pidfds = start(_PROGRAM.format(state="idle", consume=consume), until="forked")
     (child,) = set(children_of(trainer.pid)) - set(_pids_of(pidfds))
     trainer.send_signal(signal.SIGKILL)
-    for pidfd in pidfds:
-        wait_for_end(pidfd)
+    wait_for_end(*pidfds)
     os.kill(child, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("state", ["busy_in_python", "busy_in_c"])
 def test_nothing_outlives_trainer_and_warden_killed_together(
-    state: str, start: Start, wait_for_end: Callable[[int], None]
+    state: str, start: Start, wait_for_end: Callable[..., None]
 ) -> None:
     trainer, pidfds = start(_PROGRAM.format(state=state, consume="list(run)"))
     os.kill(_warden_among(pidfds), signal.SIGKILL)
     trainer.send_signal(signal.SIGKILL)
-    for pidfd in pidfds:
-        wait_for_end(pidfd)
+    wait_for_end(*pidfds)
 
 
 _WAITS = "ctypes.PyDLL(None).sleep(600)"
@@ -156,18 +149,17 @@ _COMPUTES = "max(itertools.repeat(0))"  # no signal interrupts it
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(("method", "stuck"), [(None, _WAITS), (None, _COMPUTES), ("spawn", _COMPUTES)])
 def test_no_worker_that_is_stuck_in_c_outlives_trainer_and_warden_killed_together(
-    method: str | None, stuck: str, start: Start, wait_for_end: Callable[[int], None]
+    method: str | None, stuck: str, start: Start, wait_for_end: Callable[..., None]
 ) -> None:
     program = _STUCK_PROGRAM.format(method=method, stuck=stuck, consume="list(run)")
     trainer, pidfds = start(program, per_worker=1)
     os.kill(_warden_among(pidfds), signal.SIGKILL)
     trainer.send_signal(signal.SIGKILL)
-    for pidfd in pidfds:
-        wait_for_end(pidfd)
+    wait_for_end(*pidfds)
 
 
 def test_nor_does_one_while_a_forked_child_of_the_trainer_lives_on(
-    start: Start, wait_for_end: Callable[[int], None]
+    start: Start, wait_for_end: Callable[..., None]
 ) -> None:
     consume = "if os.fork():\n    os.write(1, b'forked\\n')\n    list(run)\nthreading.Event().wait()"
     program = _STUCK_PROGRAM.format(method=None, stuck=_COMPUTES, consume=consume)
@@ -175,8 +167,7 @@ def test_nor_does_one_while_a_forked_child_of_the_trainer_lives_on(
     (child,) = set(children_of(trainer.pid)) - set(_pids_of(pidfds))
     os.kill(_warden_among(pidfds), signal.SIGKILL)
     trainer.send_signal(signal.SIGKILL)
-    for pidfd in pidfds:
-        wait_for_end(pidfd)
+    wait_for_end(*pidfds)
     os.kill(child, signal.SIGKILL)
 
 

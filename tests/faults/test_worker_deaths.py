@@ -49,20 +49,6 @@ CAUSES = {
 POINTS = ["in setup", "before the first ticket", "in a ticket", "after the result", "with large results"]
 
 
-class _Once:
-    """True for the first that asks, in whatever process: a file that can be made once."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __call__(self) -> bool:
-        try:
-            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return False
-        return True
-
-
 class _DyingResult:
     """A result that kills the worker while it is written to the slot."""
 
@@ -75,7 +61,7 @@ class _DyingResult:
         return int, (self.value,)
 
 
-def _job(point: str, die: Callable[[], Any], once: _Once) -> Job:
+def _job(point: str, die: Callable[[], Any], once: Callable[[], bool]) -> Job:
     def setup(info: WorkerInfo) -> Callable[[int], Any]:
         if point == "in setup" and once():
             die()
@@ -108,8 +94,7 @@ def _numbers(engine: Engine, num_tickets: int) -> Iterator[int]:
 @pytest.mark.sample(8)
 @pytest.mark.parametrize("point", POINTS)
 @pytest.mark.parametrize("way", WAYS)
-def test_the_stream_is_the_same_when_a_worker_dies_once(way: str, point: str, tmp_path: Path) -> None:
-    once = _Once(tmp_path / "once")
+def test_the_stream_is_the_same_when_a_worker_dies_once(way: str, point: str, once: Callable[[], bool]) -> None:
     with Engine(_job(point, WAYS[way], once), num_workers=2) as engine:
         assert list(_numbers(engine, 40)) == list(range(40))
         assert sum(worker.num_restarts for worker in engine.report.workers) == 1
@@ -172,9 +157,7 @@ def test_a_segfault_leaves_the_python_stack_in_the_error() -> None:
         next(engine.run(range(3)))
 
 
-def test_streams_go_on_where_they_were_when_a_worker_dies(tmp_path: Path) -> None:
-    once = _Once(tmp_path / "once")
-
+def test_streams_go_on_where_they_were_when_a_worker_dies(once: Callable[[], bool]) -> None:
     def setup(info: WorkerInfo) -> Callable[[int], Iterator[Any]]:
         def items(length: int) -> Iterator[Any]:
             for item in range(length + info.worker_idx):
@@ -189,7 +172,7 @@ def test_streams_go_on_where_they_were_when_a_worker_dies(tmp_path: Path) -> Non
     assert stream == [(worker, item) for item in range(12) for worker in range(2)] + [(1, 12)]
 
 
-def test_the_children_of_a_dead_worker_end_with_it(wait_for_end: Callable[[int], None]) -> None:
+def test_the_children_of_a_dead_worker_end_with_it(wait_for_end: Callable[..., None]) -> None:
     def setup(info: WorkerInfo) -> Callable[[int], list[int]]:
         kinds = (False, True)
         children = [subprocess.Popen(["sleep", "1000"], start_new_session=is_new).pid for is_new in kinds]
@@ -203,11 +186,9 @@ def test_the_children_of_a_dead_worker_end_with_it(wait_for_end: Callable[[int],
         new, same = (delivered.value for delivered in engine.run(range(2)))
         assert same == other
         assert not set(new) & set(first)
-        for pidfd in pidfds:
-            wait_for_end(pidfd)
+        wait_for_end(*pidfds)
         others += [os.pidfd_open(pid) for pid in new]  # these live on, until the engine is closed
-    for pidfd in others:
-        wait_for_end(pidfd)
+    wait_for_end(*others)
 
 
 def test_the_stack_of_a_worker_that_hangs_is_told(tmp_path: Path) -> None:

@@ -14,20 +14,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from codec_cases import RECORDS, Bare, Colour, Level, Longer, PlainSlot, Seq, Span, round_trip, same
+from codec_cases import RECORDS, Colour, Level, Longer, PlainSlot, Seq, Span, round_trip, same
 
 from headrace.engine.codec import codec
 from headrace.engine.codec.objects import record_form
 from headrace.errors import TransformError
 
 EXAMPLES = {
-    "nothing": None,
     "booleans are no integers": [True, 1, False, 0, {True: 1}, {1: True}],
-    "zeros of both signs": [0.0, -0.0, complex(-0.0, 0.0), float("nan"), float("inf")],
-    "huge integers": [2**63, -(2**64), 10**1000],
-    "lone surrogates": ["\ud800", "a\udfff", "\x00", "ü", {"\ud800": 1}],
     "empty containers": [[], (), {}, set(), frozenset(), "", b"", [[]], ([],), [{}, {}], [(), ()]],
-    "tuples and lists": [(1, [2, (3, [])]), [(1,), (2,)], ([1], [2])],
     "keys of many types": {
         None: 1,
         1: 2,
@@ -39,9 +34,7 @@ EXAMPLES = {
         Level.LOW: 7,
     },
     "order of dicts": {"b": 1, "a": {"d": np.ones(1), "c": 2}},
-    "long bytes": [b"x" * 4095, b"y" * 4096, b"z" * 100_000],
     "long bytes as keys": {b"y" * 5000: 1},
-    "enums": [Colour.BLUE, Level.HIGH, [Colour.RED, Colour.RED]],
     "standard types": [
         collections.OrderedDict(a=1),
         collections.Counter("aab"),
@@ -61,9 +54,6 @@ EXAMPLES = {
     "like dicts in another order": [{"a": 1, "b": np.ones(1)}, {"b": np.ones(1), "a": 2}],
     "like dicts with numbers as keys": [{1: np.ones(1)}, {True: np.ones(1)}, {1.0: np.ones(1)}],
     "like tuples of different lengths": [(np.ones(1), 2), (np.ones(1),)],
-    "namedtuples": [Span(1, np.ones(2)), Bare([1], {"a": 2}), Span(Span(1, 2), None)],
-    "dataclasses": [record(np.arange(3), "tag") for record in RECORDS],
-    "like dataclasses": [Longer(np.arange(i), f"t{i}", i) for i in range(4)],
 }
 
 
