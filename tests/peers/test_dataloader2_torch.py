@@ -21,7 +21,7 @@ from headrace.dataloader2 import (  # noqa: E402
     MultiProcessingReadingService,
     WorkerInfo,
 )
-from headrace.dataloader2.adapter import Native, Shuffle  # noqa: E402
+from headrace.dataloader2.adapter import Shuffle  # noqa: E402
 from headrace.dataloader2.graph import find_dps, traverse_dps  # noqa: E402
 from headrace.pipes.sharding import SHARDING_PRIORITIES  # noqa: E402
 
@@ -54,20 +54,19 @@ class Twice(IterDataPipe):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
-@pytest.mark.parametrize("adapters", [[], [Native()]])
-def test_a_pipeline_gives_the_documented_order_and_epochs_differ(num_workers: int, adapters: list[Any]) -> None:
+def test_a_pipeline_gives_the_documented_order_and_epochs_differ(num_workers: int) -> None:
     plain = IterableWrapper(range(31)).sharding_filter().map(_double)
-    with DataLoader2(plain, adapters, MultiProcessingReadingService(num_workers)) as loader:
+    with DataLoader2(plain, None, MultiProcessingReadingService(num_workers)) as loader:
         assert [list(loader), list(loader)] == [[2 * number for number in range(31)]] * 2
     shuffled = IterableWrapper(range(31)).shuffle().sharding_filter().map(_double)
-    with DataLoader2(shuffled, adapters, MultiProcessingReadingService(num_workers)) as loader:
+    with DataLoader2(shuffled, None, MultiProcessingReadingService(num_workers)) as loader:
         loader.seed(3)
         first = [list(loader), list(loader)]
         loader.seed(3)
         assert [list(loader), list(loader)] == first
     assert first[0] != first[1]
     assert sorted(first[0]) == [2 * number for number in range(31)]
-    with DataLoader2(shuffled, adapters, InProcessReadingService()) as loader:
+    with DataLoader2(shuffled, None, InProcessReadingService()) as loader:
         loader.seed(3)
         assert [list(loader), list(loader)] == first
 
@@ -125,17 +124,16 @@ def test_dispatching_is_known_on_torchs_pipes() -> None:
     assert sorted(orders[0]) == [2 * number for number in range(20)]
 
 
-@pytest.mark.parametrize("adapters", [[], [Native()]])
 @pytest.mark.parametrize("service", [lambda: None, lambda: MultiProcessingReadingService(2)])
-def test_a_state_in_the_middle_of_an_epoch_goes_on_exactly(adapters: list[Any], service: Any) -> None:
+def test_a_state_in_the_middle_of_an_epoch_goes_on_exactly(service: Any) -> None:
     pipe = IterableWrapper(range(40)).shuffle(buffer_size=10).sharding_filter().map(_double).batch(3)
-    with DataLoader2(pipe, adapters, service()) as loader:
+    with DataLoader2(pipe, None, service()) as loader:
         iterator = iter(loader)
         for _ in range(5):
             next(iterator)
         state = json.loads(json.dumps(loader.state_dict()))
         rest, after = list(iterator), list(loader)
-    with DataLoader2.from_state(state, pipe, service(), datapipe_adapter_fn=adapters) as again:
+    with DataLoader2.from_state(state, pipe, service()) as again:
         assert [list(again), list(again)] == [rest, after]
 
 
