@@ -156,14 +156,3 @@ def test_user_functions_and_adapters_see_torchs_classes() -> None:
     pipe = IterableWrapper(range(4)).shuffle().sharding_filter().map(_double)
     with DataLoader2(pipe, Shuffle(False), MultiProcessingReadingService(2, worker_init_fn=init)) as loader:
         assert list(loader) == [(0, 0), (1, 2), (0, 4), (1, 6)]
-
-
-@pytest.mark.parametrize("service", [InProcessReadingService, lambda: MultiProcessingReadingService(2)])
-def test_a_shuffle_that_is_read_several_times_in_an_epoch_is_the_same_in_all_workers(service: Any) -> None:
-    pipe = IterableWrapper(range(5)).shuffle().cycle(3).sharding_filter()
-    with DataLoader2(pipe, None, service()) as loader:
-        loader.seed(5)
-        first = list(loader)
-        loader.seed(5)
-        assert list(loader) == first
-    assert sorted(first) == sorted(3 * list(range(5)))
