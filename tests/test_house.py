@@ -18,7 +18,7 @@ def show(offenders):
 
 
 # What the tree has come down to; a change that needs more says why, and changes the number
-CEILINGS = {"source files": 516, "code lines": 59_706, "class names with several meanings": 46, "lonely Protocols": 12}
+CEILINGS = {"source files": 485, "code lines": 56_950, "class names with several meanings": 42, "lonely Protocols": 10}
 
 
 def test_the_tree_does_not_grow_back():

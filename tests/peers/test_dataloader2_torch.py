@@ -23,6 +23,7 @@ from headrace.dataloader2 import (  # noqa: E402
 )
 from headrace.dataloader2.adapter import Shuffle  # noqa: E402
 from headrace.dataloader2.graph import find_dps, traverse_dps  # noqa: E402
+from headrace.pipes.iter import IterableWrapper as IterablePipe  # noqa: E402
 from headrace.pipes.sharding import SHARDING_PRIORITIES  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:torch", "ignore::DeprecationWarning", "ignore:Lambda")
@@ -156,3 +157,15 @@ def test_user_functions_and_adapters_see_torchs_classes() -> None:
     pipe = IterableWrapper(range(4)).shuffle().sharding_filter().map(_double)
     with DataLoader2(pipe, Shuffle(False), MultiProcessingReadingService(2, worker_init_fn=init)) as loader:
         assert list(loader) == [(0, 0), (1, 2), (0, 4), (1, 6)]
+
+
+def test_a_shuffle_of_torchs_that_workers_would_read_in_orders_of_their_own_is_warned_of() -> None:
+    pipe = IterableWrapper(range(5)).shuffle().cycle(3).sharding_filter()
+    with (
+        pytest.warns(UserWarning, match="loses items"),
+        DataLoader2(pipe, None, MultiProcessingReadingService(2)) as loader,
+    ):
+        iter(loader)
+    ours = IterablePipe(range(5)).shuffle().cycle(3).sharding_filter()
+    with DataLoader2(ours, None, MultiProcessingReadingService(2)) as loader:
+        assert sorted(loader) == sorted(3 * list(range(5)))

@@ -18,7 +18,7 @@ from headrace.errors import ConfigError, HeadraceError, check_count
 from headrace.pipes import IterPipe
 from headrace.pipes.core.naming import describe
 from headrace.pipes.graph import Parts, list_pipes, replace, split_graph
-from headrace.pipes.graph.lint import find_copies
+from headrace.pipes.graph.lint import find_copies, find_own_orders
 from headrace.pipes.graph.seeds import SeedGenerator, find_keepers, is_kept, set_datapipes_seed
 from headrace.pipes.sharding import SHARDING_PRIORITIES, apply_sharding, length_of_share
 
@@ -322,5 +322,5 @@ class PrototypeMultiProcessingReadingService:
 
 def _warn_of_duplicates(parts: Parts, num_workers: int) -> None:
     if num_workers > 1:
-        for text in find_copies(parts, num_workers):
+        for text in (*find_copies(parts, num_workers), *find_own_orders(parts)):
             warnings.warn(text, stacklevel=6)

@@ -13,15 +13,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from .options import FetchOptions, SourceStat
 from .part import PartFile
 from .plan import ByteRange
 from .retry import TransientError
-
-if TYPE_CHECKING:
-    from .http import HttpStream
 
 Result = TypeVar("Result")
 OnBytes = Callable[[int], None]
@@ -85,8 +82,8 @@ class Reader(ABC):
         not support ranges.
         """
 
-    def submit_stream(self, stat: SourceStat) -> Future[HttpStream]:
-        """Start to read the whole of this version; only called for a source without ranges."""
+    def submit_stream(self, stat: SourceStat) -> Future[Any]:
+        """Start to read the whole of this version, as an `HttpStream`; only called for a source without ranges."""
         raise NotImplementedError
 
     def close(self) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ..core.naming import class_name, describe
+from ..core.torch_classes import is_torch_pipe
 from ..core.walk import list_pipes, sources_of
 from ..sharding import SHARDING_PRIORITIES, find_double_sharding, is_sharding_pipe, reacts_to
 from .seeds import is_random_pipe
@@ -32,6 +33,7 @@ def find_warnings(parts: Parts, num_workers: int) -> list[str]:
         warnings += _late_joins(parts)
         if num_workers > 1:
             warnings += find_copies(parts, num_workers)
+            warnings += find_own_orders(parts)
             warnings += _batches_of_shares(parts)
     warnings += _unshuffled(every, parts)
     warnings += find_frozen_orders(every)
@@ -54,6 +56,20 @@ def find_copies(parts: Parts, num_workers: int) -> Iterator[str]:
                 f"so every item is delivered {num_workers} times. Put .sharding_filter() after it or, if only one "
                 "process may read it, .sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)."
             )
+
+
+def find_own_orders(parts: Parts) -> Iterator[str]:
+    """Yield a warning for each shuffle of torch's that workers read again within an epoch, each in another order."""
+    for pipe in parts.replicated:
+        if class_name(pipe) == "Cycler":
+            for source in list_pipes(pipe)[:-1]:
+                if is_random_pipe(source) and is_torch_pipe(type(source)):
+                    yield (
+                        f"{describe(pipe)} reads {describe(source)} several times in an epoch. Torch's shuffle has a "
+                        "seed for the first time only: then each worker has another order, and sharding after it "
+                        "loses items and repeats others. Take the pipes of headrace.pipes.iter, or cycle before you "
+                        "shuffle."
+                    )
 
 
 def find_frozen_orders(pipes: list[Any]) -> Iterator[str]:
