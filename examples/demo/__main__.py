@@ -108,7 +108,7 @@ def _show(screen: Console, manifest: Path, output: Path, numbers: range) -> None
     show_training(screen, hdf, executor)
     screen.print()
     screen.print(f"Next: headrace inspect {hdf}")
-    screen.print(f"      headrace plan {config_of_files} --ranks 1,2,4")
+    screen.print(f"      headrace plan {config_of_files} --ranks 4")
 
 
 def _title(screen: Console, title: str, *rest: str) -> None:

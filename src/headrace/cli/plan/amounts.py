@@ -33,11 +33,6 @@ class Amounts:
         """R."""
         return int(next(iter(self.by_name.values())).shape[1])
 
-    @property
-    def num_bins(self) -> int:
-        """E * R."""
-        return len(self.epochs) * self.num_ranks
-
     def is_known(self, name: str) -> bool:
         """Whether an amount is known for every bin."""
         return name in self.by_name and bool((self.by_name[name] != UNKNOWN).all())
