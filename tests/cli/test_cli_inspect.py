@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,14 @@ def test_a_key_without_time_is_shown_without(invoke: Invoke, tmp_path: Path) -> 
     objects = tmp_path / "a.jsonl"
     objects.write_text('{"tag": "a", "number": 3}\n')
     assert "number int64[]" in invoke("inspect", objects).stdout.replace("int32[]", "int64[]")
+
+
+def test_the_size_of_a_folder_is_that_of_its_files(invoke: Invoke, tmp_path: Path) -> None:
+    pytest.importorskip("soundfile")
+    for name in ("a/one.wav", "b/two.wav"):
+        (tmp_path / name).parent.mkdir()
+        with wave.open(str(tmp_path / name), "wb") as recording:
+            recording.setparams((1, 2, 8000, 0, "NONE", ""))
+            recording.writeframes(bytes(20_000))
+    (report,) = inspect_json(invoke, tmp_path)
+    assert [file["bytes"] for file in report["files"]] == [sum(path.stat().st_size for path in tmp_path.rglob("*.wav"))]

@@ -20,7 +20,6 @@ from headrace.specs import DataSpec
 
 from .configs import parse_settings
 from .console import bold, open_output, print_json, shorten
-from .convert.shards import size_of
 from .opening import DataFile, find_data_files, open_corpus
 from .options import DATA_FILES_HELP, AsJson, SourceClass, SourceSettings
 from .report import describe_key
@@ -117,11 +116,18 @@ def _corpus_of(files: Sequence[DataFile], kind: str, source_class: str | None, o
     return corpus
 
 
+def _size_of(path: str) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    if not os.path.isdir(path):
+        return os.path.getsize(path)
+    return sum(os.path.getsize(os.path.join(folder, name)) for folder, _, names in os.walk(path) for name in names)
+
+
 def _describe(corpus: _Corpus) -> dict[str, Any]:
     index = corpus.index
     return {
         "kind": corpus.kind,
-        "files": [{"path": file.name, "bytes": size_of(file.path)} for file in corpus.files],
+        "files": [{"path": file.name, "bytes": _size_of(file.path)} for file in corpus.files],
         "num_seqs": index.num_seqs,
         "num_duplicate_tags": index.num_duplicates,
         "first_tags": list(index.tags[:_NUM_SHOWN]),
