@@ -330,7 +330,7 @@ def test_the_order_of_imports_does_not_matter(order):
         textwrap.dedent("""
         from torch.utils.data.datapipes.iter import IterableWrapper
         from headrace.pipes import IterPipe, functional_pipe
-        from headrace.pipes.core.register import _TorchWatcher
+        from headrace.pipes.core.torch_registration import _TorchWatcher
 
         @functional_pipe("test_first")
         class First(IterPipe):

@@ -2,7 +2,7 @@
 
 Invariants: the user's graph and reading service are copied, and never changed; one iterator is valid at a time; an
 epoch's randomness follows from (seed, number of epochs since the seed was given); and after any error the loader is
-shut down, so that nothing is left running.
+shut down, so that nothing is left running. The loader and its iterator are one file, since each calls the other.
 """
 
 from __future__ import annotations

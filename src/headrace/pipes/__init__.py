@@ -10,9 +10,9 @@ from . import iter as iter
 from . import map as map
 from .core.base import IterPipe as IterPipe
 from .core.base import MapPipe as MapPipe
-from .core.register import register_when_torch_loads
-from .core.register import register_with_torch as register_with_torch
 from .core.registry import functional_pipe as functional_pipe
+from .core.torch_registration import register_when_torch_loads
+from .core.torch_registration import register_with_torch as register_with_torch
 from .graph.explain import explain as explain
 from .graph.explain import to_graph as to_graph
 

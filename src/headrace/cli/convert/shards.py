@@ -111,13 +111,7 @@ def _confirm_existing(source: Source, target: Target, shard: Shard, tell: Tell |
             where=shard.path,
             fix="choose another name, or pass --overwrite; without --no-verify, files that are whole are kept",
         )
-    digest = SeqsDigest()
-    for corpus_idx in range(shard.start, shard.stop):
-        arrays = source.read_seq(corpus_idx)
-        digest.add(source.tag(corpus_idx), comparable(arrays, source.specs))
-        if tell is not None:
-            tell(1, sum(array.nbytes for array in arrays.values()))
-    confirm_reads()
+    digest = _digest_of(source, range(shard.start, shard.stop), tell)
     try:
         _verify(target, shard, list(source.specs), digest.hexdigest())
     except SourceError as error:
@@ -199,7 +193,7 @@ def _write_directly(
 
 
 def _record_of(shard: Shard, digest: SeqsDigest) -> ShardRecord:
-    return ShardRecord(shard.name, shard.stop - shard.start, size_of(shard.path), digest.hexdigest())
+    return ShardRecord(shard.name, shard.stop - shard.start, os.path.getsize(shard.path), digest.hexdigest())
 
 
 def open_target(source: Source, target: Target, specs: Mapping[str, DataSpec], path: str) -> Any:
@@ -227,19 +221,23 @@ def comparable(arrays: Mapping[str, NDArray[Any]], specs: Mapping[str, DataSpec]
     return {key: arrays[key] if specs[key].has_time else arrays[key][None] for key in sorted(specs)}
 
 
-def size_of(path: str) -> int:
-    """Return the bytes of a file."""
-    return os.stat(path).st_size
+def _digest_of(source: Source, corpus_indices: range, tell: Tell | None = None) -> SeqsDigest:
+    """Read sequences; return the digest over their tags and arrays."""
+    digest = SeqsDigest()
+    for corpus_idx in corpus_indices:
+        arrays = source.read_seq(corpus_idx)
+        digest.add(source.tag(corpus_idx), comparable(arrays, source.specs))
+        if tell is not None:
+            tell(1, sum(array.nbytes for array in arrays.values()))
+    confirm_reads()
+    return digest
 
 
 def _verify(target: Target, shard: Shard, data_keys: list[str], expected: str) -> None:
-    found = SeqsDigest()
     written = open_written(target, shard.path, data_keys)
     try:
-        for corpus_idx in range(len(written)):
-            found.add(written.tag(corpus_idx), comparable(written.read_seq(corpus_idx), written.specs))
-        confirm_reads()
         num_seqs = len(written)
+        found = _digest_of(written, range(num_seqs))
     finally:
         written.close()
     if num_seqs != shard.stop - shard.start or found.hexdigest() != expected:
