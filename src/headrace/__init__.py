@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .datasets import StaticDataset as StaticDataset
     from .datasets import init_dataset as init_dataset
     from .engine import EngineOptions as EngineOptions
+    from .engine import RayExecutor as RayExecutor
     from .engine import get_worker_info as get_worker_info
     from .errors import CacheError as CacheError
     from .errors import ConfigError as ConfigError
@@ -145,7 +146,7 @@ _ROOM_OF = {
         "StaticDataset",
         "init_dataset",
     ),
-    "engine": ("EngineOptions", "get_worker_info"),
+    "engine": ("EngineOptions", "RayExecutor", "get_worker_info"),
     "errors": (
         "CacheError",
         "ConfigError",
