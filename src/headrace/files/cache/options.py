@@ -20,7 +20,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
 
-from ..fetch.options import FetchOptions, check_number
+from ..fetch import FetchOptions, check_number
 
 DEFAULT_FOLDER = "$TMPDIR/$USER/headrace/file_cache"
 CONFIG_KEY = "file_cache_opts"
@@ -112,11 +112,6 @@ class FileCacheOptions:
             ConfigError: A variable is not set.
         """
         return expand_folder(str(self.cache_directory))
-
-    @property
-    def trusted_folder(self) -> str | None:
-        """The folder of temporary files, if the default below it is used; `None` where the user named a folder."""
-        return expand_folder("$TMPDIR") if self.cache_directory == DEFAULT_FOLDER else None
 
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str) -> FileCacheOptions:

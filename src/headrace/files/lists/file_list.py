@@ -23,7 +23,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
 
-from ..fetch.fetch import open_url
+from ..fetch import read_source
 from ..locations import is_url, local_path, shown_url
 from .patterns import is_pattern, list_matches
 from .tag_list import read_text, refuse_pickle, unpack_text
@@ -230,8 +230,7 @@ def _entries_of_path(path: str) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
         raise ConfigError(f"files={shown!r} is neither a list file nor a pattern", fix=fix)
     numbering = "{}, line {}" if kind == ".txt" else "{}, entry {}"
     if is_remote:
-        with open_url(path) as file:
-            text = unpack_text(file.read(), shown, is_packed=is_packed)
+        text = unpack_text(read_source(path), shown, is_packed=is_packed)
         origin = _Origin(shown, numbering, is_file=True, root=f"{name.rpartition('/')[0]}/")
     else:
         text = read_text(path, _FROM_PICKLE)
