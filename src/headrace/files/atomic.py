@@ -23,7 +23,7 @@ from typing import IO, Any, Self
 
 from headrace.errors import ConfigError, SourceError
 
-_PREFIX, _SUFFIX = ".headrace-", ".tmp"
+TEMPORARY_PREFIX, TEMPORARY_SUFFIX = ".headrace-", ".tmp"  # of names that count as leftovers when they are old
 _LEFTOVER_SECONDS = 24 * 3600.0  # no live writer pauses for so long, and the clocks of machines differ by less
 
 # Errors of a file system that takes no more bytes. Another OSError from inside a `with` block is the caller's own.
@@ -78,7 +78,7 @@ class PendingFile:
         if not self.path.is_symlink() and self.path.exists() and not self.path.is_file():
             what = "cannot write: a folder or device has this name"
             raise SourceError(what, where=str(self.path), fix="pass another path")
-        self.temporary = self.path.with_name(f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
+        self.temporary = self.path.with_name(f"{TEMPORARY_PREFIX}{secrets.token_hex(8)}{TEMPORARY_SUFFIX}")
         try:
             # Not `mkstemp`: it makes files that only their owner can read, whatever the umask says.
             os.close(os.open(self.temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666))
@@ -157,7 +157,7 @@ class PendingFiles:
         self._overwrite, self._is_open = overwrite, False
         self._check_targets()
         try:
-            self._folder = tempfile.mkdtemp(_SUFFIX, _PREFIX, os.path.dirname(self.path))
+            self._folder = tempfile.mkdtemp(TEMPORARY_SUFFIX, TEMPORARY_PREFIX, os.path.dirname(self.path))
         except OSError as error:
             raise _write_error(self.path, error) from error
         self._is_open = True
@@ -248,25 +248,6 @@ def atomic_write(
         yield file
 
 
-@contextmanager
-def folder_aside(path: str) -> Iterator[str]:
-    """Yield a temporary folder beside a target, for what is moved over the target later; remove it at the end.
-
-    Raises:
-        SourceError: The folder of the target is missing or not writable.
-    """
-    parent = os.path.dirname(os.path.realpath(path))
-    try:
-        folder = tempfile.mkdtemp(_SUFFIX, _PREFIX, parent)
-    except OSError as error:
-        raise _write_error(path, error) from error
-    _remove_leftovers_once(parent)
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def fsync_path(path: str | os.PathLike[str]) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -297,7 +278,7 @@ def _remove_leftovers_once(folder: str) -> None:
     """Remove old temporary files and folders of this user, once for each folder and process; what refuses stays."""
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.startswith(_PREFIX) and entry.name.endswith(_SUFFIX):
+            if entry.name.startswith(TEMPORARY_PREFIX) and entry.name.endswith(TEMPORARY_SUFFIX):
                 with contextlib.suppress(OSError):  # another process was quicker, or the folder is not ours
                     _remove_if_left_over(entry.path)
 

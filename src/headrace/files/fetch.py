@@ -35,27 +35,15 @@ Result = TypeVar("Result")
 # The target's disk takes no more bytes. The first two are for the caller: a cache makes room and calls again.
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 _TARGET_ERRNO = NO_SPACE | {errno.EFBIG, errno.EROFS}
+_PASSING_ERRNO = frozenset({errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR})  # of a network disk
 
-_GONE_STATUS = frozenset({404, 410})
+# What does not get better by asking again: by the type of an error, or by the HTTP status that it tells. All else may
+# be the network, in the words of some library below fsspec.
+_FINAL_TYPES = (
+    *(FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, ImportError, NotImplementedError),
+    *(ArithmeticError, AttributeError, LookupError, TypeError, ValueError),
+)
 _TRANSIENT_STATUS = frozenset({408, 425, 429, *range(500, 600)}) - {501, 505}
-_TRANSIENT_ERRNO = frozenset(
-    getattr(errno, name)
-    for name in (
-        *("EIO", "ESTALE", "ETIMEDOUT", "EAGAIN", "EBUSY", "EINTR", "EREMOTEIO", "ECONNABORTED", "ECONNREFUSED"),
-        *("ECONNRESET", "EPIPE", "EHOSTDOWN", "EHOSTUNREACH", "ENETDOWN", "ENETRESET", "ENETUNREACH", "ENOTCONN"),
-        *("ESHUTDOWN", "ENOMEM", "ENOBUFS"),
-    )
-)
-# Classes of the libraries below fsspec (aiohttp, botocore, requests, urllib3, httpx, google, azure) that mean: the
-# network failed, not the request. By name, so that none of these libraries is imported for it.
-_TRANSIENT_NAMES = frozenset(
-    {
-        *("ClientConnectionError", "ClientPayloadError", "ConnectionError", "FSTimeoutError", "HTTPClientError"),
-        *("IncompleteReadError", "ResponseStreamingError", "TransportError", "Timeout", "ChunkedEncodingError"),
-        *("ProtocolError", "IncompleteRead", "SSLEOFError", "gaierror", "ServiceRequestError", "ServiceResponseError"),
-    }
-)
-_FINAL_NAMES = frozenset({"ClientConnectorCertificateError", "SSLCertVerificationError", "UnsupportedProtocol"})
 
 # The extras of Headrace with a backend. fsspec names the packages of the others.
 _EXTRAS = {"http": "http", "https": "http", "s3": "s3", "s3a": "s3", "gs": "gs", "gcs": "gs", "hf": "hf"}
@@ -104,7 +92,7 @@ class FetchOptions:
 
     Attributes:
         num_tries: How often a file is tried before the fetch fails. Only transient failures are tried again: network
-            errors, HTTP 408, 425, 429 and 5xx, EIO, ESTALE, short bodies, time-outs.
+            errors, HTTP 408, 425, 429 and 5xx, EIO, ESTALE, short bodies, time-outs, not a missing file or a refusal.
         first_wait_seconds: The wait after the first failure; it doubles with each further one, and a random part of up
             to a half is subtracted, so that many readers do not return at once.
         max_wait_seconds: The longest wait between two tries.
@@ -277,28 +265,19 @@ def try_often(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether the same request may succeed later. A missing file or a refusal does not get better by asking."""
-    if isinstance(error, _ShortBodyError | TimeoutError | ConnectionError):
-        return True
-    chain = _chain(error)
-    names = {cls.__name__ for part in chain for cls in type(part).__mro__}
-    if names & _FINAL_NAMES:
-        return False
-    if names & _TRANSIENT_NAMES:
-        return True  # before the status: aiohttp gives a body that was cut the status 400
-    status = _status_of(error)
-    if status is not None:
+    """Tell whether the same request may succeed later."""
+    status, cause = _status_of(error), _chain(error)[-1]
+    if status is not None and not (
+        status == 400 and "Payload" in type(cause).__name__
+    ):  # aiohttp's of a body cut short
         return status in _TRANSIENT_STATUS
-    return isinstance(error, OSError) and error.errno in _TRANSIENT_ERRNO
+    return not isinstance(cause, _FINAL_TYPES)
 
 
 def is_gone(error: BaseException) -> bool:
     """Tell whether an error means that a source does not exist, rather than that it cannot be asked."""
-    cause = error if isinstance(error, OSError) or error.__cause__ is None else error.__cause__
-    status = _status_of(cause)  # fsspec says "not found" of whatever a web server answers
-    return not is_transient(cause) and (
-        isinstance(cause, FileNotFoundError) if status is None else status in _GONE_STATUS
-    )
+    status = _status_of(error)  # fsspec says "not found" of whatever a web server answers
+    return isinstance(_chain(error)[-1], FileNotFoundError) if status is None else status in (404, 410)
 
 
 def _fetch_once(source: str, part: str, stat: SourceStat, stop: threading.Event, tell: Callable[[int], None]) -> None:
@@ -318,14 +297,11 @@ def _fetch_once(source: str, part: str, stat: SourceStat, stop: threading.Event,
 
 
 def _make_callback(stop: threading.Event, tell: Callable[[int], None]) -> Any:
-    base: Any = importlib.import_module("fsspec.callbacks").Callback
+    def hook(_size: object, value: int, **_options: object) -> None:
+        _check_stopped(stop)
+        tell(value)
 
-    class Told(base):  # type: ignore[misc] # fsspec is imported when a URL is first used
-        def call(self, *_args: object, **_options: object) -> None:
-            _check_stopped(stop)
-            tell(self.value)
-
-    return Told()
+    return importlib.import_module("fsspec.callbacks").Callback(hooks={"headrace": hook})
 
 
 def _stat_local(path: str) -> SourceStat:
@@ -345,7 +321,7 @@ def _local_errors(path: str) -> Iterator[None]:
     except ValueError as error:  # a null character
         raise SourceError(f"this is not a usable path: {error}", where=path) from error
     except OSError as error:
-        if error.errno in _TARGET_ERRNO or is_transient(error):
+        if error.errno in _TARGET_ERRNO or error.errno in _PASSING_ERRNO:
             raise
         fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else None
         raise SourceError(f"cannot read the file: {error.strerror or error}", where=path, fix=fix) from error
@@ -364,12 +340,11 @@ def _stat_remote(url: str) -> SourceStat:
 
 
 def _check_version(source: str, now: SourceStat, expected: SourceStat) -> None:
-    if now.size != expected.size:
-        what = f"the source has changed: {expected.size} bytes were expected, it has {now.size} now"
-        raise SourceChangedError(what, where=shown_url(source))
     if now != expected:
-        what = f"version {expected.version} was expected, it is {now.version or 'unknown'} now"
-        raise SourceChangedError(f"the source has changed: {what}", where=shown_url(source))
+        sizes = f"{expected.size} bytes were expected, it has {now.size} now"
+        versions = f"version {expected.version} was expected, it is {now.version or 'unknown'} now"
+        what = f"the source has changed: {versions if now.size == expected.size else sizes}"
+        raise SourceChangedError(what, where=shown_url(source))
 
 
 def _check_stopped(stop: threading.Event) -> None:
@@ -378,28 +353,27 @@ def _check_stopped(stop: threading.Event) -> None:
 
 
 def _final_error(source: str, task: str, num_tries: int, error: Exception) -> SourceError:
-    status, text = _status_of(error), str(error).strip()
-    cause = shown_url(f"{type(error).__name__}: {text}" if text else type(error).__name__)
-    cause = cause if status is None else f"HTTP {status}, {cause}"
+    status, where = _status_of(error), shown_url(source)
+    cause = shown_url(f"{'' if status is None else f'HTTP {status}, '}{type(error).__name__}: {error}")
     if is_gone(error):
-        return SourceError(f"the file does not exist ({cause})", where=shown_url(source), fix="check the address")
-    fix = None
-    if status in (401, 403) or isinstance(error, PermissionError):
-        fix = "check the credentials and the rights that they have"
-    elif is_transient(error):
-        fix = "check the network and the store, or raise num_tries"
-    tries = f"{num_tries} tries" if num_tries > 1 else "1 try"
-    return SourceError(f"could not {task}, {tries}: {cause}", where=shown_url(source), fix=fix)
+        return SourceError(f"the file does not exist ({cause})", where=where, fix="check the address")
+    is_refused = status in (401, 403) or isinstance(error, PermissionError)
+    fix = "check the credentials" if is_refused else "check the address, the network and the store"
+    return SourceError(
+        f"could not {task}, {num_tries} {'try' if num_tries == 1 else 'tries'}: {cause}", where=where, fix=fix
+    )
 
 
 def _status_of(error: BaseException) -> int | None:
     """Return the HTTP status of an error or its cause; None if there is none."""
     for part in _chain(error):
         response = getattr(part, "response", None)
-        found = [getattr(part, "status", None), getattr(response, "status_code", None)]
-        if isinstance(response, Mapping):  # botocore
-            found.append(response.get("ResponseMetadata", {}).get("HTTPStatusCode"))
-        found.append(getattr(part, "status_code", None))
+        of_botocore = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
+        found = (
+            getattr(part, "status", None),
+            getattr(response, "status_code", None),
+            of_botocore.get("HTTPStatusCode"),
+        )
         for status in found:
             if isinstance(status, int) and 100 <= status <= 599:
                 return int(status)
@@ -407,10 +381,8 @@ def _status_of(error: BaseException) -> int | None:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """Return an error and what caused it, explicitly; at most 8."""
-    chain: list[BaseException] = []
-    cause: BaseException | None = error
-    while cause is not None and len(chain) < 8 and cause not in chain:
-        chain.append(cause)
-        cause = cause.__cause__
+    """Return an error and what caused it, explicitly."""
+    chain = [error]
+    while chain[-1].__cause__ is not None and chain[-1].__cause__ not in chain:
+        chain.append(chain[-1].__cause__)
     return chain

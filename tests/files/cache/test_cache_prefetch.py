@@ -133,7 +133,7 @@ def test_a_source_that_cannot_be_read_is_passed_over_and_its_error_is_for_who_ne
     cache.prefetch(["/no/such/file", sources[1]])
     assert cache.wait_prefetched(_DEADLINE_SECONDS)
     assert order == ["1"]
-    (failure,) = cache.prefetch_status.failures.items()
+    (failure,) = cache.prefetch_failures.items()
     assert failure[0] == "/no/such/file"
     assert "does not exist" in failure[1]
     with pytest.raises(Exception, match="does not exist"):
@@ -160,7 +160,7 @@ def test_even_an_error_that_nobody_thought_of_does_not_end_the_prefetch(make_cac
     cache = make_cache()
     cache.prefetch(sources[:2])
     assert cache.wait_prefetched(_DEADLINE_SECONDS)
-    assert cache.prefetch_status.failures == {sources[0]: "ZeroDivisionError: from a library"}
+    assert cache.prefetch_failures == {sources[0]: "ZeroDivisionError: from a library"}
     with pytest.raises(ZeroDivisionError):
         cache.get_file(sources[0])
     assert cache.get_file(sources[1])
@@ -171,7 +171,7 @@ def test_a_file_larger_than_the_quota_is_passed_over(make_cache, sources, tmp_pa
     cache = make_cache(max_bytes=100)
     cache.prefetch([tmp_path / "large", sources[0]])
     assert cache.wait_prefetched(_DEADLINE_SECONDS)
-    assert "raise max_bytes to at least 101" in cache.prefetch_status.failures[str(tmp_path / "large")]
+    assert "raise max_bytes to at least 101" in cache.prefetch_failures[str(tmp_path / "large")]
     assert _copied(cache) == "0"
 
 

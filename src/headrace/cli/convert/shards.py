@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
-from headrace.files.atomic import PendingFiles, folder_aside, fsync_path
+from headrace.files.atomic import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, PendingFiles, fsync_path
 from headrace.sources import Source, confirm_reads, open_source
 from headrace.sources.formats import Format
 from headrace.sources.registry import keeps_index, open_writer
@@ -128,7 +129,8 @@ def _write_aside(
 ) -> ShardRecord:
     """Write one file in a folder of its own, and replace the existing one when it is verified."""
     open_target(source, target, specs, shard.path).abort()  # refuses what the writer would not replace itself
-    with folder_aside(shard.path) as folder:
+    beside = os.path.dirname(os.path.realpath(shard.path))
+    with TemporaryDirectory(TEMPORARY_SUFFIX, TEMPORARY_PREFIX, beside, ignore_cleanup_errors=True) as folder:
         aside = os.path.join(folder, shard.name)
         try:
             record = _write_directly(source, target, specs, replace(shard, path=aside), tell)

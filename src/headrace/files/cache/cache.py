@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from typing import Any, Self
 
 from headrace.errors import CacheError, ConfigError, SourceError, takes_note
 from headrace.show.card import Card, Shown
-from headrace.show.drawing import BYTES
+from headrace.show.drawing import BYTES, format_bytes
 from headrace.show.watched import SharedProgress
 
 from ..fetch import (
@@ -38,7 +39,7 @@ from ..fetch import (
 from ..locations import shown_url
 from ..locks import FileLock, StallTimeout, lock_shared_nowait
 from .entry import CachedFile, EntryKey, EntryRecord, derive_mtime_ns, plain_source, replace_cached_files, source_digest
-from .folder import CacheFolder, NoRoomError, cannot_write
+from .folder import CacheFolder, NoRoomError
 from .options import DEFAULT_FOLDER, FileCacheOptions
 
 _NUM_THREADS = 4  # that copy ahead: each waits for its disk or store most of the time
@@ -81,19 +82,6 @@ class CacheCounters:
     num_prefetched: int = 0
     num_removed: int = 0
     removed_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PrefetchStatus:
-    """The progress of a prefetch.
-
-    Attributes:
-        num_left: Files that are not done, the current ones included.
-        failures: Source -> error text; the error is raised where the file is needed.
-    """
-
-    num_left: int
-    failures: dict[str, str]
 
 
 class FileCache(Shown):
@@ -175,7 +163,7 @@ class FileCache(Shown):
         self._stop = threading.Event()  # set when the cache is closed
         # Protects all below; held for a few system calls, never while anything is fetched or waited for.
         self._changed = threading.Condition()
-        self._held: dict[str, list[FileLock]] = {}  # by path: the same lock once for each use
+        self._held: dict[str, list[FileLock]] = {}  # by path: one for each use
         self._counts: Counter[str] = Counter()  # as in `CacheCounters`
         self._planned: Counter[str] = Counter()  # digest of a source -> how often it is still needed
         self._ahead: deque[str] = deque()  # sources to copy ahead
@@ -219,11 +207,10 @@ class FileCache(Shown):
             return CacheCounters(**self._counts, **removed)
 
     @property
-    def prefetch_status(self) -> PrefetchStatus:
-        """Progress of the prefetch, and what it could not fetch."""
-        self._check_open()
+    def prefetch_failures(self) -> dict[str, str]:
+        """What the last `prefetch` could not fetch: source -> error text. `get_file` of it raises the error."""
         with self._changed:
-            return PrefetchStatus(len(self._ahead) + len(self._current), dict(self._failures))
+            return dict(self._failures)
 
     def get_file(self, src: str | os.PathLike[str]) -> str:
         """Return the path of a copy, made now if there is none; it stays until it is released.
@@ -268,12 +255,8 @@ class FileCache(Shown):
         self._check_open()
         with self._changed:
             for path in [paths] if isinstance(paths, (str, os.PathLike)) else paths:
-                locks = self._held.get(os.fspath(path), [])
-                if len(locks) == 1:
-                    locks[0].close()
-                    del self._held[os.fspath(path)]
-                elif locks:
-                    locks.pop()
+                if locks := self._held.get(os.fspath(path)):
+                    locks.pop().close()
             self._changed.notify_all()
 
     def handle_cached_files_in_config(self, config: Any) -> tuple[Any, list[str]]:
@@ -384,8 +367,8 @@ class FileCache(Shown):
         with self._changed:
             self._stop.set()
             self._ahead.clear()
-            for locks in self._held.values():
-                locks[0].close()
+            for lock in itertools.chain(*self._held.values()):
+                lock.close()
             self._held.clear()
             self._changed.notify_all()
             threads = self._threads
@@ -415,12 +398,9 @@ class FileCache(Shown):
         except SourceError as error:
             return self._get_unchecked(source, error)
         key = EntryKey.of(source, stat)
-        path = self._folder.data_path(key, source)
-        if self._hold_again(path):
-            return path
         lock = self._find(key)
         if lock is not None:
-            return self._hold(path, lock, "num_hits")
+            return self._hold(key, source, lock, "num_hits")
         patience = StallTimeout(self.options.wait_seconds)
         with self._shown.part(stat.size) as tell:
             while (lock := self._find(key) or self._make(source, stat, key, tell)) is None:
@@ -431,26 +411,24 @@ class FileCache(Shown):
                     what = f"waited for {self._folder.users_of(key)} to make the copy of this file, {limit}"
                     fix = "check that process, or raise wait_seconds"
                     raise CacheError(what, where=shown_url(source), fix=fix)
-        return self._hold(path, lock, "num_copies")
+        return self._hold(key, source, lock, "num_copies")
 
     def _get_unchecked(self, source: str, error: SourceError) -> str:
         """Return the newest copy of a source that cannot be checked; raise if it is gone, or there is no copy."""
         digest = source_digest(source)
         for state in reversed(self._folder.survey()):
             lock = self._find(state.key) if state.key.source == digest else None
-            if lock is not None:
+            if lock is not None and is_gone(error):
+                lock.close()
                 path = self._folder.data_path(state.key, source)
-                if is_gone(error):
-                    lock.close()
-                    takes_note(error, f"the cache has a copy, which is not used because its source is gone: {path}")
-                    break
+                takes_note(error, f"the cache has a copy, which is not used because its source is gone: {path}")
+                break
+            if lock is not None:
+                what = f"the file cache uses its copy of {shown_url(source)}, because the source cannot be checked for "
                 warnings.warn(
-                    f"the file cache uses its copy of {shown_url(source)}, because the source cannot be checked for "
-                    f"changes: {error.what}",
-                    RuntimeWarning,
-                    stacklevel=4,  # the caller of `get_file`
-                )
-                return self._hold(path, lock, "num_hits")
+                    f"{what}changes: {error.what}", RuntimeWarning, stacklevel=4
+                )  # of the caller of `get_file`
+                return self._hold(state.key, source, lock, "num_hits")
         raise error
 
     def _find(self, key: EntryKey) -> FileLock | None:
@@ -462,84 +440,76 @@ class FileCache(Shown):
         return lock
 
     def _make(
-        self, source: str, stat: SourceStat, key: EntryKey, tell: Callable[[int], None], *, is_ahead: bool = False
+        self, source: str, stat: SourceStat, key: EntryKey, tell: Callable[[int], None] | None = None
     ) -> FileLock | None:
-        """Make a copy, unless the entry is locked: then return None. It is tried again where the disk gets full."""
-        for num_tries in range(1, self.options.num_tries + 1):
+        """Make a copy, unless the entry is locked: then return None. Where the disk gets full, try it again.
+
+        Args:
+            source: Path or URL.
+            stat: Its version.
+            key: The key of both.
+            tell: Called with how many bytes are there; None: it is copied ahead.
+        """
+        for num_tries in itertools.count(1):
+            lock, folder = None, self._folder
             try:
-                return self._try_to_make(source, stat, key, tell, is_ahead=is_ahead)
-            except OSError as error:
+                if (lock := folder.lock_nowait(key)) is None:
+                    return None
+                if folder.record_of(lock.descriptor) is None:
+                    self._fill(source, stat, key, lock, tell)
+                return lock if lock.share_nowait() else None
+            except BaseException as error:
+                if lock is not None:
+                    with contextlib.suppress(OSError):  # what has no record goes with the next cleanup
+                        folder.clear(key, lock)
+                        os.unlink(lock.path)
+                    lock.close()
+                if not isinstance(error, OSError):
+                    raise
                 if error.errno not in NO_SPACE or num_tries == self.options.num_tries:
-                    raise cannot_write(error, stat.size, shown_url(source), self._folder) from error
-            self._folder.make_room(None, 0, forced_bytes=max(1, stat.size))
+                    what = f"the copy of {format_bytes(stat.size)} cannot be written: {error.strerror or error}"
+                    fix = "free some of the disk, or set cache_directory"
+                    where = f"{shown_url(source)} to {folder.root}"
+                    raise CacheError(f"{what}; {folder.describe()}", where=where, fix=fix) from error
+            folder.make_room(None, 0, forced_bytes=max(1, stat.size))
             if self._stop.wait(0.1 * 2.0**num_tries):
                 raise FetchStoppedError
         raise AssertionError
 
-    def _try_to_make(
-        self, source: str, stat: SourceStat, key: EntryKey, tell: Callable[[int], None], *, is_ahead: bool
-    ) -> FileLock | None:
-        folder = self._folder
-        lock = folder.lock_nowait(key)
-        if lock is None:
-            return None
-        try:
-            if folder.record_of(lock.descriptor) is None:
-                folder.clear(key, lock)
-                self._take_room(key, is_ahead=is_ahead)
-                path = folder.data_path(key, source)
-                options = self.options.fetch_options
-                fetch_to(source, path, stat, options=options, stop=self._stop, tell=tell)
-                os.chmod(path, 0o400)
-                mtime_ns = derive_mtime_ns(source, stat)
-                os.utime(path, ns=(mtime_ns, mtime_ns))
-                mtime_ns = os.stat(path).st_mtime_ns  # some disks keep less of it
-                os.pwrite(lock.descriptor, EntryRecord.of(source, stat, mtime_ns=mtime_ns).encode(), 0)
-                with self._changed:
-                    self._counts["num_prefetched"] += is_ahead
-                    self._counts["copied_bytes"] += 0 if is_ahead else stat.size
-        except BaseException:
-            with contextlib.suppress(OSError):  # what has no record goes with the next cleanup
-                folder.clear(key, lock)
-                os.unlink(lock.path)
-            lock.close()
-            raise
-        return lock if lock.share_nowait() else None
+    def _fill(
+        self, source: str, stat: SourceStat, key: EntryKey, lock: FileLock, tell: Callable[[int], None] | None
+    ) -> None:
+        folder, path, fetch = self._folder, self._folder.data_path(key, source), self.options.fetch_options
+        folder.clear(key, lock)
+        self._take_room(key, is_ahead=tell is None)
+        fetch_to(source, path, stat, options=fetch, stop=self._stop, tell=tell or (lambda _: None))
+        os.chmod(path, 0o400)
+        mtime_ns = derive_mtime_ns(source, stat)
+        os.utime(path, ns=(mtime_ns, mtime_ns))
+        mtime_ns = os.stat(path).st_mtime_ns  # some disks keep less of it
+        os.pwrite(lock.descriptor, EntryRecord.of(source, stat, mtime_ns=mtime_ns).encode(), 0)
+        with self._changed:
+            self._counts.update({"num_prefetched": 1} if tell is None else {"copied_bytes": stat.size})
 
     def _take_room(self, key: EntryKey, *, is_ahead: bool) -> None:
-        if is_ahead:
-            free_bytes = round(key.size * self.options.cleanup_disk_usage_wanted_multiplier)
-            self._folder.make_room(key, free_bytes, may_remove=self._may_go_for_later)
-            return
         patience = StallTimeout(self.options.wait_seconds)
         while True:
             try:
-                self._folder.make_room(key, key.size)
-                break
+                if is_ahead:
+                    free_bytes = round(key.size * self.options.cleanup_disk_usage_wanted_multiplier)
+                    return self._folder.make_room(key, free_bytes, may_remove=self._may_go_for_later)
+                return self._folder.make_room(key, key.size)
             except NoRoomError as error:
-                if not error.is_passing or not patience.pause(self._folder.used_bytes()):
+                if is_ahead or not error.is_passing or not patience.pause(self._folder.used_bytes()):
                     raise
 
     def _may_go_for_later(self, key: EntryKey) -> bool:
         with self._changed:
             return self._planned[key.source] <= 0 and key.source not in self._awaited
 
-    def _hold_again(self, path: str) -> bool:
-        """Count one more use of a copy that this process has; False if it has none, or it is damaged."""
-        with self._changed:
-            locks = self._held.get(path)
-            if locks is None:
-                return False
-            if locks[0].is_current and self._folder.record_of(locks[0].descriptor) is not None:
-                locks.append(locks[0])
-                self._counts["num_hits"] += 1
-                return True
-            # The copy was removed or changed from outside. Our own lock would keep it from being made again.
-            locks[0].close()
-            return False
-
-    def _hold(self, path: str, lock: FileLock, counter: str) -> str:
+    def _hold(self, key: EntryKey, source: str, lock: FileLock, counter: str) -> str:
         """Hold a copy from now on; return its path."""
+        path = self._folder.data_path(key, source)
         with self._changed:
             if self._stop.is_set():
                 lock.close()
@@ -547,10 +517,7 @@ class FileCache(Shown):
             with contextlib.suppress(OSError):
                 os.utime(lock.descriptor)
             self._counts[counter] += 1
-            stale = self._held.get(path, [])  # a damaged copy's, or of another thread that was quicker
-            if stale:
-                stale[0].close()
-            self._held[path] = [lock] * (len(stale) + 1)
+            self._held.setdefault(path, []).append(lock)
             return path
 
     def _copy_ahead(self) -> None:
@@ -587,7 +554,7 @@ class FileCache(Shown):
     def _copy_one_ahead(self, source: str) -> None:
         stat = stat_source(source, options=self.options.fetch_options)
         key = EntryKey.of(source, stat)
-        lock = self._find(key) or self._make(source, stat, key, lambda _: None, is_ahead=True)
+        lock = self._find(key) or self._make(source, stat, key)
         if lock is not None:
             lock.close()
 

@@ -16,7 +16,6 @@ read, which marks the copies that it names.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import stat
@@ -297,10 +296,8 @@ class CacheFolder:
 
     def _no_room(self, size: int, missing: int, held: Sequence[EntryState]) -> NoRoomError:
         parts = [f"{format_bytes(size)} needed, {format_bytes(missing)} missing", self.describe()]
-        for name, states in (
-            ("in use", [state for state in held if state.is_whole]),
-            ("in the making", [state for state in held if not state.is_whole]),
-        ):
+        for is_whole, name in ((True, "in use"), (False, "in the making")):
+            states = [state for state in held if state.is_whole == is_whole]
             if states:
                 users = list(dict.fromkeys(self.users_of(state.key) for state in states))
                 more = f" and {len(users) - _MAX_NAMED} more" if len(users) > _MAX_NAMED else ""
@@ -325,11 +322,3 @@ class CacheFolder:
             return self.users_of(key) if os.path.lexists(self.entry_path(key)) else None
         lock.close()
         return None
-
-
-def cannot_write(error: OSError, size: int, where: str, folder: CacheFolder) -> CacheError:
-    """Return the error of a copy that the disk refuses."""
-    what = f"the copy of {format_bytes(size)} cannot be written: {error.strerror or error}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        what += f"; {folder.describe()}"
-    return CacheError(what, where=f"{where} to {folder.root}", fix="free some of the disk, or set cache_directory")
