@@ -29,13 +29,9 @@ _LEFTOVER_SECONDS = 24 * 3600.0  # no live writer pauses for so long, and the cl
 # Errors of a file system that takes no more bytes. Another OSError from inside a `with` block is the caller's own.
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE})
 _FIXES = {
-    errno.ENOSPC: "free some space on that disk, or write to another one",
-    errno.EDQUOT: "your quota is used up: free some space, or write to another disk",
     errno.EFBIG: "the file is larger than the file system or `ulimit -f` allows",
     errno.ENOENT: "make the folder first",
     errno.ENOTDIR: "a part of the path is a file: pass another path",
-    errno.EACCES: "choose a folder that you may write to",
-    errno.EROFS: "choose a folder that you may write to",
 }
 
 
@@ -261,16 +257,13 @@ def _rename_new(source: str | os.PathLike[str], target: str | os.PathLike[str]) 
     """Rename a file to a free name: of several processes that do so at once, one succeeds."""
     try:
         os.link(source, target, follow_symlinks=False)
-    except FileExistsError:
+        os.unlink(source)
+    except (FileExistsError, FileNotFoundError):
         raise
     except OSError:  # this file system has no hard links, and so no way to do it in one step
         if os.path.lexists(target):
-            raise FileExistsError(
-                errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(source), None, os.fspath(target)
-            ) from None
+            raise FileExistsError(errno.EEXIST, "File exists", str(source), None, str(target)) from None
         os.rename(source, target)
-    else:
-        os.unlink(source)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -295,5 +288,5 @@ def _target_exists(path: str) -> ConfigError:
 
 
 def _write_error(path: str | os.PathLike[str], error: OSError) -> SourceError:
-    reason, fix = error.strerror or error, _FIXES.get(error.errno or 0)
-    return SourceError(f"cannot write the file: {reason}", where=os.fspath(path), fix=fix)
+    fix = _FIXES.get(error.errno or 0, "free some space, or choose a folder and a disk that you may write to")
+    return SourceError(f"cannot write the file: {error.strerror or error}", where=os.fspath(path), fix=fix)

@@ -37,22 +37,17 @@ def make_private(path: str | os.PathLike[str], *, trusted: str | os.PathLike[str
     Raises:
         CacheError: A folder cannot be made, belongs to another user, or can be replaced by others.
     """
-    with _as_cache_errors(os.fspath(path)):
-        os.makedirs(trusted, 0o700, exist_ok=True)
-    base, target = os.path.abspath(trusted), os.path.abspath(path)
-    if _mode_of(base) & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-        raise _unsafe("all users may replace what is in this folder, as its sticky bit is not set", base)
-    folder = base
-    for name in os.path.relpath(target, base).split(os.sep):
-        folder = os.path.join(folder, name)
-        with _as_cache_errors(folder), contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        check_own(folder)
-        if folder == target:
-            with _as_cache_errors(folder):
-                os.chmod(folder, 0o700)
-        elif _mode_of(folder) & stat.S_IWOTH:
-            raise _unsafe("all users may replace what is in this folder", folder)
+    folder = os.path.abspath(trusted)
+    with _as_cache_errors(folder):
+        os.makedirs(folder, 0o700, exist_ok=True)
+        for name in os.path.relpath(path, folder).split(os.sep):
+            if os.stat(folder).st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
+                raise _unsafe("all users may replace what is in this folder, as its sticky bit is not set", folder)
+            folder = os.path.join(folder, name)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+            check_own(folder)
+        os.chmod(folder, 0o700)
 
 
 def make_named(path: str) -> None:
@@ -75,10 +70,11 @@ def check_own(folder: str) -> None:
         CacheError: It is not.
     """
     with _as_cache_errors(folder):
-        owners = {os.lstat(folder).st_uid, os.stat(folder).st_uid} - {os.geteuid(), 0}
+        status = os.stat(folder)
+        owners = {os.lstat(folder).st_uid, status.st_uid} - {os.geteuid(), 0}
     if owners:
         raise _unsafe(f"the folder belongs to user {owners.pop()}, and this is user {os.geteuid()}", folder)
-    if not stat.S_ISDIR(_mode_of(folder)):
+    if not stat.S_ISDIR(status.st_mode):
         raise _unsafe("this is a file, not a folder", folder)
 
 
@@ -181,16 +177,15 @@ def remove_unused(
 
 
 def _remove_unless_held(path: Path) -> bool:
-    try:
-        if path.is_symlink():
-            path.unlink()
-            return True
-        with open_regular(path) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            path.unlink(missing_ok=True)
-    except (OSError, SourceError):  # it is in use, or unknown because the disk has no locks
-        return False
-    return True
+    with contextlib.suppress(OSError, SourceError):  # it is in use, or unknown because the disk has no locks
+        if not path.is_symlink():
+            with open_regular(path) as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+                return True
+        path.unlink()
+        return True
+    return False
 
 
 @contextlib.contextmanager
@@ -200,12 +195,7 @@ def _as_cache_errors(path: str) -> Iterator[None]:
     except OSError as error:
         what = f"the cache folder cannot be made: {error.strerror}"
         fix = "choose a folder that you may write to: cache_directory=..., or HEADRACE_CACHE"
-        raise CacheError(what, where=path, fix=fix) from error
-
-
-def _mode_of(path: str) -> int:
-    with _as_cache_errors(path):
-        return os.stat(path).st_mode
+        raise CacheError(what, where=error.filename or path, fix=fix) from error
 
 
 def _unsafe(what: str, where: str) -> CacheError:

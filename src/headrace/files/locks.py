@@ -21,7 +21,6 @@ from headrace.errors import CacheError
 from .locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.001, 0.05
-_NOT_OFFERED = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
 _MAX_REPLACED = 100  # how often in a row a file may be replaced while it is opened; more is not an accident
 
 
@@ -66,8 +65,6 @@ class FileLock:
         descriptor: The open file, for reading and writing; -1 after `close` and in a forked child.
     """
 
-    __slots__ = ("__weakref__", "descriptor", "path")
-
     def __init__(self, path: str, descriptor: int) -> None:
         self.path = path
         self.descriptor = descriptor
@@ -93,18 +90,13 @@ class FileLock:
             return False
         return True
 
-    def close(self) -> None:
-        """Release the lock. A second call does nothing."""
+    def close(self, *, unlocks: bool = True) -> None:
+        """Release the lock, or only close this copy of it. A second call does nothing."""
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
-            with contextlib.suppress(OSError):  # explicitly: a child that was forked past Python's hooks has a copy
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-            os.close(descriptor)
-
-    def forget(self) -> None:
-        """Close a forked child's copy, without unlocking: the lock is the parent's."""
-        descriptor, self.descriptor = self.descriptor, -1
-        if descriptor >= 0:
+            if unlocks:
+                with contextlib.suppress(OSError):  # explicitly: a child that was forked past Python's hooks has a copy
+                    fcntl.flock(descriptor, fcntl.LOCK_UN)
             os.close(descriptor)
 
     def __del__(self) -> None:
@@ -117,7 +109,7 @@ _HELD: weakref.WeakSet[FileLock] = weakref.WeakSet()
 
 def _forget_in_child() -> None:
     for lock in list(_HELD):
-        lock.forget()
+        lock.close(unlocks=False)
 
 
 os.register_at_fork(after_in_child=_forget_in_child)
@@ -167,23 +159,22 @@ def describe_holders(path: str) -> list[str]:
 
     Reads all locks of the system: for messages only. Those of other containers are missing.
     """
+    # `1: FLOCK ADVISORY WRITE 123 08:01:456 0 EOF`, see proc_locks(5). Not by device: some file systems show another
+    # one than stat.
     try:
         inode, lines = os.stat(path).st_ino, Path("/proc/locks").read_text().splitlines()
     except OSError:
         return []
-    # `1: FLOCK ADVISORY WRITE 123 08:01:456 0 EOF`, see proc_locks(5). Not by device: some file systems show another
-    # one than stat.
-    locks = [fields for line in lines if len(fields := line.split()) == 8 and fields[1] == "FLOCK"]
-    return [_describe(pid) for pid in sorted({int(lock[4]) for lock in locks if lock[5].endswith(f":{inode}")})]
+    fields = [line.split() for line in lines if " FLOCK " in line and f":{inode} " in line]
+    return [_describe(pid) for pid in sorted({int(lock[4]) for lock in fields if len(lock) == 8})]
 
 
 def _describe(pid: int) -> str:
     if pid == os.getpid():
         return f"this process ({pid})"
-    try:
+    with contextlib.suppress(OSError):
         return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()})"
-    except OSError:
-        return f"process {pid}"
+    return f"process {pid}"
 
 
 def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
@@ -195,7 +186,13 @@ def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
                 raise
             return None
         except OSError as error:
-            raise _cannot_open(path, error) from error
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the caller makes room
+                raise
+            is_short = error.errno in TOO_MANY_OPEN
+            what = f"cannot open the lock: {error.strerror}"
+            what += "; each file in use takes one descriptor" if is_short else ""
+            fix = TOO_MANY_OPEN_FIX if is_short else "check the permissions of the folder"
+            raise CacheError(what, where=path, fix=fix) from error
         try:
             fcntl.flock(lock.descriptor, operation | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -203,8 +200,6 @@ def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
             return None
         except OSError as error:
             lock.close()
-            if error.errno not in _NOT_OFFERED:
-                raise
             what = f"the disk of this file offers no locks (flock: {error.strerror})"
             fix = "choose a cache folder on a local disk: cache_directory=..."
             raise CacheError(what, where=path, fix=fix) from error
@@ -212,12 +207,3 @@ def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
             return lock
         lock.close()  # its last holder removed it after we opened it
     return None
-
-
-def _cannot_open(path: str, error: OSError) -> Exception:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return error  # the caller makes room
-    if error.errno in TOO_MANY_OPEN:
-        what = f"cannot lock a file: {error.strerror}; each file in use takes one descriptor"
-        return CacheError(what, where=path, fix=TOO_MANY_OPEN_FIX)
-    return CacheError(f"cannot open the lock: {error.strerror}", where=path, fix="check the permissions of the folder")
