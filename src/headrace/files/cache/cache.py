@@ -42,6 +42,7 @@ from .entry import CachedFile, EntryKey, EntryRecord, derive_mtime_ns, plain_sou
 from .folder import CacheFolder, NoRoomError
 from .options import DEFAULT_FOLDER, FileCacheOptions
 
+_FETCH = FetchOptions()
 _NUM_THREADS = 4  # that copy ahead: each waits for its disk or store most of the time
 _CLOSE_SECONDS = 0.9  # how long `close` waits for them: it must return within a second
 _LOOK_SECONDS = 1.0  # other processes release room without notice
@@ -140,19 +141,9 @@ class FileCache(Shown):
         num_tries: int = 3,
         max_bytes: int | str | None = None,
         wait_seconds: float = 600.0,
-        fetch: FetchOptions | Mapping[str, Any] | None = None,
+        fetch: FetchOptions | Mapping[str, Any] = _FETCH,
     ) -> None:
-        self.options = FileCacheOptions(
-            cache_directory=cache_directory,
-            cleanup_files_always_older_than_days=cleanup_files_always_older_than_days,
-            cleanup_files_wanted_older_than_days=cleanup_files_wanted_older_than_days,
-            cleanup_disk_usage_wanted_free_ratio=cleanup_disk_usage_wanted_free_ratio,
-            cleanup_disk_usage_wanted_multiplier=cleanup_disk_usage_wanted_multiplier,
-            num_tries=num_tries,
-            max_bytes=max_bytes,
-            wait_seconds=wait_seconds,
-            fetch=FetchOptions() if fetch is None else fetch,
-        )
+        self.options = FileCacheOptions(**{name: value for name, value in locals().items() if name != "self"})
         self._begin()
 
     def _begin(self) -> None:
@@ -537,18 +528,15 @@ class FileCache(Shown):
             except FetchStoppedError:
                 pass
             except Exception as error:  # noqa: BLE001 - the end of a thread: a caller that needs the file gets the error
-                failure = (
-                    str(error) if isinstance(error, CacheError | SourceError) else f"{type(error).__name__}: {error}"
-                )
+                failure = f"{type(error).__name__}: {error}"
             with self._changed:
                 self._current.remove(source)
                 if failure is not None:
                     self._failures[source] = failure
-                is_left = not has_room and source_digest(source) in self._awaited and not self._stop.is_set()
-                if is_left and source not in self._ahead:
+                if not has_room and source_digest(source) in self._awaited and source not in self._ahead:
                     self._ahead.appendleft(source)
                 self._changed.notify_all()
-                if not has_room and not self._stop.is_set():
+                if not (has_room or self._stop.is_set()):
                     self._changed.wait(_LOOK_SECONDS)
 
     def _copy_one_ahead(self, source: str) -> None:

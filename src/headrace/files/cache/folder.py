@@ -144,14 +144,9 @@ class CacheFolder:
 
     def read_record(self, key: EntryKey) -> EntryRecord | None:
         """Return the record of a copy, without its lock; None as in `record_of`."""
-        try:
-            descriptor = os.open(self.entry_path(key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError:
-            return None
-        try:
-            return self.record_of(descriptor)
-        finally:
-            os.close(descriptor)
+        with contextlib.suppress(OSError), open(self.entry_path(key), "rb") as file:
+            return self.record_of(file.fileno())
+        return None
 
     def progress(self, key: EntryKey) -> tuple[int, float]:
         """Return how many bytes are there of a copy in the making, and when it was last written to."""
@@ -171,12 +166,11 @@ class CacheFolder:
         with os.scandir(self.entries) as found:
             for entry in found:
                 text = entry.name.removesuffix(".json")
-                key = EntryKey.parse(text)
+                key, is_there = EntryKey.parse(text), text in there
                 with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
                     status = entry.stat(follow_symlinks=False)
                     if key is not None:
-                        num_bytes = key.size if text in there else 0
-                        is_whole = text in there and status.st_size > 0
+                        num_bytes, is_whole = key.size * is_there, is_there and status.st_size > 0
                         states.append(EntryState(key, num_bytes, is_whole, status.st_mtime))
                 there.discard(text)
         lost = (EntryKey.parse(text) for text in there)  # their locks were removed
@@ -210,9 +204,8 @@ class CacheFolder:
     def clear(self, key: EntryKey, lock: FileLock) -> None:
         """Remove a copy or what there is of it, under its exclusive lock; the record goes first."""
         os.ftruncate(lock.descriptor, 0)
-        path = f"{self.data}/{key.text}"
         with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path) if not os.path.islink(path) else os.unlink(path)
+            shutil.rmtree(f"{self.data}/{key.text}")
 
     def try_remove(self, state: EntryState) -> bool:
         """Remove an entry unless somebody uses it; tell whether it was removed."""

@@ -87,23 +87,23 @@ def measure_files(
             told = time.monotonic()
             progress(num_done, len(names))
 
-    num_quick = 0
-    while num_quick < len(names) and not is_url(names[num_quick]):
-        measure(names[num_quick : num_quick + 1])
-        num_quick += 1
-        tell()
-        if num_quick >= _FILES_PER_STEP and time.monotonic() - start > _SLOW_SECONDS_PER_FILE * num_quick:
-            break
-    step = max(1, min(_FILES_PER_STEP, (len(names) - num_quick) // (4 * max_threads)))
-    if num_quick < len(names):
-        pool = ThreadPoolExecutor(max_threads, thread_name_prefix="headrace-sizes")
-        try:
-            steps = range(num_quick, len(names), step)
-            for done in as_completed([pool.submit(measure, names[at : at + step]) for at in steps]):
-                done.result()
+    pool, futures, is_slow = ThreadPoolExecutor(max_threads, thread_name_prefix="headrace-sizes"), [], False
+    step = max(1, min(_FILES_PER_STEP, len(names) // (4 * max_threads)))
+    try:
+        for at in range(0, len(names), step):
+            some = names[at : at + step]
+            is_slow = is_slow or any(map(is_url, some))
+            is_slow = is_slow or (at > 0 and time.monotonic() - start > _SLOW_SECONDS_PER_FILE * at)
+            if is_slow:
+                futures.append(pool.submit(measure, some))
+            else:
+                measure(some)
                 tell()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        for done in as_completed(futures):
+            done.result()
+            tell()
+    finally:
+        pool.shutdown(cancel_futures=True)
     if failures:
         raise _failed({name: failures[name] for name in names if name in failures}, len(names))
     return {name: found[name] for name in names}
