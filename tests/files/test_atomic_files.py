@@ -14,7 +14,7 @@ import pytest
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import PendingFile, atomic_path, atomic_write
-from headrace.files.atomic import PendingFiles, _remove_leftovers_once
+from headrace.files.atomic import _remove_leftovers_once
 
 
 def test_a_file_appears_with_its_content_and_nothing_else(tmp_path: Path) -> None:
@@ -179,11 +179,10 @@ DAY = 24 * 3600
 @pytest.mark.parametrize(("age", "stays"), [(0, True), (DAY - 3600, True), (DAY + 3600, False)])
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_a_killed_writer_left_is_removed_a_day_later(tmp_path: Path, age: int, stays: bool, kind: str) -> None:
-    left = (
-        PendingFile(tmp_path / "a").temporary
-        if kind == "file"
-        else Path(PendingFiles(tmp_path / "a", [], overwrite=False)._folder)
-    )
+    left = PendingFile(tmp_path / "a").temporary
+    if kind == "folder":
+        left.unlink()
+        left.mkdir()
     inside = left / "b" if kind == "folder" else left
     inside.write_bytes(b"part")
     others = [tmp_path / "x.tmp", tmp_path / ".headrace-x"]

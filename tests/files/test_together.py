@@ -78,7 +78,7 @@ def test_a_writer_that_is_killed_while_it_renames_never_leaves_the_main_file_bes
         Path(pending.temporary(name)).write_text(text)
     with monkeypatch.context() as patch:
         patch.setattr(os, "unlink", counted(os.unlink))
-        patch.setattr(os, "link", counted(os.link))
+        patch.setattr(os, "replace", counted(os.replace))
         with pytest.raises(KeyboardInterrupt):
             pending.commit()
     found = texts(tmp_path)

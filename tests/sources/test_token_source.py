@@ -274,17 +274,17 @@ def test_old_tokens_are_never_read_by_the_index_of_new_ones(tmp_path, monkeypatc
     writer.append("x", {"data": np.arange(1)})
     writer.append("y", {"data": np.arange(5)})
 
-    link, num_links = os.link, 0
+    replace, num_replaced = os.replace, 0
 
     def interrupted(*args, **options):
-        nonlocal num_links
-        num_links += 1
-        if num_links == 2:  # one of the new files is in its place
+        nonlocal num_replaced
+        num_replaced += 1
+        if num_replaced == 2:  # one of the new files is in its place
             raise KeyboardInterrupt
-        link(*args, **options)
+        replace(*args, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "link", interrupted)
+        patch.setattr(os, "replace", interrupted)
         with pytest.raises(KeyboardInterrupt):
             writer.close()
     with pytest.raises(SourceError):

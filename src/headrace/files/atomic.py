@@ -14,7 +14,6 @@ import functools
 import os
 import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -125,7 +124,7 @@ class PendingFile:
 
 
 class PendingFiles:
-    """A file and those beside it, made in a temporary folder until `commit` gives them their final names.
+    """A file and those beside it, under temporary names until `commit` gives them their final ones.
 
     Each of them appears whole or not at all; the main one comes last, so that where it is, all are. If the process is
     killed while it replaces older files, the main one may be missing, but never stands beside files of another version.
@@ -141,27 +140,21 @@ class PendingFiles:
 
     Raises:
         ConfigError: A file exists and may not be replaced, or is a symbolic link.
-        SourceError: The folder is missing or not writable.
     """
 
     def __init__(self, path: str | os.PathLike[str], beside: Sequence[str], *, overwrite: bool) -> None:
         self.path = os.path.abspath(path)
-        self._targets = [
-            *(os.path.join(os.path.dirname(self.path), os.path.basename(name)) for name in beside),
-            self.path,
-        ]
-        self._overwrite, self._is_open = overwrite, False
+        self._targets = [*map(self._beside, beside), self.path]
+        self._overwrite = overwrite
+        self._pending: dict[str, PendingFile] = {}
         self._check_targets()
-        try:
-            self._folder = tempfile.mkdtemp(TEMPORARY_SUFFIX, TEMPORARY_PREFIX, os.path.dirname(self.path))
-        except OSError as error:
-            raise _write_error(self.path, error) from error
-        self._is_open = True
-        _remove_leftovers_once(os.path.dirname(self.path))
 
     def temporary(self, path: str) -> str:
         """Return where to make one of the files."""
-        return os.path.join(self._folder, os.path.basename(path))
+        target = self._beside(path)
+        if target not in self._pending:
+            self._pending[target] = PendingFile(target, fsync=True, overwrite=self._overwrite, follow_links=False)
+        return str(self._pending[target].temporary)
 
     def commit(self) -> None:
         """Wait until the files are on the disk, and give them their names. A second call does nothing.
@@ -170,31 +163,28 @@ class PendingFiles:
             ConfigError: Another file has taken one of the names meanwhile, and may not be replaced. It stays.
             SourceError: The file system refused.
         """
-        if not self._is_open:
+        if not self._pending:
             return
         try:
-            for name in os.listdir(self._folder):
-                fsync_path(os.path.join(self._folder, name))
+            for pending in self._pending.values():  # before any name is taken: it may take long
+                fsync_path(pending.temporary)
             self._check_targets()
             for target in (self.path, *self._targets) if self._overwrite else ():
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(target)
             for target in self._targets:
-                with contextlib.suppress(FileNotFoundError):  # no new one was made
-                    _rename_new(self.temporary(target), target)
-            fsync_path(os.path.dirname(self.path))
-        except FileExistsError as error:
-            raise _target_exists(error.filename2 or self.path) from error
-        except OSError as error:
-            raise _write_error(self.path, error) from error
+                if target in self._pending:
+                    self._pending[target].commit()
         finally:
             self.abort()
 
     def abort(self) -> None:
-        """Remove the temporary folder. Does nothing after `commit` or a first call."""
-        if self._is_open:
-            self._is_open = False
-            shutil.rmtree(self._folder, ignore_errors=True)
+        """Remove the temporary files. Does nothing after `commit` or a first call."""
+        while self._pending:
+            self._pending.popitem()[1].abort()
+
+    def _beside(self, path: str) -> str:
+        return os.path.join(os.path.dirname(self.path), os.path.basename(path))
 
     def _check_targets(self) -> None:
         for path in self._targets:
