@@ -11,12 +11,12 @@ microseconds, and threads would only slow each other down: there is one until th
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -204,7 +204,10 @@ class FileTable:
             return
         try:
             kept_folder(_FOLDER)
-            with _locked(self._path.parent):
+            with contextlib.ExitStack() as stack:
+                with contextlib.suppress(CacheError):  # without the lock, counts of another process may be lost
+                    path, why = str(self._path.parent / ".lock"), "write a table of files"
+                    stack.callback(lock_exclusive(path, limit_seconds=_LOCK_SECONDS, purpose=why).close)
                 kept, data = self._learn_cached(), self._rows.tobytes()
                 if data != kept:
                     with atomic_write(self._path, follow_links=False) as file:
@@ -254,21 +257,6 @@ def _record_path(trees: Sequence[FileTree]) -> Path | None:
 
 def _full_name(name: str) -> str:
     return name if is_url(name) else os.path.abspath(name)
-
-
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder of tables, if possible: without it, counts of another process may be lost."""
-    lock = None
-    try:
-        lock = lock_exclusive(str(folder / ".lock"), limit_seconds=_LOCK_SECONDS, purpose="write a table of files")
-    except CacheError as error:
-        _LOGGER.debug("a table of files is written without a lock: %s", error)
-    try:
-        yield
-    finally:
-        if lock is not None:
-            lock.close()
 
 
 def _read_only(column: NDArray[np.int64]) -> NDArray[np.int64]:
