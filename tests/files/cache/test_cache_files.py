@@ -153,6 +153,18 @@ def test_files_of_all_names_have_copies_of_their_own(make_cache, tmp_path):
     assert {os.path.basename(record.source) for record in records} == {*names, "y"}
 
 
+def test_a_record_of_another_copy_means_that_there_is_no_copy(make_cache, source, tmp_path):
+    cache = make_cache()
+    (tmp_path / "b").write_bytes(b"another")
+    for path in (source, tmp_path / "b"):
+        cache.release_files(cache.get_file(path))
+    one, two = (tmp_path / "cache" / "entries").iterdir()
+    one.write_bytes(two.read_bytes())
+    assert Path(cache.get_file(source)).read_bytes() == b"version one"
+    assert Path(cache.get_file(tmp_path / "b")).read_bytes() == b"another"
+    assert cache.counters.num_copies == 3
+
+
 def test_the_same_name_with_dots_is_not_resolved_because_links_decide_what_it_means(make_cache, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "there" / "sub").mkdir(parents=True)

@@ -425,7 +425,7 @@ class FileCache(Shown):
     def _find(self, key: EntryKey) -> FileLock | None:
         """Return a shared lock on a whole copy, None if there is none. Some ten system calls; no source is asked."""
         lock = lock_shared_nowait(self._folder.entry_path(key))
-        if lock is not None and self._folder.record_of(lock.descriptor) is None:
+        if lock is not None and self._folder.record_of(key, lock.descriptor) is None:
             lock.close()
             return None
         return lock
@@ -446,7 +446,7 @@ class FileCache(Shown):
             try:
                 if (lock := folder.lock_nowait(key)) is None:
                     return None
-                if folder.record_of(lock.descriptor) is None:
+                if folder.record_of(key, lock.descriptor) is None:
                     self._fill(source, stat, key, lock, tell)
                 return lock if lock.share_nowait() else None
             except BaseException as error:

@@ -129,11 +129,10 @@ class CacheFolder:
             self.make()
             return lock_exclusive_nowait(self.entry_path(key))
 
-    def record_of(self, descriptor: int) -> EntryRecord | None:
+    def record_of(self, key: EntryKey, descriptor: int) -> EntryRecord | None:
         """Return the record in an open entry, or None if there is no whole copy, or it was changed."""
         record = EntryRecord.parse(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
-        key = None if record is None else EntryKey.parse(record.key)
-        if record is None or key is None:
+        if record is None or record.key != key.text:
             return None
         try:
             status = os.lstat(self.data_path(key, record.source))
@@ -145,7 +144,7 @@ class CacheFolder:
     def read_record(self, key: EntryKey) -> EntryRecord | None:
         """Return the record of a copy, without its lock; None as in `record_of`."""
         with contextlib.suppress(OSError), open(self.entry_path(key), "rb") as file:
-            return self.record_of(file.fileno())
+            return self.record_of(key, file.fileno())
         return None
 
     def progress(self, key: EntryKey) -> tuple[int, float]:
