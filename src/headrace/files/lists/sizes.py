@@ -129,12 +129,20 @@ class FileTable:
     """Sizes of the entries of a file list, and how many sequences and frames they hold. Not thread-safe.
 
     Made by `FileTable.of`.
+
+    Attributes:
+        sizes: Bytes of each entry, `int64[n]`, read-only.
+        num_seqs: Sequences of each entry, `int64[n]`, -1 where unknown; read-only, and follows `note_counts`.
+        num_frames: Frames of each entry, as `num_seqs`.
     """
 
     def __init__(self, path: Path | None, sizes: NDArray[np.int64], versions: NDArray[np.uint64]) -> None:
-        self._path, self._sizes = path, sizes
+        self._path = path
         self._rows = np.full(len(sizes), _UNKNOWN).astype(_ROW)
         self._rows["version"] = versions
+        self.sizes, self.num_seqs, self.num_frames = (
+            np.broadcast_to(column, len(sizes)) for column in (sizes, self._rows["num_seqs"], self._rows["num_frames"])
+        )
 
     @classmethod
     def of(cls, trees: Sequence[FileTree], *, progress: Progress | None = None) -> FileTable:
@@ -160,21 +168,6 @@ class FileTable:
         table._learn_cached()
         return table
 
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Bytes of each entry, `int64[n]`, read-only."""
-        return _read_only(self._sizes)
-
-    @property
-    def num_seqs(self) -> NDArray[np.int64]:
-        """Sequences of each entry, `int64[n]`, -1 where unknown; read-only, and follows `note_counts`."""
-        return _read_only(self._rows["num_seqs"])
-
-    @property
-    def num_frames(self) -> NDArray[np.int64]:
-        """Frames of each entry, `int64[n]`, -1 where unknown; read-only, and follows `note_counts`."""
-        return _read_only(self._rows["num_frames"])
-
     def note_counts(self, tree_idx: int, num_seqs: int, num_frames: int = _UNKNOWN) -> None:
         """Record how much the files of an entry hold.
 
@@ -189,8 +182,8 @@ class FileTable:
         Raises:
             ConfigError: There is no such entry, or a number is below -1.
         """
-        if not 0 <= tree_idx < len(self._sizes):
-            raise ConfigError(f"there is no entry {tree_idx} in a list of {len(self._sizes)} files")
+        if not 0 <= tree_idx < len(self.sizes):
+            raise ConfigError(f"there is no entry {tree_idx} in a list of {len(self.sizes)} files")
         if not (_UNKNOWN <= num_seqs < 2**63 and _UNKNOWN <= num_frames < 2**63):
             raise ConfigError(f"an entry cannot have {num_seqs} sequences and {num_frames} frames", fix="-1 is unknown")
         self._rows["num_seqs"][tree_idx], self._rows["num_frames"][tree_idx] = num_seqs, num_frames
@@ -257,9 +250,3 @@ def _record_path(trees: Sequence[FileTree]) -> Path | None:
 
 def _full_name(name: str) -> str:
     return name if is_url(name) else os.path.abspath(name)
-
-
-def _read_only(column: NDArray[np.int64]) -> NDArray[np.int64]:
-    view = column.view()
-    view.flags.writeable = False
-    return view
