@@ -9,17 +9,16 @@ from typing import TYPE_CHECKING
 
 from headrace.exports import export_lazily
 
-from .atomic import PendingFile, atomic_path, atomic_write
-from .kept import hold_in_use, kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
-from .lists.tag_list import read_seq_lens, read_tag_list
-from .locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular, resolve_inside, user_cache_dir
-from .stamps import FileStamp
-
 if TYPE_CHECKING:
+    from .atomic import PendingFile, atomic_path, atomic_write
     from .cache.cache import FileCache
     from .cache.entry import CachedFile
     from .cache.options import FileCacheOptions
     from .fetch import FetchOptions
+    from .kept import hold_in_use, kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
+    from .lists.tag_list import read_seq_lens, read_tag_list
+    from .locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular, resolve_inside, user_cache_dir
+    from .stamps import FileStamp
 
 __all__ = [
     "TOO_MANY_OPEN",
@@ -48,9 +47,14 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
+        "atomic": ("PendingFile", "atomic_path", "atomic_write"),
         "cache.cache": ("FileCache",),
         "cache.entry": ("CachedFile",),
         "cache.options": ("FileCacheOptions",),
         "fetch": ("FetchOptions",),
+        "kept": ("hold_in_use", "kept_folder", "kept_path", "note_use", "remove_unused", "warn_once_of_folder"),
+        "lists.tag_list": ("read_seq_lens", "read_tag_list"),
+        "locations": ("TOO_MANY_OPEN", "TOO_MANY_OPEN_FIX", "open_regular", "resolve_inside", "user_cache_dir"),
+        "stamps": ("FileStamp",),
     },
 )

@@ -66,7 +66,6 @@ class EntryRecord:
 
     Attributes:
         format: Version of this record's format.
-        key: The text of its key.
         source: The path or URL.
         size: Bytes.
         version: Version of the source, for people: the key holds a digest of it.
@@ -75,7 +74,6 @@ class EntryRecord:
     """
 
     format: int
-    key: str
     source: str
     size: int
     version: str
@@ -85,8 +83,7 @@ class EntryRecord:
     @classmethod
     def of(cls, source: str, stat: SourceStat, *, mtime_ns: int) -> EntryRecord:
         """Return the record of a new copy."""
-        key = EntryKey.of(source, stat).text
-        return cls(_FORMAT, key, source, stat.size, stat.version, mtime_ns, time.time())
+        return cls(_FORMAT, source, stat.size, stat.version, mtime_ns, time.time())
 
     @classmethod
     def parse(cls, data: bytes) -> Self | None:
@@ -95,7 +92,7 @@ class EntryRecord:
             record = cls(**json.loads(data))
         except (TypeError, ValueError, RecursionError):
             return None
-        is_ours = record.format == _FORMAT and isinstance(record.key, str) and isinstance(record.source, str)
+        is_ours = record.format == _FORMAT and isinstance(record.source, str)
         return record if is_ours and isinstance(record.version, str) else None
 
     def encode(self) -> bytes:

@@ -132,7 +132,7 @@ class CacheFolder:
     def record_of(self, key: EntryKey, descriptor: int) -> EntryRecord | None:
         """Return the record in an open entry, or None if there is no whole copy, or it was changed."""
         record = EntryRecord.parse(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
-        if record is None or record.key != key.text:
+        if record is None:
             return None
         try:
             status = os.lstat(self.data_path(key, record.source))
