@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from .errors import StalledError as StalledError
     from .errors import TransformError as TransformError
     from .errors import WorkerDiedError as WorkerDiedError
-    from .files.cache.cache import CachedFile as CachedFile
     from .files.cache.cache import FileCache as FileCache
+    from .files.cache.entry import CachedFile as CachedFile
     from .index import CorpusIndex as CorpusIndex
     from .loading import Batch as Batch
     from .loading import DataLoader as DataLoader
@@ -159,7 +159,7 @@ _ROOM_OF = {
         "TransformError",
         "WorkerDiedError",
     ),
-    "files.cache": ("CachedFile", "FileCache"),
+    "files": ("CachedFile", "FileCache"),
     "index": ("CorpusIndex",),
     "loading": ("Batch", "DataLoader"),
     "ranks": ("Ranks", "find_ranks"),
