@@ -14,7 +14,7 @@ STAMP_ALL = $(VENV_ALL)/.installed-all-$(shell printf %s '$(TORCH) $(EXTRAS)' | 
 PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
 
 # What test-all installs, and so which of its tests are skipped, e.g. EXTRAS=arrow,hf for these alone
-EXTRAS ?= audio,image,peers,stores,report,jax,graphs,arrow,hf,text,ray,transformers,lightning,notebooks
+EXTRAS ?= audio,image,peers,stores,report,jax,graphs,arrow,hf,text,ray,ray-train,transformers,lightning,notebooks
 # Much of a test's time goes by in waiting: three processes for two cores, each with whole files, since fixtures watch what a
 # test leaves behind.
 IN_PARALLEL ?= -n 3 --dist loadfile

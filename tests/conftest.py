@@ -55,7 +55,7 @@ def wait_until() -> Callable[[Callable[[], bool], str], None]:
 # Whole folders that need optional packages; and what the next version of the library will not have
 _HERE = Path(__file__).parent
 _MARKED = [
-    ("adapters/|peers/|torch_loader/", pytest.mark.extra),
+    ("adapters/|clusters/|peers/|torch_loader/", pytest.mark.extra),
     (".*_shar_", pytest.mark.long),
 ]
 

@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("torch")
-ray = pytest.importorskip("ray", reason="needs headrace[ray]")
+ray = pytest.importorskip("ray", reason="needs headrace[ray-train]")
+pytest.importorskip("ray.train.torch", reason="needs headrace[ray-train]")
 pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.mark.timeout(300)]
 
 import torch  # noqa: E402

@@ -27,7 +27,7 @@ from ..user.job import Job
 from ..user.ship import unship
 from ..user.worker_info import set_process_scope
 from ..worker import Worker
-from .calls import CALL_BYTES, CALL_SECONDS, MAX_CALL_TICKETS, Begin, Memory, Place, Reply, Role, Status, Versions
+from .calls import CALL_SECONDS, MAX_CALL_TICKETS, Begin, Memory, Place, Reply, Role, Status, Versions
 
 
 class WorkerActor:
@@ -40,7 +40,7 @@ class WorkerActor:
         self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
         self._cancelled = -1  # this run and all before
         self._memory = Memory()
-        self._size = GroupSize(max_seconds=CALL_SECONDS, max_bytes=CALL_BYTES, max_items=MAX_CALL_TICKETS)
+        self._size = GroupSize()
 
     # --- one after another ---
 
@@ -58,6 +58,7 @@ class WorkerActor:
             job: A parcel with the `Job`, and its large arrays.
         """
         self._thread = threading.get_ident()
+        self._size = GroupSize(max_seconds=CALL_SECONDS, max_bytes=role.call_bytes, max_items=MAX_CALL_TICKETS)
         worker_idx, sys.argv[:] = role.worker_idx, role.argv
         sys.path += [folder for folder in role.path if folder not in sys.path]
         sys.modules["__main__"] = types.ModuleType("__main__")

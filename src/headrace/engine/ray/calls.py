@@ -72,12 +72,14 @@ class Role:
         num_workers: How many there were at the start.
         argv: `sys.argv` of the trainer.
         path: `sys.path` of the trainer: where it is a shared folder, its modules are found there.
+        call_bytes: How many bytes of results a call should return at most.
     """
 
     worker_idx: int
     num_workers: int
     argv: list[str]
     path: list[str]
+    call_bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,7 +166,8 @@ class RayExecutor(Executor):
             ) from error
         worker = self._workers[worker_idx] = _RayWorker(worker_idx, actor)
         self._calls[actor.place.options(concurrency_group=CONTROL).remote()] = worker, "place"
-        role = Role(worker_idx, self._num_workers, list(sys.argv), list(sys.path))
+        call_bytes = min(CALL_BYTES, max(self._max_bytes // (_CALLS * self._num_workers), 1))
+        role = Role(worker_idx, self._num_workers, list(sys.argv), list(sys.path), call_bytes)
         self._calls[actor.set_up.remote(Versions.here(), role, self._job)] = worker, "set_up"
         if self._begin is not None:
             begin = self._begin
