@@ -31,13 +31,13 @@ def cache(tmp_path, monkeypatch):
 def scans(monkeypatch):
     """The manifests that were scanned, one entry a scan."""
     scanned = []
-    gather = source_module.gather_index
+    gather = source_module.gather_recordings
 
-    def counting(options):
-        scanned.append(options.layout.manifest)
-        return gather(options)
+    def counting(*args, **options):
+        scanned.append(options["listed_in"])
+        return gather(*args, **options)
 
-    monkeypatch.setattr(source_module, "gather_index", counting)
+    monkeypatch.setattr(source_module, "gather_recordings", counting)
     return scanned
 
 

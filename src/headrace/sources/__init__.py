@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from .shared.data_types import parse_about
     from .shared.open_files import confirm_reads
     from .shared.paths import list_paths
-    from .shared.source import IndexedSource, PlainKey, RecordSource, column_view, make_index
+    from .shared.records import RecordSource
+    from .shared.source import IndexedSource, PlainKey, column_view, make_index
     from .shared.writer import Writer
     from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
@@ -107,7 +108,8 @@ __getattr__, __dir__ = export_lazily(
         "shared.data_types": ("parse_about",),
         "shared.open_files": ("confirm_reads",),
         "shared.paths": ("list_paths",),
-        "shared.source": ("IndexedSource", "PlainKey", "RecordSource", "column_view", "make_index"),
+        "shared.records": ("RecordSource",),
+        "shared.source": ("IndexedSource", "PlainKey", "column_view", "make_index"),
         "shared.writer": ("Writer",),
     },
 )

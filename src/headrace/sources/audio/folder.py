@@ -1,94 +1,52 @@
 """A source of the recordings below a folder, whose labels and texts come from the folder itself.
 
 A text is a file of the same name that ends in `.txt` or `.lab`, or a line of a `*.trans.txt` in the same folder, which
-begins with the name of the recording, as in LibriSpeech. Which of its bytes are the text of a recording is noted, so
-that it is read again with the recording and nothing of it stays in memory. Read `source.py` for how recordings become
-arrays.
+begins with the name of the recording, as in LibriSpeech. Which bytes of which file are the text of a recording is
+noted, so that it is read again with the recording and nothing of it stays in memory. Read `source.py` first.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, islice
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import SourceError
 from headrace.features.log_mel import LogMel
 from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 
 from ..shared.fields import Field
 from ..shared.folder import (
-    ListedFile,
+    FOLDER_FIELD,
+    TAG_FIELD,
     Listing,
     all_cases,
-    folder_of,
-    for_each,
+    folder_values,
     list_corpus_files,
     listed_path,
+    parse_targets,
     read_part,
 )
 from ..shared.paths import Files, IndexOption
-from .codec import read_header
-from .manifest import TEXT_FIELD, AudioOptions, Layout, ScannedRecordings, index_of, require_targets
-from .source import RecordingSource
+from ..shared.records import Gathered
+from .codec import RecordingCodec
+from .source import TEXT_FIELD, Entry, RecordingSource, gather_recordings, require_targets
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
 LIST_SUFFIX = ".trans.txt"
 TEXT_SUFFIXES = (".txt", ".lab")
-FOLDER_FIELD, TAG_FIELD = "folder", "tag"
+INDEX_KIND = "audio-folder/2"
+_FIELDS = (FOLDER_FIELD, TEXT_FIELD, TAG_FIELD)
 _MAX_NAMED = 5
 _NUM_LOOKED_AT = 100  # folders; each is a look at the disk
-_COLUMNS = ("num_samples", "sample_rate", "size", "time", "suffix")
 _TEXT_COLUMNS = ("text_file", "text_start", "text_bytes", "text_time")
-
-
-@dataclass
-class ScannedFolder(ScannedRecordings):
-    """Columns with one entry for each recording.
-
-    Attributes:
-        suffixes: The suffixes that there are; `suffix` counts them.
-        lists: Name, size and time of each file that lists texts; `text_file` counts them. For a text in a file of its
-            own it is -1 - its index in `TEXT_SUFFIXES`.
-    """
-
-    size: list[int] = field(default_factory=list)
-    time: list[int] = field(default_factory=list)
-    suffix: list[int] = field(default_factory=list)
-    text_file: list[int] = field(default_factory=list)
-    text_start: list[int] = field(default_factory=list)
-    text_bytes: list[int] = field(default_factory=list)
-    text_time: list[int] = field(default_factory=list)
-    suffixes: list[str] = field(default_factory=list)
-    lists: list[tuple[str, int, int]] = field(default_factory=list)
-
-    def locators(self) -> dict[str, NDArray[np.int64]]:
-        """Return what it takes to find and check a recording and its text, `int64[N]` by name."""
-        names = (*_COLUMNS, *(_TEXT_COLUMNS if self.text_file or not self.tags else ()))
-        return {name: np.array(getattr(self, name), np.int64) for name in names}
-
-
-@dataclass(frozen=True, slots=True)
-class Texts:
-    """Where the text of each recording is.
-
-    Attributes:
-        listing: The files that hold texts.
-        spans: Tag -> number of the file, first byte, number of bytes.
-    """
-
-    listing: Listing
-    spans: dict[str, tuple[int, int, int]]
+_Spans = dict[str, tuple[int, int, int]]  # tag -> number of the file, first byte, number of bytes
 
 
 def list_texts(root: str, folders: Iterable[str] | None) -> Listing:
@@ -115,29 +73,27 @@ def _has_text(listing: Listing) -> bool:
     return False
 
 
-def find_texts(listing: Listing) -> Texts:
+def find_texts(listing: Listing) -> _Spans:
     """Find where every text is, by reading the lists.
 
     Raises:
         SourceError: A list is not UTF-8, or has a name twice.
     """
-    spans: dict[str, tuple[int, int, int]] = {}
+    spans: _Spans = {}
     for number, name in enumerate(listing.names):
-        if name.endswith(LIST_SUFFIX):
-            continue
-        tag = os.path.splitext(name)[0]
-        spans.setdefault(tag, (number, 0, listing.sizes[number]))  # .lab comes before .txt
+        if not name.endswith(LIST_SUFFIX):
+            spans.setdefault(os.path.splitext(name)[0], (number, 0, listing.sizes[number]))  # .lab comes before .txt
     for number, name in enumerate(listing.names):
         if name.endswith(LIST_SUFFIX):
             spans.update(_read_list(listing, number))
-    return Texts(listing, spans)
+    return spans
 
 
-def _read_list(listing: Listing, number: int) -> dict[str, tuple[int, int, int]]:
+def _read_list(listing: Listing, number: int) -> _Spans:
     """Return the spans of the texts in a list: lines of a name, blanks, and the text."""
     path, folder = listing.path(number), os.path.dirname(listing.names[number])
     content = read_part(path, listing.sizes[number], listing.times[number], listing.sizes[number])
-    spans: dict[str, tuple[int, int, int]] = {}
+    spans: _Spans = {}
     start = 0
     for line_number, line in enumerate(io.BytesIO(content), start=1):
         name, text = (*line.split(None, 1), b"", b"")[:2]
@@ -151,83 +107,24 @@ def _read_list(listing: Listing, number: int) -> dict[str, tuple[int, int, int]]
     return spans
 
 
-def text_of(content: bytes, where: str) -> str:
-    """Return the text of a recording from its bytes: without blanks around it.
+@dataclass(frozen=True, slots=True)
+class _FolderOptions:
+    """How the recordings of a folder become arrays.
 
-    Raises:
-        SourceError: They are not UTF-8.
+    Attributes:
+        root: The folder.
+        audio: How recordings become arrays.
+        fields: Data key -> field of what the folder says.
     """
-    return decode_utf8(content, where).strip()
 
+    root: str
+    audio: RecordingCodec
+    fields: dict[str, Field]
 
-def scan_folder(listing: Listing, texts: Texts | None, fields: Mapping[str, Field]) -> ScannedFolder:
-    """Read the headers of all recordings, several at a time, and their texts; the fields learn their labels.
-
-    Raises:
-        SourceError: A recording is truncated or damaged, has no text, or no label; or two have the same tag.
-    """
-    scanned = ScannedFolder(target_lengths={key: [] for key in fields})
-    tags, suffixes = listing.split()
-    if texts is not None:
-        _require_transcripts(tags, texts, listing.root)
-    headers = for_each(_read_listed, listing.files())
-    scanned.suffixes = sorted(set(suffixes))
-    scanned.tags, scanned.size, scanned.time = tags, listing.sizes, listing.times
-    scanned.suffix = [scanned.suffixes.index(suffix) for suffix in suffixes]
-    scanned.num_samples = [num_samples for num_samples, _ in headers]
-    scanned.sample_rate = [rate for _, rate in headers]
-    lists: dict[int, int] = {}
-    for number, tag in enumerate(tags):
-        where = listing.path(number)
-        record: dict[str, Any] = {TAG_FIELD: tag}
-        if any(target.name == FOLDER_FIELD for target in fields.values()):
-            record[FOLDER_FIELD] = folder_of(tag, where)
-        if texts is not None:
-            record[TEXT_FIELD] = _take_text(scanned, texts, tag, lists)
-        for key, target in fields.items():
-            scanned.target_lengths[key].append(target.scan(record[target.name], where))
-    for target in fields.values():
-        target.end_scan()
-    return scanned
-
-
-def _read_listed(file: ListedFile) -> tuple[int, int]:
-    header = read_header(file.path)
-    read_part(*file, 0)
-    return header
-
-
-def _take_text(scanned: ScannedFolder, texts: Texts, tag: str, lists: dict[int, int]) -> str:
-    """Read a text, and record where it is. `lists`: number of a list -> its index in `scanned.lists`."""
-    file, start, num_bytes = texts.spans[tag]
-    listing = texts.listing
-    name, size, time = listing.names[file], listing.sizes[file], listing.times[file]
-    if name.endswith(LIST_SUFFIX):
-        if file not in lists:
-            lists[file] = len(scanned.lists)
-            scanned.lists.append((name, size, time))
-        code = lists[file]
-    else:
-        code = -1 - TEXT_SUFFIXES.index(os.path.splitext(name)[1])
-    for column, value in zip(_TEXT_COLUMNS, (code, start, num_bytes, time), strict=True):
-        getattr(scanned, column).append(value)
-    content = read_part(listing.path(file), size, time, num_bytes, start=start)
-    return text_of(content, f"{listing.path(file)}, tag {tag!r}")
-
-
-def _require_transcripts(tags: Sequence[str], texts: Texts, root: str) -> None:
-    missing = [tag for tag in tags if tag not in texts.spans]
-    if missing:
-        more = ", ..." if len(missing) > _MAX_NAMED else ""
-        raise SourceError(
-            f"{len(missing)} of {len(tags)} recordings have no text: {', '.join(missing[:_MAX_NAMED])}{more}",
-            where=root,
-            fix="put it beside the recording as .txt or .lab, or into a *.trans.txt of the same folder",
-        )
-
-
-INDEX_KIND = "audio-folder/1"
-_FIELDS = (FOLDER_FIELD, TEXT_FIELD, TAG_FIELD)
+    @property
+    def names(self) -> set[str]:
+        """The fields that are needed."""
+        return {field.name for field in self.fields.values()}
 
 
 class AudioFolderSource(RecordingSource):
@@ -271,64 +168,92 @@ class AudioFolderSource(RecordingSource):
         suffixes: Sequence[str] = SUFFIXES,
         index: IndexOption = "auto",
     ) -> None:
-        no_manifest = Layout("", "", TAG_FIELD, TAG_FIELD, "")
-        options = AudioOptions.parse(no_manifest, features, targets, sample_rate, channel)
-        for key, asked in options.fields.items():
-            if asked.name not in _FIELDS:
-                fix = did_you_mean(asked.name, _FIELDS)
-                raise ConfigError(f"a folder has no field {asked.name!r}", where=f"target {key!r}", fix=fix)
+        audio, fields = RecordingCodec(features, sample_rate, channel), parse_targets(targets, _FIELDS)
         listing = list_corpus_files(files, all_cases(suffixes, "AudioFolderSource"), "AudioFolderSource")
+        options = _FolderOptions(listing.root, audio, fields)
         if targets is None and listing.names:
             require_targets(None, has_text=_has_text(listing), where=listing.root)
-        texts = None
-        if any(field.name == TEXT_FIELD for field in options.fields.values()):
+        texts, whole = None, listing
+        if TEXT_FIELD in options.names:
             is_folder = isinstance(files, str | os.PathLike)
             texts = list_texts(listing.root, None if is_folder else map(os.path.dirname, listing.names))
-        whole = listing if texts is None else dataclasses.replace(listing, digest=f"{listing.digest}-{texts.digest}")
-        options = dataclasses.replace(options, layout=dataclasses.replace(no_manifest, root=listing.root))
+            whole = replace(listing, digest=f"{listing.digest}-{texts.digest}")
+        said = [["data", audio.identity], *([key, field.identity] for key, field in fields.items())]
         gather = functools.partial(_gather, options, listing, texts)
-        self._open(options, whole, gather, index=index, kind=_index_kind(options))
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        meta, self._root = self._index.meta, self._options.layout.root
-        self._lists: list[tuple[str, int, int]] = [(name, size, time) for name, size, time in meta["lists"]]
+        self._open(options, whole, gather, index=index, kind=f"{INDEX_KIND} {json.dumps(said, default=repr)}")
 
     def _where(self, corpus_idx: int) -> str:
-        return f"{self._root}, tag {self._index.tags[corpus_idx]!r}"
+        return f"{self._options.root}, tag {self._index.tags[corpus_idx]!r}"
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Mapping[str, str]:
-        """Return what the keys need of the fields of a recording."""
-        tag = self._index.tags[corpus_idx]
-        record = {TAG_FIELD: tag}
-        wanted = {self._options.fields[key].name for key in data_keys if key != "data"}
-        if FOLDER_FIELD in wanted:
-            record[FOLDER_FIELD] = folder_of(tag, self._root)
-        if TEXT_FIELD in wanted:
-            record[TEXT_FIELD] = self._read_text(corpus_idx)
-        return record
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> int:  # noqa: ARG002 - nothing is read before a key
+        return corpus_idx
 
-    def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
-        return listed_path(self._index, corpus_idx, self._root)
+    def _recording(self, corpus_idx: int, record: int, where: str) -> str:  # noqa: ARG002
+        return listed_path(self._index, corpus_idx, self._options.root)
 
-    def _read_text(self, corpus_idx: int) -> str:
-        code, start, num_bytes, time = (int(self._index.locator(column)[corpus_idx]) for column in _TEXT_COLUMNS)
-        if code >= len(self._lists) or code < -len(TEXT_SUFFIXES) or min(start, num_bytes) < 0:
-            raise self._index.damaged(f"it says that the text of sequence {corpus_idx} is in file {code}")
-        tag = self._index.tags[corpus_idx]
-        name, size, time = self._lists[code] if code >= 0 else (tag + TEXT_SUFFIXES[-1 - code], num_bytes, time)
-        path = os.path.join(self._root, name)
-        return text_of(read_part(path, size, time, num_bytes, start=start), f"{path}, tag {tag!r}")
+    def _value(self, record: int, name: str, where: str) -> str:
+        tag = self._index.tags[record]
+        if name != TEXT_FIELD:
+            return folder_values(tag, {name}, where)[name]
+        code, start, num_bytes, time = (int(self._index.locator(column)[record]) for column in _TEXT_COLUMNS)
+        lists = self._index.meta["lists"]
+        if not -len(TEXT_SUFFIXES) <= code < len(lists) or min(start, num_bytes) < 0:
+            raise self._index.damaged(f"it says that the text of sequence {record} is in file {code}")
+        name, size, time = lists[code] if code >= 0 else (tag + TEXT_SUFFIXES[-1 - code], num_bytes, time)
+        return _text_at(os.path.join(self._options.root, name), size, time, start, num_bytes, tag)
 
 
-def _gather(options: AudioOptions, listing: Listing, text_files: Listing | None) -> CorpusIndex:
-    texts: Texts | None = None if text_files is None else find_texts(text_files)
-    scanned = scan_folder(listing, texts, options.fields)
-    corpus = index_of(options, scanned, listing.root)
-    corpus.meta["suffixes"] = scanned.suffixes
-    corpus.meta["lists"] = [list(entry) for entry in scanned.lists]
-    return corpus
+def _text_at(path: str, size: int, time: int, start: int, num_bytes: int, tag: str) -> str:
+    return decode_utf8(read_part(path, size, time, num_bytes, start=start), f"{path}, tag {tag!r}").strip()
 
 
-def _index_kind(options: AudioOptions) -> str:
-    return f"{INDEX_KIND} {json.dumps(options.identity, default=repr)}"
+def _gather(options: _FolderOptions, listing: Listing, texts: Listing | None) -> CorpusIndex:
+    """Read the headers of all recordings, and their texts.
+
+    Raises:
+        SourceError: A recording is truncated or damaged, has no text, or no label; or two have the same tag.
+    """
+    files, suffixes = Gathered.of_files(listing, ())
+    spans = {} if texts is None else find_texts(texts)
+    if texts is not None:
+        _require_transcripts(files.tags, spans, listing.root)
+
+    lists: list[list[Any]] = []  # name, size and time of each file that lists texts
+    number_of: dict[int, int] = {}
+
+    def entries() -> Iterator[Entry]:
+        for number, tag in enumerate(files.tags):
+            path = listing.path(number)
+            values, locators = folder_values(tag, options.names, path), {}
+            if texts is not None:
+                file, start, num_bytes = spans[tag]
+                name, size, time = texts.names[file], texts.sizes[file], texts.times[file]
+                values[TEXT_FIELD] = _text_at(texts.path(file), size, time, start, num_bytes, tag)
+                code = -1 - TEXT_SUFFIXES.index(os.path.splitext(name)[1])  # a file of its own
+                if name.endswith(LIST_SUFFIX):
+                    code = number_of.setdefault(file, len(lists))
+                    lists.extend([[name, size, time]] if code == len(lists) else [])
+                locators = dict(zip(_TEXT_COLUMNS, (code, start, num_bytes, time), strict=True))
+            yield Entry(tag, path, -1, -1, values, path, locators)
+
+    found = gather_recordings(
+        entries(),
+        options.audio,
+        options.fields,
+        root="/",
+        listed_in=listing.root,
+        locators=() if texts is None else _TEXT_COLUMNS,
+    )
+    found.locators |= files.locators
+    return found.index({"data": options.audio, **options.fields}, suffixes=suffixes, lists=lists)
+
+
+def _require_transcripts(tags: Sequence[str], spans: _Spans, root: str) -> None:
+    missing = [tag for tag in tags if tag not in spans]
+    if missing:
+        more = ", ..." if len(missing) > _MAX_NAMED else ""
+        raise SourceError(
+            f"{len(missing)} of {len(tags)} recordings have no text: {', '.join(missing[:_MAX_NAMED])}{more}",
+            where=root,
+            fix="put it beside the recording as .txt or .lab, or into a *.trans.txt of the same folder",
+        )

@@ -21,7 +21,7 @@ from headrace.vocabularies.base import Vocabulary, init_vocabulary
 from ..audio.codec import read_samples
 from ..base import check_corpus_idx
 from ..shared.paths import IndexOption
-from ..shared.source import RecordSource
+from ..shared.records import RecordSource
 from ..shared.zip_members import read_member
 from .archives import EntryTexts, TextEntry, find_archives, parse_entry
 from .gather import OggZipOptions, OggZipSamples, gather_index, member_at

@@ -10,19 +10,20 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import xxhash
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import FileStamp, resolve_inside
 from headrace.files.locations import is_remote
 from headrace.index import CorpusIndex, open_or_build
 
+from .fields import Field, parse_field
 from .open_files import check_stamp
 from .parts import Tell, count_workers, map_parts, told_progress
 from .paths import Files, IndexOption, expand_path, named_by_path_error
@@ -32,6 +33,7 @@ _NUM_THREADS = 16  # they wait for the disk, not for each other
 _MAX_BLOCK = 256  # items that a thread takes at a time
 _PART_ITEMS = 4096  # that a process takes at a time: some 0.4 s of work, and fewer are done before it has started
 _MIN_SHARED_ITEMS = 20_000  # two seconds of work
+FOLDER_FIELD, TAG_FIELD = "folder", "tag"  # what the name of a file says of a sequence
 _LISTING = "listing"  # where the digest is in the index
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -126,16 +128,36 @@ def listed_path(index: CorpusIndex, corpus_idx: int, root: str) -> str:
     return path
 
 
-def folder_of(tag: str, where: str) -> str:
-    """Return the name of the folder that a file is in.
+def parse_targets(
+    targets: Mapping[str, Any] | None, names: Sequence[str] | None = (FOLDER_FIELD, TAG_FIELD)
+) -> dict[str, Field]:
+    """Return the fields that targets of files name; `names` are those that there are, if that is known.
 
     Raises:
-        SourceError: It is in none, but at the top.
+        ConfigError: A target cannot be read, or is named "data", or its field is none of the names.
     """
+    fields = {key: parse_field(key, target) for key, target in (targets or {}).items()}
+    for key, field in fields.items():
+        if key == "data":
+            raise ConfigError('a target cannot be named "data": that is what the file holds')
+        if names is not None and field.name not in names:
+            fix = did_you_mean(field.name, names)
+            raise ConfigError(f"a folder has no field {field.name!r}", where=f"target {key!r}", fix=fix)
+    return fields
+
+
+def folder_values(tag: str, names: Collection[str], where: str) -> dict[str, str]:
+    """Return what the name of a file says: its tag and, if it is among the names, its folder.
+
+    Raises:
+        SourceError: The file is in no folder, but at the top.
+    """
+    if FOLDER_FIELD not in names:
+        return {TAG_FIELD: tag}
     folders = tag.split("/")[:-1]
     if not folders:
         raise SourceError("the file is in no sub-folder that would be its label", where=where)
-    return folders[-1]
+    return {TAG_FIELD: tag, FOLDER_FIELD: folders[-1]}
 
 
 def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> Listing:

@@ -23,7 +23,8 @@ from headrace.index import CorpusIndex
 
 from .codec import Codec
 from .parts import count_workers, scan_parts
-from .source import RecordSource, column_view
+from .records import RecordSource
+from .source import column_view
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor

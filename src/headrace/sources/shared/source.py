@@ -9,13 +9,12 @@ numbers that say where each sequence is. From then on a sequence is found by the
 
 Everything else is here: layouts and labels, pickling, checks of indices, keys, frames and lengths, parts of sequences,
 and reading of many sequences to where they are wanted. A format whose sequences are records of several keys (an object
-of JSON, an entry of a manifest) is a `RecordSource`.
+of JSON, an entry of a manifest) is a `RecordSource`, see `records.py`.
 """
 
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -429,33 +428,6 @@ class IndexedSource(Source):
 
     def __setstate__(self, state: tuple[Any, CorpusIndex]) -> None:
         self._attach(*state)
-
-
-class RecordSource(IndexedSource):
-    """A source whose sequences are records, from which the arrays of several keys are made.
-
-    Examples:
-        >>> from headrace.sources import JsonlSource, RecordSource
-        >>> issubclass(JsonlSource, RecordSource)  # a line holds the arrays of all keys
-        True
-    """
-
-    @abstractmethod
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:
-        """Return what is stored of a sequence that is there, as far as some keys need it."""
-
-    @abstractmethod
-    def _encode(self, record: Any, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
-        """Return the array of a key, as a new one; `where` is what `_where` says of the sequence."""
-
-    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return self._encode(self._record(corpus_idx, (data_key,)), corpus_idx, data_key, self._where(corpus_idx))
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one sequence, from one read."""
-        check_corpus_idx(corpus_idx, self._num_seqs)
-        record, where = self._record(corpus_idx, tuple(self.specs)), self._where(corpus_idx)
-        return {key: self._checked(corpus_idx, key, self._encode(record, corpus_idx, key, where)) for key in self.specs}
 
 
 def column_view(column: NDArray[Any]) -> memoryview[int]:

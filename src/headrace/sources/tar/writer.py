@@ -1,8 +1,4 @@
-"""`TarWriter`, and the metadata that it puts into an archive: layouts, labels, and which member is which data key.
-
-The metadata are a JSON object, the last member, in a folder that readers of the WebDataset format leave alone. Several
-archives of one corpus have one each; they must agree, but for the number of classes: each writer saw its own.
-"""
+"""`TarWriter`: sequences as members of a tar archive, and what is known of them in the last one."""
 
 from __future__ import annotations
 
@@ -12,141 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
-import msgspec
-import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import ConfigError
 from headrace.specs import DataSpec
 
 from ..shared.npy import make_npy_header
 from ..shared.writer import Writer
 from .archive import BLOCK, METADATA_NAME, escape, escape_data_key
-from .members import MemberDecoder
-
-VERSION = 1
-
-
-class _Spec(msgspec.Struct, forbid_unknown_fields=True):
-    dtype: str
-    shape: list[int | None]
-    sparse: bool
-    dim: int | None
-    has_time: bool
-    is_text: bool = False
-
-
-class _Stored(msgspec.Struct):
-    version: int
-    members: dict[str, str]
-    specs: dict[str, _Spec]
-    labels: dict[str, list[str]]
-
-
-class Metadata:
-    """Metadata of one archive, or of several that agree.
-
-    Attributes:
-        members: Data key -> extension.
-        specs: Data key -> layout, in the order of the keys.
-        labels: Data key -> class labels.
-        where: The archive, for errors.
-    """
-
-    def __init__(
-        self, members: dict[str, str], specs: dict[str, DataSpec], labels: dict[str, list[str]], where: str = ""
-    ) -> None:
-        self.members, self.specs, self.labels, self.where = members, specs, labels, where
-
-    def to_bytes(self) -> bytes:
-        """Return it as it is stored."""
-        stored = {
-            "version": VERSION,
-            "members": self.members,
-            "specs": {key: spec.to_json() for key, spec in self.specs.items()},
-            "labels": self.labels,
-        }
-        return msgspec.json.encode(stored)
-
-
-def read_metadata(data: bytes, where: str) -> Metadata:
-    """Read what `to_bytes` returned.
-
-    Raises:
-        SourceError: It is damaged, or of a later version.
-    """
-    fix = "write the archive again with TarWriter, or take its metadata out"
-    try:
-        stored = msgspec.json.decode(data, type=_Stored)
-        specs = {key: DataSpec.from_json(msgspec.to_builtins(spec)) for key, spec in stored.specs.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
-        raise SourceError(f"the metadata of the archive cannot be read: {error}", where=where, fix=fix) from error
-    if stored.version != VERSION:
-        raise SourceError(
-            f"the metadata of the archive has the version {stored.version}, and this program knows {VERSION}",
-            where=where,
-            fix="use a newer Headrace",
-        )
-    if stored.members.keys() != specs.keys() or not stored.labels.keys() <= specs.keys():
-        raise SourceError("the entries in the metadata of the archive contradict each other", where=where, fix=fix)
-    return Metadata({key: stored.members[key] for key in specs}, specs, stored.labels, where)
-
-
-def merge_metadata(found: list[Metadata]) -> Metadata:
-    """Return the merged metadata of several archives of one corpus.
-
-    Raises:
-        SourceError: They contradict each other.
-    """
-    first = found[0]
-    specs = dict(first.specs)
-    for metadata in found[1:]:
-        for key in sorted(specs.keys() ^ metadata.specs.keys()):
-            raise _disagreement(f"the data key {key!r} is in one of them only", first, metadata)
-        for key, spec in metadata.specs.items():
-            ours = specs[key]
-            if replace(spec, dim=None) != replace(ours, dim=None) or metadata.labels.get(key) != first.labels.get(key):
-                raise _disagreement(f"layouts or labels of {key!r} differ ({ours}, {spec})", first, metadata)
-            if metadata.members[key] != first.members[key]:
-                raise _disagreement(f"members of {key!r} differ", first, metadata)
-            dim = None if spec.dim is None or ours.dim is None else max(spec.dim, ours.dim)
-            specs[key] = replace(ours, dim=dim)
-    return Metadata(first.members, specs, first.labels, first.where)
-
-
-def adopt_layout(
-    metadata: Metadata, data_key: str, decoder: MemberDecoder, lengths: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Give a decoder the layout that the writer stored; return the lengths: 1 for a key without a time axis.
-
-    Raises:
-        SourceError: The arrays do not have that layout.
-    """
-    spec = metadata.specs[data_key]
-    if len(lengths):
-        found = decoder.codec.spec
-        same_length = lengths.min() == lengths.max()
-        axes = (*((int(lengths[0]) if same_length else None,) if found.has_time else ()), *found.shape)
-        wanted = (None, *spec.shape) if spec.has_time else spec.shape
-        fits = len(axes) == len(wanted) and all(w in (None, a) for w, a in zip(wanted, axes, strict=True))
-        if found.dtype != spec.dtype or not fits:
-            raise SourceError(
-                f"its metadata says {spec.dtype}{list(wanted)} for {data_key!r}, "
-                f"and the arrays are {found.dtype}{list(axes)}",
-                where=metadata.where,
-                fix="the archive was changed after it was written: write it again with TarWriter",
-            )
-    decoder.codec.settle(spec, metadata.labels.get(data_key), decoder.codec.learnt)
-    return lengths if spec.has_time else np.ones_like(lengths)
-
-
-def _disagreement(what: str, first: Metadata, other: Metadata) -> SourceError:
-    return SourceError(
-        f"the archives are not of one corpus: {what}",
-        where=f"{first.where} and {other.where}",
-        fix="write them with the same specs= and labels=, or read them on their own",
-    )
-
+from .metadata import Metadata
 
 _BUFFER_BYTES = 1 << 20  # written at once; larger ones are no quicker
 _MAX_CLASS = 2**63 - 1  # of more, the number of classes cannot be noted
