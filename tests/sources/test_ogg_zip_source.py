@@ -20,7 +20,7 @@ from headrace.features import LogMel
 from headrace.sources import OggZipSource, open_source
 from headrace.sources.ogg_zip import archives as archives_module
 from headrace.sources.ogg_zip.archives import parse_entry, scan_entries
-from headrace.sources.ogg_zip.gather import OggZipSamples
+from headrace.sources.ogg_zip.samples import OggZipSamples
 from headrace.testing import check_source
 from ogg_zips import write_ogg_zip
 
