@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from .ogg_zip.source import OggZipSource
     from .registry import init_source, open_source
     from .shared.data_types import parse_about
-    from .shared.open_files import confirm_reads
     from .shared.paths import list_paths
     from .shared.records import RecordSource
     from .shared.source import IndexedSource, PlainKey, column_view, make_index
@@ -70,7 +69,6 @@ __all__ = [
     "Vocabulary",
     "Writer",
     "column_view",
-    "confirm_reads",
     "fill_rows",
     "init_source",
     "init_vocabulary",
@@ -106,7 +104,6 @@ __getattr__, __dir__ = export_lazily(
         "tokens.source": ("TokenSource",),
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
         "shared.data_types": ("parse_about",),
-        "shared.open_files": ("confirm_reads",),
         "shared.paths": ("list_paths",),
         "shared.records": ("RecordSource",),
         "shared.source": ("IndexedSource", "PlainKey", "column_view", "make_index"),
