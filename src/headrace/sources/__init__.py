@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .registry import init_source, open_source
     from .shared.data_types import parse_about
     from .shared.paths import list_paths
-    from .shared.records import RecordSource
+    from .shared.records import RecordFormat, Records, RecordSource
     from .shared.source import IndexedSource, PlainKey, column_view, make_index
     from .shared.writer import Writer
     from .tables.arrow import ArrowSource, ArrowWriter
@@ -59,7 +59,9 @@ __all__ = [
     "ParquetSource",
     "ParquetWriter",
     "PlainKey",
+    "RecordFormat",
     "RecordSource",
+    "Records",
     "Source",
     "TarSource",
     "TarWriter",
@@ -105,7 +107,7 @@ __getattr__, __dir__ = export_lazily(
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
         "shared.data_types": ("parse_about",),
         "shared.paths": ("list_paths",),
-        "shared.records": ("RecordSource",),
+        "shared.records": ("RecordFormat", "RecordSource", "Records"),
         "shared.source": ("IndexedSource", "PlainKey", "column_view", "make_index"),
         "shared.writer": ("Writer",),
     },

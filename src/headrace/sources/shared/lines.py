@@ -11,7 +11,7 @@ import codecs
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -81,13 +81,7 @@ class LineStretch:
     first_line: int = 1
 
 
-class CountsLines(Protocol):
-    """The result of a scan of a stretch."""
-
-    num_lines: int
-
-
-_Taken = TypeVar("_Taken", bound=CountsLines)
+_Taken = TypeVar("_Taken", bound=Any)  # it has `num_lines`
 
 
 def take_stretches(

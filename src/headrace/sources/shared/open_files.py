@@ -58,6 +58,9 @@ class OpenFile:
     def __init__(self, descriptor: int, stamp: FileStamp) -> None:
         self.descriptor, self.stamp, self.size = descriptor, stamp, stamp.size
 
+    def look(self) -> None:
+        """Do nothing."""
+
 
 class OpenFiles:
     """The open files of tables."""
