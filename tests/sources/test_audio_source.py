@@ -639,9 +639,9 @@ def test_an_ogg_file_with_a_flipped_bit_is_not_read_as_no_samples(folder, subtyp
     data = bytearray(path.read_bytes())
     data[-50] ^= 1
     path.write_bytes(data)
-    with pytest.raises(SourceError, match=r"(?s)no sample .*d\.ogg"):
+    with pytest.raises(SourceError, match=r"(?s)(no sample|malformed).*d\.ogg"):
         source.read(0, "data")
-    with pytest.raises(SourceError, match=r"(?s)no sample .*d\.ogg"):
+    with pytest.raises(SourceError, match=r"(?s)(no sample|malformed).*d\.ogg"):
         AudioSource(_unmeasured(folder, "d.ogg"))
     soundfile.write(path, _tone(0), 8000, format="OGG", subtype=subtype)
     assert AudioSource(_unmeasured(folder, "d.ogg")).read(0, "data").shape == (0, 1)

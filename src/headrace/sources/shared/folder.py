@@ -14,19 +14,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import FileStamp, resolve_inside
 from headrace.files.locations import is_remote
-from headrace.index import CorpusIndex, open_or_build
+from headrace.index import CorpusIndex
 
 from .fields import Field, parse_field
 from .open_files import check_stamp
 from .parts import Tell, count_workers, map_parts, told_progress
-from .paths import Files, IndexOption, expand_path, named_by_path_error
+from .paths import Files, expand_path, named_by_path_error
 
 _LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other
@@ -34,7 +34,6 @@ _MAX_BLOCK = 256  # items that a thread takes at a time
 _PART_ITEMS = 4096  # that a process takes at a time: some 0.4 s of work, and fewer are done before it has started
 _MIN_SHARED_ITEMS = 20_000  # two seconds of work
 FOLDER_FIELD, TAG_FIELD = "folder", "tag"  # what the name of a file says of a sequence
-_LISTING = "listing"  # where the digest is in the index
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -88,18 +87,6 @@ class Listing:
                         fix="choose by suffixes=, or remove one",
                     )
         return tags, [os.path.splitext(name)[1] for name in self.names]
-
-    def files(self) -> list[ListedFile]:
-        """Return the files in order."""
-        return [ListedFile(self.path(i), *known) for i, known in enumerate(zip(self.sizes, self.times, strict=True))]
-
-
-class ListedFile(NamedTuple):
-    """One file of a listing: its absolute path, its size in bytes, its modification time in nanoseconds."""
-
-    path: str
-    size: int
-    time: int
 
 
 def all_cases(suffixes: Sequence[str], owner: str) -> tuple[str, ...]:
@@ -257,63 +244,15 @@ def _status(path: str) -> os.stat_result:
     return status
 
 
-def open_or_build_listed(
-    listing: Listing, build: Callable[[], CorpusIndex], *, index: IndexOption, kind: str
-) -> CorpusIndex:
-    """Return the index of a listing, built only if it must be; see `open_or_build`, of which this is the like.
-
-    Raises:
-        SourceError: The named index is not one of these files as they are now.
-    """
-
-    def build_with_listing() -> CorpusIndex:
-        corpus = build()
-        corpus.meta[_LISTING] = listing.digest
-        return corpus
-
-    kind = f"{kind} {listing.root}"
-    corpus = open_or_build((), build_with_listing, index=index, kind=kind)
-    if corpus.meta.get(_LISTING) == listing.digest:
-        return corpus
-    if index != "auto":
-        raise SourceError(
-            "files were added, removed or changed since the index was made",
-            where=f"{corpus.path}, {listing.root}",
-            fix="make it again with source.index.save(path)",
-        )
-    path = corpus.path
-    corpus = open_or_build((), build_with_listing, index=None, kind=kind)
-    if path is not None:
-        try:
-            corpus.save(path)
-            return CorpusIndex.open(path)
-        except (OSError, SourceError) as error:
-            _LOGGER.debug("the index stays in memory: %s", error)
-    return corpus
-
-
 def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Call a function for each item, several at a time; return the results in order, or raise the first error.
 
-    Items are looked at in threads, see `in_threads`, and many of them in worker processes, see `for_each_part`.
+    Items are looked at in threads, and many of them in worker processes, see `count_workers`. If these cannot do it, or
+    something is wrong with an item, this process goes on from there: an error is its own.
 
     Args:
         look: It keeps nothing from one item to the next.
         items: Files, mostly. Small: each may be carried to a process.
-    """
-    return for_each_part(partial(in_threads, look), items)
-
-
-def for_each_part(
-    look: Callable[[Sequence[_Item], Tell | None], list[_Result]], items: Sequence[_Item]
-) -> list[_Result]:
-    """Call a function for items, by all worker processes that gather the index, see `count_workers`, or by this one.
-
-    If processes cannot do it, or something is wrong with an item, this one goes on from there: an error is its own.
-
-    Args:
-        look: Returns a result for each of some items, and tells how many it has, and of how many.
-        items: As for `for_each`.
     """
     num_parts = -(-len(items) // _PART_ITEMS)
     num_workers = count_workers(num_parts, pays=len(items) >= _MIN_SHARED_ITEMS)
@@ -321,21 +260,17 @@ def for_each_part(
     if num_workers:
         parts = [items[number * _PART_ITEMS : (number + 1) * _PART_ITEMS] for number in range(num_parts)]
         try:
-            for found in map_parts(partial(_untold, look), parts, num_workers=num_workers):
+            for found in map_parts(partial(_in_threads, look), parts, num_workers=num_workers):
                 results += found
         except Exception as error:  # noqa: BLE001 - the first item with which something is wrong says so here
             _LOGGER.debug("no more workers look at files: %s", error)
     if len(results) < len(items):
         with told_progress("file") as tell:
-            results += look(items[len(results) :], tell)
+            results += _in_threads(look, items[len(results) :], tell)
     return results
 
 
-def _untold(look: Callable[[Sequence[_Item], None], list[_Result]], items: Sequence[_Item]) -> list[_Result]:
-    return look(items, None)
-
-
-def in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item], tell: Tell | None) -> list[_Result]:
+def _in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item], tell: Tell | None = None) -> list[_Result]:
     """Call a function for each item, several at a time; return the results in order, or raise the first error.
 
     Items go to threads in blocks: a future for each takes a kilobyte, and there may be millions of files.

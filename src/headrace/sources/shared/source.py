@@ -28,7 +28,7 @@ from headrace.index import CorpusIndex, GeneratedTags, open_or_build
 from headrace.specs import DataSpec
 
 from ..base import Source, check_corpus_idx, check_data_key, slice_frames
-from .folder import Listing, open_or_build_listed
+from .folder import Listing
 from .paths import IndexOption, PathLike
 from .plain_files import PlainFiles
 
@@ -204,10 +204,8 @@ class IndexedSource(Source):
                 every process.
         """
         if isinstance(files, Listing):
-            corpus = open_or_build_listed(files, gather, index=index, kind=kind)
-        else:
-            corpus = open_or_build(files, gather, index=index, kind=kind)
-        self._attach(options, corpus)
+            kind, files = f"{kind} {files.root} {files.digest}", ()
+        self._attach(options, open_or_build(files, gather, index=index, kind=kind))
 
     def _attach(self, options: Any, index: CorpusIndex) -> None:
         self._options, self._index, self._num_seqs = options, index, index.num_seqs

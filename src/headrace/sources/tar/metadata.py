@@ -6,35 +6,21 @@ archives of one corpus have one each; they must agree, but for the number of cla
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import SourceError
 from headrace.specs import DataSpec
 
+from ..shared.data_types import parse_about
 from .members import MemberCodec
 
 VERSION = 1
-
-
-class _Spec(msgspec.Struct, forbid_unknown_fields=True):
-    dtype: str
-    shape: list[int | None]
-    sparse: bool
-    dim: int | None
-    has_time: bool
-    is_text: bool = False
-
-
-class _Stored(msgspec.Struct):
-    version: int
-    members: dict[str, str]
-    specs: dict[str, _Spec]
-    labels: dict[str, list[str]]
 
 
 class Metadata:
@@ -48,7 +34,7 @@ class Metadata:
     """
 
     def __init__(
-        self, members: dict[str, str], specs: dict[str, DataSpec], labels: dict[str, list[str]], where: str = ""
+        self, members: dict[str, str], specs: dict[str, DataSpec], labels: Mapping[str, Sequence[str]], where: str = ""
     ) -> None:
         self.members, self.specs, self.labels, self.where = members, specs, labels, where
 
@@ -83,13 +69,8 @@ class Metadata:
 
     def to_bytes(self) -> bytes:
         """Return it as it is stored."""
-        stored = {
-            "version": VERSION,
-            "members": self.members,
-            "specs": {key: spec.to_json() for key, spec in self.specs.items()},
-            "labels": self.labels,
-        }
-        return msgspec.json.encode(stored)
+        specs = {key: spec.to_json() for key, spec in self.specs.items()}
+        return msgspec.json.encode({"version": VERSION, "members": self.members, "specs": specs, "labels": self.labels})
 
 
 def read_metadata(data: bytes, where: str) -> Metadata:
@@ -98,21 +79,22 @@ def read_metadata(data: bytes, where: str) -> Metadata:
     Raises:
         SourceError: It is damaged, or of a later version.
     """
-    fix = "write the archive again with TarWriter, or take its metadata out"
+    what, fix = "the metadata of the archive", "write the archive again with TarWriter, or take its metadata out"
     try:
-        stored = msgspec.json.decode(data, type=_Stored)
-        specs = {key: DataSpec.from_json(msgspec.to_builtins(spec)) for key, spec in stored.specs.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
-        raise SourceError(f"the metadata of the archive cannot be read: {error}", where=where, fix=fix) from error
-    if stored.version != VERSION:
+        stored = msgspec.json.decode(data, type=dict[str, Any])
+        version, members = stored["version"], msgspec.convert(stored["members"], dict[str, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        raise SourceError(f"{what} cannot be read: {error}", where=where, fix=fix) from error
+    if version != VERSION:
         raise SourceError(
-            f"the metadata of the archive has the version {stored.version}, and this program knows {VERSION}",
+            f"{what} has the version {version}, and this program knows {VERSION}",
             where=where,
             fix="use a newer Headrace",
         )
-    if stored.members.keys() != specs.keys() or not stored.labels.keys() <= specs.keys():
-        raise SourceError("the entries in the metadata of the archive contradict each other", where=where, fix=fix)
-    return Metadata({key: stored.members[key] for key in specs}, specs, stored.labels, where)
+    specs, labels = parse_about(stored, what, where, fix=fix)
+    if members.keys() != specs.keys() or not labels.keys() <= specs.keys():
+        raise SourceError(f"the entries in {what} contradict each other", where=where, fix=fix)
+    return Metadata({key: members[key] for key in specs}, specs, labels, where)
 
 
 def merge_metadata(found: list[Metadata]) -> Metadata:
