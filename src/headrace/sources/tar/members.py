@@ -1,9 +1,9 @@
 """How the members with one extension become the arrays of one data key.
 
-One class for each way from a member to an array: `BytesMember` (as it is), `ArrayMember` (NumPy's formats: one array,
-or one of several by name), `ValueMember` (a text, a number or a value in a JSON object) and `FileMember` (recordings,
-images); `parse_members` chooses, by the user's options or by the extension. Nothing that a member holds is executed,
-whatever its extension: pickles stay bytes.
+`MemberKey` takes a value out of a member, and its codec makes an array of it: `BytesCodec` (the bytes as they are),
+`ArrayCodec` (NumPy's formats: one array, or one of several by name), or one that other formats have, too, for texts,
+numbers, recordings and images. `parse_members` chooses, by the user's options or by the extension. Nothing that a
+member holds is executed, whatever its extension: pickles stay bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any
 
 import msgspec
@@ -27,7 +28,7 @@ from ..images import EXTENSIONS as IMAGE_EXTENSIONS
 from ..images import IMAGE_OPTIONS, ImageCodec
 from ..shared.codec import Codec, Facts, layout_of
 from ..shared.data_types import check_classes
-from ..shared.fields import Field, IndexField, NumberField, parse_field
+from ..shared.fields import IndexField, NumberField, parse_field
 from ..shared.json_fields import JsonField
 from ..shared.npy import HEAD_BYTES, USUAL_BYTES, NpyHeader, parse_any_npy, parse_npy, parse_usual_npy
 from .archive import MemberFile
@@ -36,44 +37,18 @@ _SAVE_AGAIN = "it is truncated, or something was put behind it: write it again w
 _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError)
 
 
-class MemberCodec(Codec):
-    """The members with one extension. `note` takes a `MemberFile`, `encode` the bytes of a member.
-
-    Attributes:
-        ext: The extension.
-        has_stored_layout: Whether the layout that the writer stored holds for these arrays.
-        is_plain: Whether the bytes of an array are the last bytes of its member, as they are.
-    """
-
-    ext: str
-    must_see_all = False
-    has_stored_layout: bool = False
-    is_plain: bool = False
-
-    def has_value(self, member: MemberFile, where: str) -> bool:  # noqa: ARG002
-        """Tell whether there is something to encode."""
-        return True
-
-
-class BytesMember(MemberCodec):
+class BytesCodec(Codec):
     """Members as they are: `uint8[T]`; UTF-8 text has 256 classes, anything else has none."""
 
-    has_stored_layout = True
-    is_plain = True
+    must_see_all = False
 
-    def __init__(self, ext: str, *, is_text: bool) -> None:
-        self.ext = ext
+    def __init__(self, *, is_text: bool) -> None:
         self._spec = DataSpec("uint8", sparse=True, dim=256, is_text=True) if is_text else DataSpec("uint8", dim=1)
 
     @property
     def spec(self) -> DataSpec:
         """Layout of the arrays."""
         return self._spec
-
-    @property
-    def identity(self) -> list[Any]:
-        """What the user said."""
-        return ["bytes", self.ext, self._spec.sparse]
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
         """Take the layout: the writer of the archive may know it better."""
@@ -88,7 +63,7 @@ class BytesMember(MemberCodec):
         return np.frombuffer(value, np.uint8).copy()
 
 
-class ArrayMember(MemberCodec):
+class ArrayCodec(Codec):
     """Arrays in NumPy's format. The index sees headers.
 
     Args:
@@ -97,14 +72,15 @@ class ArrayMember(MemberCodec):
         vocab: Number of classes, or their labels, if values are class indices; they are then compared with it.
     """
 
+    must_see_all = False
+
     def __init__(self, ext: str, name: str | None, vocab: int | Sequence[str] | None) -> None:
-        self.ext, self._name, self._vocab = ext, name, vocab
+        self._name, self._vocab = name, vocab
         self._num_classes = vocab if isinstance(vocab, int | None) else len(vocab)
         self.labels = None if isinstance(vocab, int | None) else list(vocab)
         self._what = f"members .{ext}" if name is None else f"arrays {name!r} in members .{ext}"
         self._spec: DataSpec | None = None
         self.learnt: bool | None = None  # whether all are laid out as they are returned
-        self.has_stored_layout = name is None and vocab is None  # what a writer noted counts, unless the user said it
 
     @property
     def spec(self) -> DataSpec:
@@ -114,12 +90,7 @@ class ArrayMember(MemberCodec):
     @property
     def identity(self) -> list[Any]:
         """What the user said."""
-        return ["npy", self.ext, self._name, self._vocab]
-
-    @property
-    def is_plain(self) -> bool:  # type: ignore[override]
-        """Yes, if nothing is to be turned, or to be looked at."""
-        return self.has_stored_layout and bool(self.learnt) and None not in self.spec.shape
+        return [self._name, self._vocab]
 
     def note(self, value: MemberFile, where: str, facts: Facts) -> int:
         """Note the header of an array; return the length of its first axis, 1 without one."""
@@ -189,100 +160,66 @@ class ArrayMember(MemberCodec):
             ) from error
 
 
-class FileMember(MemberCodec):
-    """Members that are files with a header of their own: recordings, images.
+@dataclass(frozen=True)
+class MemberKey:
+    """How the members with one extension become the arrays of one data key.
 
-    Args:
+    Attributes:
         ext: The extension.
-        codec: Makes samples, features or pixels of them.
-    """
-
-    def __init__(self, ext: str, codec: Codec) -> None:
-        self.ext, self.codec, self.must_see_all = ext, codec, codec.must_see_all
-        self.guesses_labels, self.is_slow = codec.guesses_labels, codec.is_slow
-
-    @property
-    def spec(self) -> DataSpec:
-        """Layout of the arrays."""
-        return self.codec.spec
-
-    @property
-    def labels(self) -> Sequence[str] | None:  # type: ignore[override]
-        """Class labels."""
-        return self.codec.labels
-
-    @property
-    def identity(self) -> list[Any]:
-        """What the user said."""
-        return [type(self.codec).__name__, self.ext, *self.codec.identity]
-
-    @property
-    def learnt(self) -> Any:
-        """What was concluded."""
-        return self.codec.learnt
-
-    def note(self, value: MemberFile, where: str, facts: Facts) -> int:
-        """Read a header; return the number of samples or frames, 1 for an image."""
-        return self.codec.note(io.BufferedReader(value, 1 << 13), where, facts)
-
-    def conclude(self, facts: Facts) -> None:
-        """Take what all members say."""
-        self.codec.conclude(facts)
-
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:
-        """Take what was concluded before."""
-        self.codec.settle(spec, labels, learnt)
-
-    def encode(self, value: bytes, where: str) -> NDArray[Any]:
-        """Return the array of a member."""
-        return self.codec.encode(value, where)
-
-
-class ValueMember(FileMember):
-    """Members that hold one value each: text, a whole number, or something in a JSON object.
-
-    Args:
-        ext: The extension.
-        kind: "text", "number" or "json".
+        kind: "bytes", "array", "file" (with a header of its own: recordings, images), or what a codec gets: "text",
+            "number", "json".
+        codec: Makes the arrays.
         steps: Names that lead into a JSON object.
-        field: How a value becomes an array.
+        has_stored_layout: Whether the layout that the writer stored holds for these arrays, unless the user said it.
     """
 
-    codec: Field
-
-    def __init__(self, ext: str, kind: str, steps: tuple[str, ...], field: Field) -> None:
-        super().__init__(ext, field)
-        self._kind, self._steps = kind, steps
+    ext: str
+    kind: str
+    codec: Codec
+    steps: tuple[str, ...] = ()
+    has_stored_layout: bool = False
 
     @property
     def identity(self) -> list[Any]:
-        """What the user said."""
-        # Other fields have their labels in their own identity, or learn them.
+        """JSON data that names everything the user said."""
+        # Other codecs have their labels in their own identity, or learn them.
         labels = self.codec.labels if isinstance(self.codec, IndexField) else None
-        return [self._kind, self.ext, list(self._steps), self.codec.identity, labels]
+        return [self.kind, self.ext, self.steps, self.codec.identity, labels]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the bytes of an array are the last bytes of its member, as they are."""
+        return self.has_stored_layout and self.codec.learnt is not False and None not in self.codec.spec.shape
 
     def has_value(self, member: MemberFile, where: str) -> bool:
-        """Tell whether a JSON object has the field, and not null."""
-        if self._kind != "json":
+        """Tell whether there is something to encode: a JSON object has the field, and not null."""
+        if self.kind != "json":
             return True
         value = _object_in(member.head(member.size), where)
-        for step in self._steps:
+        for step in self.steps:
             value = value.get(step) if isinstance(value, dict) else None
         return value is not None
 
-    def note(self, value: MemberFile, where: str, facts: Facts) -> int:
-        """Note a value."""
-        return self.codec.note(self._value(value.head(value.size), where), where, facts)
+    def note(self, member: MemberFile, where: str, facts: Facts) -> int:
+        """Look at one member; return the length of its array."""
+        value: Any = member
+        if self.kind == "file":
+            value = io.BufferedReader(member, 1 << 13)
+        elif self.kind in ("text", "number", "json"):
+            value = self._value(member.head(member.size), where)
+        return self.codec.note(value, where, facts)
 
-    def encode(self, value: bytes, where: str) -> NDArray[Any]:
-        """Return the array of the value in a member."""
-        return self.codec.encode(self._value(value, where), where)
+    def encode(self, data: bytes, where: str) -> NDArray[Any]:
+        """Return the array of a member, `dtype[T, ...]`, as a new one."""
+        is_value = self.kind in ("text", "number", "json")
+        return self.codec.encode(self._value(data, where) if is_value else data, where)
 
     def _value(self, data: bytes, where: str) -> Any:
-        if self._kind == "json":
-            return _value_in(data, self._steps, where)
+        """Return the text, number or value of an object that a member holds."""
+        if self.kind == "json":
+            return _value_in(data, self.steps, where)
         text = decode_utf8(data, where)
-        if self._kind == "text":
+        if self.kind == "text":
             return text.removesuffix("\n").removesuffix("\r")
         digits = text.strip()
         if not digits.removeprefix("-").isdecimal() or not digits.isascii() or len(digits) > 19:
@@ -344,7 +281,7 @@ def default_data_key(ext: str) -> str:
     return name if dot and (last.lower() in AUDIO_EXTENSIONS | IMAGE_EXTENSIONS | {"npy", "txt"}) else ext
 
 
-def parse_fields(fields: Any) -> dict[str, MemberCodec]:
+def parse_fields(fields: Any) -> dict[str, MemberKey]:
     """Choose how each data key is read: `fields` is a dict, or a list of extensions with their usual data keys.
 
     Raises:
@@ -365,7 +302,7 @@ def parse_fields(fields: Any) -> dict[str, MemberCodec]:
     return {key: parse_members(key, target) for key, target in fields.items()}
 
 
-def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> MemberCodec:
+def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> MemberKey:
     """Choose how one data key is read.
 
     Args:
@@ -391,12 +328,12 @@ def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> Memb
     if lasts <= AUDIO_EXTENSIONS:
         _refuse_options(options, _AUDIO_OPTIONS, where)
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate")
-        return FileMember(field, RecordingCodec(features, sample_rate, options.get("channel")))
+        return MemberKey(field, "file", RecordingCodec(features, sample_rate, options.get("channel")))
     if lasts <= IMAGE_EXTENSIONS:
         _refuse_options(options, ("field", *IMAGE_OPTIONS), where)
         if options.get("mode") == "bytes" and "size" not in options:
-            return BytesMember(field, is_text=False)
-        return FileMember(field, ImageCodec.parse(f"members .{field}", options))
+            return MemberKey(field, "bytes", BytesCodec(is_text=False), has_stored_layout=True)
+        return MemberKey(field, "file", ImageCodec.parse(f"members .{field}", options))
     if len(lasts) > 1:
         raise ConfigError(
             f"a field cannot be read: {field!r}",
@@ -406,23 +343,24 @@ def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> Memb
     _refuse_options(options, _VALUE_OPTIONS, where)
     if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
         vocab = _classes_of(options, where)
-        return ArrayMember(field, ".".join(steps) or None, vocab)
+        codec = ArrayCodec(field, ".".join(steps) or None, vocab)
+        return MemberKey(field, "array", codec, has_stored_layout=not steps and vocab is None)
     is_bare = options.keys() == {"field"}
     if steps:
         named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
-        return ValueMember(field, "json", steps, named)
+        return MemberKey(field, "json", named, steps)
     if is_bare:
         return _member_of_ext(field, last)
     said = options.get("vocab")
     if last in _NUMBER_EXTENSIONS and isinstance(said, int | list | tuple):
-        return ValueMember(field, "number", (), _index_field(data_key, field, said))
-    return ValueMember(field, "text", (), parse_field(data_key, {**options, "field": field}))
+        return MemberKey(field, "number", _index_field(data_key, field, said))
+    return MemberKey(field, "text", parse_field(data_key, {**options, "field": field}))
 
 
-def _member_of_ext(ext: str, last: str) -> MemberCodec:
+def _member_of_ext(ext: str, last: str) -> MemberKey:
     if last in _NUMBER_EXTENSIONS:
-        return ValueMember(ext, "number", (), NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
-    return BytesMember(ext, is_text=last in _TEXT_EXTENSIONS)
+        return MemberKey(ext, "number", NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
+    return MemberKey(ext, "bytes", BytesCodec(is_text=last in _TEXT_EXTENSIONS), has_stored_layout=True)
 
 
 def split_field(field: str, where: str) -> tuple[str, tuple[str, ...]]:

@@ -18,7 +18,7 @@ from headrace.errors import SourceError
 from headrace.specs import DataSpec
 
 from ..shared.data_types import parse_about
-from .members import MemberCodec
+from .members import MemberKey
 
 VERSION = 1
 
@@ -38,17 +38,17 @@ class Metadata:
     ) -> None:
         self.members, self.specs, self.labels, self.where = members, specs, labels, where
 
-    def adopt(self, codecs: Mapping[str, MemberCodec], lengths: dict[str, NDArray[np.int64]]) -> None:
+    def adopt(self, codecs: Mapping[str, MemberKey], lengths: dict[str, NDArray[np.int64]]) -> None:
         """Give codecs the layouts that the writer stored, and set the lengths of keys without a time axis to 1.
 
         Raises:
             SourceError: The arrays do not have these layouts.
         """
         key_of = {ext: key for key, ext in self.members.items()}
-        for own, codec in codecs.items():
-            if not codec.has_stored_layout or codec.ext not in key_of:
+        for own, member_key in codecs.items():
+            if not member_key.has_stored_layout or member_key.ext not in key_of:
                 continue
-            key, frames = key_of[codec.ext], lengths[own]
+            key, codec, frames = key_of[member_key.ext], member_key.codec, lengths[own]
             spec = self.specs[key]
             if len(frames):
                 found = codec.spec

@@ -26,7 +26,7 @@ from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.records import Gathered
 from ..shared.source import IndexedSource, PlainKey, column_view
 from .archive import METADATA_NAME, Member, MemberFile, TarBytes, scan_members, split_name, unescape
-from .members import MemberCodec, default_data_key, parse_fields, parse_members, split_field, text_of
+from .members import MemberKey, default_data_key, parse_fields, parse_members, split_field, text_of
 from .metadata import Metadata, merge_metadata, read_metadata
 
 INDEX_KIND = "tar/3"  # with the version of what the columns and `meta` say, and of how lengths are counted
@@ -45,7 +45,7 @@ class TarOptions:
         missing: What is done with a sequence that lacks a member.
     """
 
-    members: dict[str, MemberCodec] | None
+    members: dict[str, MemberKey] | None
     tag: tuple[str, tuple[str, ...]] | str | None
     missing: Literal["error", "skip"]
 
@@ -125,15 +125,15 @@ class TarSource(IndexedSource):
         index = self._index
         self._file_of = column_view(index.locator("file"))
         self._sizes = [stamp.size for stamp in index.files]
-        self._codecs: dict[str, MemberCodec] = {}
+        self._codecs: dict[str, MemberKey] = {}
         self._places: dict[str, tuple[memoryview[int], memoryview[int]]] = {}  # where members end, and their sizes
         for key, spec in self.specs.items():
-            codec = (self._options.members or {}).get(key)
-            codec = codec or parse_members(key, index.meta["extensions"][key], is_found=True)
-            codec.settle(spec, self.labels.get(key), index.meta.get("learnt", {}).get(key))
-            self._codecs[key] = codec
+            member_key = (self._options.members or {}).get(key)
+            member_key = member_key or parse_members(key, index.meta["extensions"][key], is_found=True)
+            member_key.codec.settle(spec, self.labels.get(key), index.meta.get("learnt", {}).get(key))
+            self._codecs[key] = member_key
             self._places[key] = column_view(index.locator(f"end/{key}")), column_view(index.locator(f"bytes/{key}"))
-            if codec.is_plain:
+            if member_key.is_plain:
                 self._plain[key] = PlainKey.of(spec, index.lengths(key))
 
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
@@ -187,7 +187,7 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
     codecs = _codecs_of_first(paths) if options.members is None else options.members
     gather = partial(_gather_archive, options, codecs)
     found = gather(None)
-    alone = any(codec.must_see_all for codec in codecs.values())
+    alone = any(own.codec.must_see_all for own in codecs.values())
     num_workers = 0 if alone else count_workers(len(paths), pays=are_large(paths))
     for file_idx, part in enumerate(map_parts(gather, paths, num_workers=num_workers)):
         part.locators["file"] = array("q", [file_idx]) * len(part.tags)
@@ -209,12 +209,12 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
         codecs = _renamed(found, codecs, metadata)
     extensions = {key: codec.ext for key, codec in codecs.items()}
     adopt = None if metadata is None else partial(metadata.adopt, codecs)
-    return found.index(codecs, adopt=adopt, extensions=extensions)
+    return found.index({key: own.codec for key, own in codecs.items()}, adopt=adopt, extensions=extensions)
 
 
-def _codecs_of_first(paths: Sequence[str]) -> dict[str, MemberCodec]:
+def _codecs_of_first(paths: Sequence[str]) -> dict[str, MemberKey]:
     """Return how the members of the first sequence become arrays."""
-    codecs: dict[str, MemberCodec] = {}
+    codecs: dict[str, MemberKey] = {}
     for path in paths:
         with TarBytes(path) as archive:
             for _, parts in _sequences(archive, None):
@@ -264,7 +264,7 @@ def _sequences(archive: TarBytes, found: FoundMembers | None) -> Iterator[tuple[
         yield key, parts
 
 
-def _gather_archive(options: TarOptions, codecs: Mapping[str, MemberCodec], path: str | None) -> FoundMembers:
+def _gather_archive(options: TarOptions, codecs: Mapping[str, MemberKey], path: str | None) -> FoundMembers:
     """Walk through one archive; `None` is one of no members."""
     places = [f"{what}/{key}" for key in codecs for what in ("end", "bytes")]
     found = FoundMembers.of(codecs, [*places, *(["file"] if path is None else [])])
@@ -302,13 +302,13 @@ def _gather_archive(options: TarOptions, codecs: Mapping[str, MemberCodec], path
 
 def _add(
     options: TarOptions,
-    codecs: Mapping[str, MemberCodec],
+    codecs: Mapping[str, MemberKey],
     found: FoundMembers,
     archive: TarBytes,
     parts: Mapping[str, Member],
 ) -> bool:
     """Add the members of a sequence; `False`: a field of a JSON member is missing, and it is left out."""
-    chosen: list[tuple[str, MemberCodec, MemberFile, str]] = []
+    chosen: list[tuple[str, MemberKey, MemberFile, str]] = []
     for data_key, codec in codecs.items():
         member = _member_of(parts, codec.ext)
         assert member is not None
@@ -323,7 +323,7 @@ def _add(
     return True
 
 
-def _lacks(parts: Mapping[str, Member], codecs: Mapping[str, MemberCodec]) -> str | None:
+def _lacks(parts: Mapping[str, Member], codecs: Mapping[str, MemberKey]) -> str | None:
     """Return an extension of which a sequence has no member."""
     return next((codec.ext for codec in codecs.values() if _member_of(parts, codec.ext) is None), None)
 
@@ -348,7 +348,7 @@ def _tag_of(options: TarOptions, archive: TarBytes, key: str, parts: Mapping[str
     return text_of(archive.read(member.position, member.num_bytes), steps or None, where)
 
 
-def _renamed(found: FoundMembers, codecs: dict[str, MemberCodec], metadata: Metadata) -> dict[str, MemberCodec]:
+def _renamed(found: FoundMembers, codecs: dict[str, MemberKey], metadata: Metadata) -> dict[str, MemberKey]:
     """Rename data keys as the writer had them, in its order; members that were added later come last."""
     key_of = {codec.ext: key for key, codec in codecs.items()}
     renamed = {key: key_of.pop(ext, None) for key, ext in metadata.members.items()}
