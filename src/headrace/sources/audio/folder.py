@@ -1,18 +1,15 @@
 """A source of the recordings below a folder, whose labels and texts come from the folder itself.
 
 A text is a file of the same name that ends in `.txt` or `.lab`, or a line of a `*.trans.txt` in the same folder, which
-begins with the name of the recording, as in LibriSpeech. Which bytes of which file are the text of a recording is
-noted, so that it is read again with the recording and nothing of it stays in memory. Read `source.py` first.
+begins with the name of the recording, as in LibriSpeech. Read `records.py` first.
 """
 
 from __future__ import annotations
 
-import functools
 import io
-import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import groupby, islice
 from typing import Any
 
@@ -21,7 +18,6 @@ from headrace.features.log_mel import LogMel
 from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 
-from ..shared.fields import Field
 from ..shared.folder import (
     FOLDER_FIELD,
     TAG_FIELD,
@@ -29,24 +25,20 @@ from ..shared.folder import (
     all_cases,
     folder_values,
     list_corpus_files,
-    listed_path,
     parse_targets,
     read_part,
 )
 from ..shared.paths import Files, IndexOption
-from ..shared.records import Gathered
 from .codec import RecordingCodec
-from .source import TEXT_FIELD, Entry, RecordingSource, gather_recordings, require_targets
+from .records import TEXT_FIELD, Entry, RecordingOptions, RecordingSource, gather_recordings, require_targets
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
 LIST_SUFFIX = ".trans.txt"
 TEXT_SUFFIXES = (".txt", ".lab")
-INDEX_KIND = "audio-folder/2"
+INDEX_KIND = "audio-folder/3"
 _FIELDS = (FOLDER_FIELD, TEXT_FIELD, TAG_FIELD)
 _MAX_NAMED = 5
 _NUM_LOOKED_AT = 100  # folders; each is a look at the disk
-_TEXT_COLUMNS = ("text_file", "text_start", "text_bytes", "text_time")
-_Spans = dict[str, tuple[int, int, int]]  # tag -> number of the file, first byte, number of bytes
 
 
 def list_texts(root: str, folders: Iterable[str] | None) -> Listing:
@@ -73,58 +65,42 @@ def _has_text(listing: Listing) -> bool:
     return False
 
 
-def find_texts(listing: Listing) -> _Spans:
-    """Find where every text is, by reading the lists.
+def _read_texts(listing: Listing, tags: Sequence[str]) -> dict[str, str]:
+    """Return the texts of recordings by tag; what a list says counts most, then what is in a `.lab`.
 
     Raises:
-        SourceError: A list is not UTF-8, or has a name twice.
+        SourceError: A text is not UTF-8, a list has a name twice, or a recording has no text.
     """
-    spans: _Spans = {}
+    wanted, own, listed = set(tags), dict[str, str](), dict[str, str]()
     for number, name in enumerate(listing.names):
-        if not name.endswith(LIST_SUFFIX):
-            spans.setdefault(os.path.splitext(name)[0], (number, 0, listing.sizes[number]))  # .lab comes before .txt
-    for number, name in enumerate(listing.names):
-        if name.endswith(LIST_SUFFIX):
-            spans.update(_read_list(listing, number))
-    return spans
-
-
-def _read_list(listing: Listing, number: int) -> _Spans:
-    """Return the spans of the texts in a list: lines of a name, blanks, and the text."""
-    path, folder = listing.path(number), os.path.dirname(listing.names[number])
-    content = read_part(path, listing.sizes[number], listing.times[number], listing.sizes[number])
-    spans: _Spans = {}
-    start = 0
-    for line_number, line in enumerate(io.BytesIO(content), start=1):
-        name, text = (*line.split(None, 1), b"", b"")[:2]
-        if name:
+        path, tag = listing.path(number), os.path.splitext(name)[0]
+        is_list = name.endswith(LIST_SUFFIX)
+        if not is_list and (tag in own or tag not in wanted):  # .lab comes before .txt
+            continue
+        content = read_part(path, listing.sizes[number], listing.times[number], listing.sizes[number])
+        if not is_list:
+            own[tag] = decode_utf8(content, f"{path}, tag {tag!r}").strip()
+            continue
+        seen: set[bytes] = set()
+        for line_number, line in enumerate(io.BytesIO(content), start=1):
+            first, text = (*line.split(None, 1), b"", b"")[:2]
             where = f"{path}, line {line_number}"
-            tag = os.path.join(folder, decode_utf8(name, where))
-            if tag in spans:
-                raise SourceError(f"the list has {tag!r} twice", where=where, fix="remove one of the lines")
-            spans[tag] = number, start + len(line) - len(text), len(text.rstrip())
-        start += len(line)
-    return spans
-
-
-@dataclass(frozen=True, slots=True)
-class _FolderOptions:
-    """How the recordings of a folder become arrays.
-
-    Attributes:
-        root: The folder.
-        audio: How recordings become arrays.
-        fields: Data key -> field of what the folder says.
-    """
-
-    root: str
-    audio: RecordingCodec
-    fields: dict[str, Field]
-
-    @property
-    def names(self) -> set[str]:
-        """The fields that are needed."""
-        return {field.name for field in self.fields.values()}
+            if first in seen:
+                raise SourceError(f"the list has {first.decode()!r} twice", where=where, fix="remove one of the lines")
+            if first:
+                seen.add(first)
+                tag = os.path.join(os.path.dirname(name), decode_utf8(first, where))
+                listed[tag] = decode_utf8(text, where).strip()
+    texts = own | listed
+    missing = [tag for tag in tags if tag not in texts]
+    if missing:
+        more = ", ..." if len(missing) > _MAX_NAMED else ""
+        raise SourceError(
+            f"{len(missing)} of {len(tags)} recordings have no text: {', '.join(missing[:_MAX_NAMED])}{more}",
+            where=listing.root,
+            fix="put it beside the recording as .txt or .lab, or into a *.trans.txt of the same folder",
+        )
+    return texts
 
 
 class AudioFolderSource(RecordingSource):
@@ -155,8 +131,6 @@ class AudioFolderSource(RecordingSource):
             leads out of the folder; or the given index is not one of these files as they are now.
     """
 
-    _changed_fix = "the folder changed since it was read: build the source again"
-
     def __init__(
         self,
         files: Files,
@@ -168,92 +142,32 @@ class AudioFolderSource(RecordingSource):
         suffixes: Sequence[str] = SUFFIXES,
         index: IndexOption = "auto",
     ) -> None:
-        audio, fields = RecordingCodec(features, sample_rate, channel), parse_targets(targets, _FIELDS)
+        fields = parse_targets(targets, _FIELDS)
+        audio = RecordingCodec(features, sample_rate, channel)
         listing = list_corpus_files(files, all_cases(suffixes, "AudioFolderSource"), "AudioFolderSource")
-        options = _FolderOptions(listing.root, audio, fields)
+        options = RecordingOptions(listing.root, listing.root, audio, fields)
+        names = {field.name for field in fields.values()}
         if targets is None and listing.names:
             require_targets(None, has_text=_has_text(listing), where=listing.root)
         texts, whole = None, listing
-        if TEXT_FIELD in options.names:
+        if TEXT_FIELD in names:
             is_folder = isinstance(files, str | os.PathLike)
             texts = list_texts(listing.root, None if is_folder else map(os.path.dirname, listing.names))
             whole = replace(listing, digest=f"{listing.digest}-{texts.digest}")
-        said = [["data", audio.identity], *([key, field.identity] for key, field in fields.items())]
-        gather = functools.partial(_gather, options, listing, texts)
-        self._open(options, whole, gather, index=index, kind=f"{INDEX_KIND} {json.dumps(said, default=repr)}")
 
-    def _where(self, corpus_idx: int) -> str:
-        return f"{self._options.root}, tag {self._index.tags[corpus_idx]!r}"
+        def gather() -> CorpusIndex:
+            return gather_recordings(options, _entries(listing, texts, names))
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> int:  # noqa: ARG002 - nothing is read before a key
-        return corpus_idx
-
-    def _recording(self, corpus_idx: int, record: int, where: str) -> str:  # noqa: ARG002
-        return listed_path(self._index, corpus_idx, self._options.root)
-
-    def _value(self, record: int, name: str, where: str) -> str:
-        tag = self._index.tags[record]
-        if name != TEXT_FIELD:
-            return folder_values(tag, {name}, where)[name]
-        code, start, num_bytes, time = (int(self._index.locator(column)[record]) for column in _TEXT_COLUMNS)
-        lists = self._index.meta["lists"]
-        if not -len(TEXT_SUFFIXES) <= code < len(lists) or min(start, num_bytes) < 0:
-            raise self._index.damaged(f"it says that the text of sequence {record} is in file {code}")
-        name, size, time = lists[code] if code >= 0 else (tag + TEXT_SUFFIXES[-1 - code], num_bytes, time)
-        return _text_at(os.path.join(self._options.root, name), size, time, start, num_bytes, tag)
+        self._open(options, whole, gather, index=index, kind=f"{INDEX_KIND} {options.identity}")
 
 
-def _text_at(path: str, size: int, time: int, start: int, num_bytes: int, tag: str) -> str:
-    return decode_utf8(read_part(path, size, time, num_bytes, start=start), f"{path}, tag {tag!r}").strip()
-
-
-def _gather(options: _FolderOptions, listing: Listing, texts: Listing | None) -> CorpusIndex:
-    """Read the headers of all recordings, and their texts.
-
-    Raises:
-        SourceError: A recording is truncated or damaged, has no text, or no label; or two have the same tag.
-    """
-    files, suffixes = Gathered.of_files(listing, ())
-    spans = {} if texts is None else find_texts(texts)
-    if texts is not None:
-        _require_transcripts(files.tags, spans, listing.root)
-
-    lists: list[list[Any]] = []  # name, size and time of each file that lists texts
-    number_of: dict[int, int] = {}
-
-    def entries() -> Iterator[Entry]:
-        for number, tag in enumerate(files.tags):
-            path = listing.path(number)
-            values, locators = folder_values(tag, options.names, path), {}
-            if texts is not None:
-                file, start, num_bytes = spans[tag]
-                name, size, time = texts.names[file], texts.sizes[file], texts.times[file]
-                values[TEXT_FIELD] = _text_at(texts.path(file), size, time, start, num_bytes, tag)
-                code = -1 - TEXT_SUFFIXES.index(os.path.splitext(name)[1])  # a file of its own
-                if name.endswith(LIST_SUFFIX):
-                    code = number_of.setdefault(file, len(lists))
-                    lists.extend([[name, size, time]] if code == len(lists) else [])
-                locators = dict(zip(_TEXT_COLUMNS, (code, start, num_bytes, time), strict=True))
-            yield Entry(tag, path, -1, -1, values, path, locators)
-
-    found = gather_recordings(
-        entries(),
-        options.audio,
-        options.fields,
-        root="/",
-        listed_in=listing.root,
-        locators=() if texts is None else _TEXT_COLUMNS,
-    )
-    found.locators |= files.locators
-    return found.index({"data": options.audio, **options.fields}, suffixes=suffixes, lists=lists)
-
-
-def _require_transcripts(tags: Sequence[str], spans: _Spans, root: str) -> None:
-    missing = [tag for tag in tags if tag not in spans]
-    if missing:
-        more = ", ..." if len(missing) > _MAX_NAMED else ""
-        raise SourceError(
-            f"{len(missing)} of {len(tags)} recordings have no text: {', '.join(missing[:_MAX_NAMED])}{more}",
-            where=root,
-            fix="put it beside the recording as .txt or .lab, or into a *.trans.txt of the same folder",
-        )
+def _entries(listing: Listing, texts: Listing | None, names: set[str]) -> Iterator[Entry]:
+    tags = listing.split()[0]
+    text_of = {} if texts is None else _read_texts(texts, tags)
+    for number, tag in enumerate(tags):
+        path = listing.path(number)
+        values = folder_values(tag, names, path)
+        if texts is not None:
+            values[TEXT_FIELD] = text_of[tag]
+        stamp = {"size": listing.sizes[number], "time": listing.times[number]}
+        yield Entry(tag, listing.names[number], values, path, **stamp)

@@ -113,6 +113,7 @@ class FileHandles(PlainFiles):
 
     def _open_hdf5(self, file_idx: int) -> tuple[h5py.File, dict[str | None, h5py.Dataset]]:
         stamp = self._stamps[file_idx]
+        check_stamp(stamp)
         num_open = min(len(self._stamps), MAX_OPEN_FILES)
         # Four chunks: neighbours in a file share one; with less than one it would be unpacked for each sequence.
         cache_bytes = max(4 * self._chunk_bytes[file_idx], _MIN_CACHES_BYTES // max(num_open, 16))

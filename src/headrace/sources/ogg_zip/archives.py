@@ -1,29 +1,25 @@
 """Finds the archives of an OggZip corpus, their names, and the text of each.
 
 The text of an archive is a file `<name>.txt` in it, or a `.txt.gz` beside it: a Python list of dicts, read as data,
-entry by entry. It is read again for each sequence, at the offset of its entry; a large one from a plain copy in the
-cache folder, which all processes share.
+entry by entry, once, for the index.
 """
 
 from __future__ import annotations
 
 import ast
 import gzip
-import logging
 import os
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import IO, Any, NamedTuple
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, open_regular
 
-from ..shared.decompressed import plain_copy
-from ..shared.open_files import check_stamp
 from ..shared.plain_files import PlainFiles
-from ..shared.zip_members import Member, list_members, read_member
+from ..shared.zip_members import Member, read_member
 
 _STRING = rb"(?:'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\"[^\"\\\n]*(?:\\.[^\"\\\n]*)*\")"
 _GAP = re.compile(rb"(?:\s+|#[^\n]*)*")
@@ -33,8 +29,6 @@ _BOM = b"\xef\xbb\xbf"
 _MAX_SHOWN = 60
 _MAX_SECONDS = 1e12  # so that counts of samples fit into 64 bits
 _FIX = "the text is a Python list of dicts with 'text', 'duration' and 'file', of literals only"
-MAX_TEXT_IN_MEMORY = 4 << 20
-_LOGGER = logging.getLogger("headrace.sources")
 
 
 class TextEntry(NamedTuple):
@@ -53,11 +47,8 @@ class TextEntry(NamedTuple):
     file: str | None
 
 
-def scan_entries(text: bytes, where: str) -> Iterator[tuple[int, int, TextEntry]]:
+def scan_entries(text: bytes, where: str) -> Iterator[TextEntry]:
     """Read a text; about 15 us an entry.
-
-    Yields:
-        First byte of the entry, its number of bytes, and the entry.
 
     Raises:
         SourceError: It is no list of such dicts; the line is named.
@@ -68,7 +59,7 @@ def scan_entries(text: bytes, where: str) -> Iterator[tuple[int, int, TextEntry]
     position = _skip(text, position + 1)
     while text[position : position + 1] == b"{":
         end = _end_of_dict(text, position, where)
-        yield position, end - position, _checked(text, position, end, where)
+        yield _checked(text, position, end, where)
         position = _skip(text, end)
         if text[position : position + 1] != b",":
             break
@@ -78,15 +69,6 @@ def scan_entries(text: bytes, where: str) -> Iterator[tuple[int, int, TextEntry]
     position = _skip(text, position + 1)
     if position < len(text):
         raise _broken(text, position, "there is more after the list", where)
-
-
-def parse_entry(text: bytes, where: str) -> TextEntry:
-    """Read one entry again.
-
-    Raises:
-        SourceError: It is not what it was when the text was scanned.
-    """
-    return _checked(text, 0, len(text), where)
 
 
 def _skip(text: bytes, position: int) -> int:
@@ -273,54 +255,3 @@ def opened_archive(path: str) -> IO[bytes]:
         return open_regular(path)
     except OSError as error:
         raise SourceError(f"the file cannot be opened: {error.strerror}", where=path, fix="check the path") from error
-
-
-class EntryTexts:
-    """Bytes of the texts of archives, at any position. Opened when it first reads; may be pickled; not thread-safe.
-
-    Args:
-        archives: The archives.
-        sizes: Bytes of each text.
-        stamps: What the file that holds each text was when it was indexed.
-    """
-
-    def __init__(self, archives: Sequence[Archive], sizes: Sequence[int], stamps: Sequence[FileStamp]) -> None:
-        self._archives, self._sizes, self._stamps = archives, sizes, stamps
-        self._opened: dict[int, bytes | PlainFiles] = {}
-
-    def read(self, number: int, position: int, num_bytes: int) -> bytes:
-        """Return bytes of the text of an archive.
-
-        Raises:
-            SourceError: The text is not there any more, or shorter than it was.
-        """
-        if number not in self._opened:
-            check_stamp(self._stamps[number])
-            self._opened[number] = self._open(self._archives[number], self._sizes[number])
-        text = self._opened[number]
-        return text[position : position + num_bytes] if isinstance(text, bytes) else text.read(0, position, num_bytes)
-
-    def _open(self, archive: Archive, num_bytes: int) -> bytes | PlainFiles:
-        def extract(_: IO[bytes], target: IO[bytes]) -> None:
-            target.write(read_text(archive, list_members(archive.path)))
-
-        if num_bytes > MAX_TEXT_IN_MEMORY:
-            try:
-                if archive.text_path is None:
-                    copy = plain_copy(archive.path, extract, kind=f"ogg-zip-text-{archive.name}")
-                else:
-                    copy = plain_copy(archive.text_path)
-                return PlainFiles([FileStamp.of(copy)])
-            except SourceError as error:  # no cache folder, or no room: slower, but it works; other errors come again
-                _LOGGER.warning("a text is held in memory by each process: %s", error)
-        return read_text(archive, list_members(archive.path) if archive.text_path is None else {})
-
-    def close(self) -> None:
-        """Close files, and forget texts."""
-        while self._opened:
-            text = self._opened.popitem()[1]
-            if isinstance(text, PlainFiles):
-                text.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return EntryTexts, (self._archives, self._sizes, self._stamps)

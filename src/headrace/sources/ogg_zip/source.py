@@ -31,10 +31,10 @@ from ..shared.paths import IndexOption
 from ..shared.plain_files import PlainFiles
 from ..shared.records import RecordSource
 from ..shared.zip_members import Member, list_members, read_member
-from .archives import Archive, EntryTexts, TextEntry, find_archives, parse_entry, read_text, scan_entries
+from .archives import Archive, TextEntry, find_archives, read_text, scan_entries
 from .samples import OggZipSamples
 
-INDEX_KIND = "ogg-zip/2"
+INDEX_KIND = "ogg-zip/3"
 DATA_LENGTHS = (None, "duration", "header")
 _MAX_NAMED = 5
 _MEMBER_COLUMNS = ("start", "packed", "size", "crc", "deflated", "head")
@@ -198,14 +198,8 @@ class OggZipSource(RecordSource):
         self.specs["orth"] = DataSpec("uint8", sparse=True, dim=256, is_text=True)
         self.labels["orth"] = [chr(code) for code in range(256)]
         file_idx_of = {path: number for number, path in enumerate(options.files)}
-        self._stamps_of_texts = [index.files[file_idx_of[archive.files[-1]]] for archive in options.archives]
         self._file_of = [file_idx_of[archive.files[0]] for archive in options.archives]
         self._archive_of = index.locator("archive")
-
-    def _prepare_files(self) -> None:
-        super()._prepare_files()
-        sizes = self._index.meta["text_bytes"]
-        self._texts = EntryTexts(self._options.archives, sizes, self._stamps_of_texts)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -219,7 +213,7 @@ class OggZipSource(RecordSource):
 
     def read_text(self, corpus_idx: int) -> str:
         """Return the text of a sequence: what the key "raw" of RETURNN holds."""
-        return self._entry(check_corpus_idx(corpus_idx, self._num_seqs)).text
+        return self._index.text("text", check_corpus_idx(corpus_idx, self._num_seqs))
 
     def seq_lengths(self, corpus_idx: int) -> dict[str, int]:
         """Return data key -> number of frames; decodes the recording if `data_lengths` is `None`."""
@@ -230,18 +224,17 @@ class OggZipSource(RecordSource):
             for key in self.specs
         }
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> TextEntry | None:
-        needs_text = set(data_keys) != {"data"} or self._options.archives[0].is_folder
-        return self._entry(corpus_idx) if needs_text else None
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> None:  # noqa: ARG002 - the index has all but samples
+        return None
 
-    def _encode(self, record: TextEntry | None, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
+    def _encode(self, record: None, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
         """Return "data" as float32[T, D], the others as integers [T]."""
         if data_key == "data":
-            return self._read_audio(corpus_idx, record, where)
-        assert record is not None
+            return self._read_audio(corpus_idx, where)
+        text = self._index.text("text", corpus_idx)
         if data_key == "classes":
-            return np.array(self._options.encode(record.text, where), dtype=np.int32)
-        return np.frombuffer(record.text.encode(), dtype=np.uint8).copy()
+            return np.array(self._options.encode(text, where), dtype=np.int32)
+        return np.frombuffer(text.encode(), dtype=np.uint8).copy()
 
     def _archive(self, corpus_idx: int) -> int:
         number = int(self._archive_of[corpus_idx])
@@ -252,25 +245,13 @@ class OggZipSource(RecordSource):
     def _where(self, corpus_idx: int) -> str:
         return f"{self._options.archives[self._archive(corpus_idx)].path}, tag {self._index.tags[corpus_idx]!r}"
 
-    def _entry(self, corpus_idx: int) -> TextEntry:
-        """Read what the text says of a sequence again."""
-        where, tag = self._where(corpus_idx), self._index.tags[corpus_idx]
-        start, num_bytes = (int(self._index.locator(name)[corpus_idx]) for name in ("text_start", "text_bytes"))
-        if start < 0 or num_bytes < 0:
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is at byte {start} of its text")
-        entry = parse_entry(self._texts.read(self._archive(corpus_idx), start, num_bytes), where)
-        if entry.tag != tag:
-            what = f"the text changed since it was indexed: the tag is {entry.tag!r}"
-            raise SourceError(what, where=where, fix="open it again")
-        return entry
-
-    def _read_audio(self, corpus_idx: int, entry: TextEntry | None, where: str) -> NDArray[np.float32]:
+    def _read_audio(self, corpus_idx: int, where: str) -> NDArray[np.float32]:
         options, number = self._options, self._archive(corpus_idx)
         features, archive = options.features, options.archives[number]
         assert features is not None
         if archive.is_folder:
-            assert entry is not None
-            recording: str | bytes = _in_folder(archive, archive.recording(entry.file or "", options.has_prefix), str)
+            name = archive.recording(self._index.text("file", corpus_idx), options.has_prefix)
+            recording: str | bytes = _in_folder(archive, name, str)
         else:
             recording = read_member(self._files.read, self._file_of[number], self._member(corpus_idx), where)
         samples, rate = read_samples(recording, None, where)
@@ -283,18 +264,11 @@ class OggZipSource(RecordSource):
             raise self._index.damaged(f"it says that the recording of sequence {corpus_idx} is at byte {start}")
         return Member("", start, packed, size, crc, bool(deflated), head)
 
-    def close(self) -> None:
-        """Close all files; a later read opens them again."""
-        self._texts.close()
-        super().close()
-
 
 class _OggZipRow(NamedTuple):
-    """One sequence: its archive, its entry, where that is in the text, and the member that is its recording."""
+    """One sequence: its archive, its entry, and the member that is its recording."""
 
     archive: int
-    start: int
-    num_bytes: int
     entry: TextEntry
     member: Member | None
 
@@ -307,12 +281,10 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
             are missing.
     """
     rows: list[_OggZipRow] = []
-    sizes = []
     for number, archive in enumerate(options.archives):
         members = {} if archive.is_folder else list_members(archive.path)
         text = read_text(archive, members)
-        sizes.append(len(text))
-        own = [_row_of(options, number, members, *found) for found in scan_entries(text, archive.text_name)]
+        own = [_row_of(options, number, members, entry) for entry in scan_entries(text, archive.text_name)]
         missing = [entry.file for entry, row in own if row is None]
         if missing:
             example = next(iter(members), None)
@@ -331,21 +303,23 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
         order = list(range(len(rows)))
         np.random.RandomState(options.subset_seed).shuffle(order)
         rows = [rows[i] for i in order[:num_seqs]]
-    columns = {"archive": "archive", "text_start": "start", "text_bytes": "num_bytes"}
-    locators = {name: np.array([getattr(row, own) for row in rows], np.int64) for name, own in columns.items()}
-    if options.features is not None and not options.archives[0].is_folder:
+    locators = {"archive": np.array([row.archive for row in rows], np.int64)}
+    texts = {"text": [row.entry.text for row in rows]}
+    if options.features is not None and options.archives[0].is_folder:
+        texts["file"] = [row.entry.file or "" for row in rows]
+    elif options.features is not None:
         for name in _MEMBER_COLUMNS:
             locators[name] = np.array([getattr(row.member, name) for row in rows], np.int64)
     return CorpusIndex.from_columns(
         tags=[row.entry.tag for row in rows],
         lengths={key: np.array(column, np.int64) for key, column in _lengths(options, rows).items()},
         locators=locators,
-        meta={"text_bytes": sizes},
+        texts=texts,
     )
 
 
 def _row_of(
-    options: OggZipOptions, number: int, members: dict[str, Member], start: int, num_bytes: int, entry: TextEntry
+    options: OggZipOptions, number: int, members: dict[str, Member], entry: TextEntry
 ) -> tuple[TextEntry, _OggZipRow | None]:
     """Return an entry as a row; `None`: its recording is missing."""
     archive, member, is_there = options.archives[number], None, True
@@ -359,7 +333,7 @@ def _row_of(
         name = archive.recording(entry.file, options.has_prefix)
         member = members.get(name)
         is_there = _in_folder(archive, name, os.path.isfile) if archive.is_folder else member is not None
-    return entry, _OggZipRow(number, start, num_bytes, entry, member) if is_there else None
+    return entry, _OggZipRow(number, entry, member) if is_there else None
 
 
 def _in_folder(archive: Archive, name: str, look: Callable[[str], Any]) -> Any:

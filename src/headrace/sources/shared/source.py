@@ -44,6 +44,7 @@ def make_index(
     locators: Mapping[str, ArrayLike],
     guessed: Sequence[str] = (),
     vocabularies: Mapping[str, Any] | None = None,
+    texts: Mapping[str, Sequence[str]] | None = None,
     **meta: Any,
 ) -> CorpusIndex:
     """Build the index that an `IndexedSource` reads by.
@@ -56,6 +57,7 @@ def make_index(
         locators: Name -> column, `number[N]`: what `_locate` needs.
         guessed: The data keys whose values were taken for labels without having been declared so.
         vocabularies: Data key -> what tells the vocabulary of its texts from others, as JSON data.
+        texts: Name -> text of each sequence.
         **meta: JSON data that holds for the corpus.
 
     Raises:
@@ -66,7 +68,7 @@ def make_index(
     about: dict[str, Any] = {"specs": {key: spec.to_json() for key, spec in specs.items()}, "labels": labels}
     if vocabularies:
         about["vocabularies"] = vocabularies
-    return CorpusIndex.from_columns(tags=tags, lengths=lengths, locators=locators, meta={**about, **meta})
+    return CorpusIndex.from_columns(tags=tags, lengths=lengths, locators=locators, texts=texts, meta={**about, **meta})
 
 
 def _refuse_texts(data_key: str, labels: Sequence[str], num_seqs: int) -> None:

@@ -27,7 +27,7 @@ from ..shared.records import Gathered
 from ..shared.source import IndexedSource, PlainKey, column_view
 from .archive import METADATA_NAME, Member, MemberFile, TarBytes, scan_members, split_name, unescape
 from .members import MemberKey, default_data_key, parse_fields, parse_members, split_field, text_of
-from .metadata import Metadata, merge_metadata, read_metadata
+from .writer import Metadata, merge_metadata, read_metadata
 
 INDEX_KIND = "tar/3"  # with the version of what the columns and `meta` say, and of how lengths are counted
 SHARD_AND_KEY = "shard/key"
