@@ -13,6 +13,7 @@ import functools
 import importlib
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import IO, Any
@@ -21,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import open_regular
+from headrace.files import FileStamp, open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
@@ -34,9 +35,9 @@ from .shared.folder import (
     folder_values,
     for_each,
     list_corpus_files,
-    listed_path,
     parse_targets,
 )
+from .shared.open_files import check_stamp
 from .shared.paths import Files, IndexOption
 from .shared.records import Gathered, RecordSource
 
@@ -232,7 +233,7 @@ def _resized(array: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     return np.asarray(pillow.fromarray(np.ascontiguousarray(array)).resize(size[::-1], pillow.Resampling.BILINEAR))
 
 
-INDEX_KIND = "image-folder/2"
+INDEX_KIND = "image-folder/3"
 SUFFIXES = tuple(f".{extension}" for extension in sorted(EXTENSIONS))
 
 
@@ -291,7 +292,10 @@ class ImageFolderSource(RecordSource):
         codec: Codec = self._codecs[data_key]
         if isinstance(codec, Field):
             return codec.encode(folder_values(self._index.tags[record], {codec.name}, where)[codec.name], where)
-        return codec.encode(listed_path(self._index, corpus_idx, self._root), where)
+        path = os.path.join(self._root, self._index.text("path", corpus_idx))
+        size, time = (int(self._index.locator(name)[corpus_idx]) for name in ("size", "time"))
+        check_stamp(FileStamp(path, size, time, digest=""))
+        return codec.encode(path, where)
 
     def _where(self, corpus_idx: int) -> str:
         return f"{self._root}, tag {self._index.tags[corpus_idx]!r}"
@@ -303,14 +307,16 @@ def _size_of(image: ImageCodec, path: str) -> tuple[int, int]:
 
 def _gather(codecs: dict[str, Any], listing: Listing) -> CorpusIndex:
     """Read the headers of all images, several at a time."""
-    found, suffixes = Gathered.of_files(listing, codecs)
+    found = Gathered.of(codecs, ("size", "time"))
+    found.tags = listing.tags()
     fields = {key: codec for key, codec in codecs.items() if isinstance(codec, Field)}
     names = {field.name for field in fields.values()}
     paths = [listing.path(number) for number in range(len(found.tags))]
     sizes = for_each(functools.partial(_size_of, codecs["data"]), paths)
-    for tag, size, path in zip(found.tags, sizes, paths, strict=True):
+    for tag, size, path, num_bytes, time in zip(found.tags, sizes, paths, listing.sizes, listing.times, strict=True):
+        found.locate(size=num_bytes, time=time)
         found.facts["data"].setdefault(size, path)
         found.lengths["data"].append(1)
         values = folder_values(tag, names, path)
         found.note(fields, {key: values[field.name] for key, field in fields.items()}, path)
-    return found.index(codecs, suffixes=suffixes)
+    return found.index(codecs, texts={"path": listing.names})

@@ -162,7 +162,7 @@ class AudioFolderSource(RecordingSource):
 
 
 def _entries(listing: Listing, texts: Listing | None, names: set[str]) -> Iterator[Entry]:
-    tags = listing.split()[0]
+    tags = listing.tags()
     text_of = {} if texts is None else _read_texts(texts, tags)
     for number, tag in enumerate(tags):
         path = listing.path(number)

@@ -19,12 +19,10 @@ from typing import Any, TypeVar
 import xxhash
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.files import FileStamp, resolve_inside
+from headrace.files import resolve_inside
 from headrace.files.locations import is_remote
-from headrace.index import CorpusIndex
 
 from .fields import Field, parse_field
-from .open_files import check_stamp
 from .parts import Tell, count_workers, map_parts, told_progress
 from .paths import Files, expand_path, named_by_path_error
 
@@ -70,8 +68,8 @@ class Listing:
         """Return the absolute path of a file."""
         return os.path.join(self.root, self.names[number])
 
-    def split(self) -> tuple[list[str], list[str]]:
-        """Return the tags, which are the names without their suffixes, and the suffixes.
+    def tags(self) -> list[str]:
+        """Return the names without their suffixes.
 
         Raises:
             SourceError: Two files have the same tag.
@@ -86,7 +84,7 @@ class Listing:
                         where=f"{self.path(first[tag])}, {self.path(number)}",
                         fix="choose by suffixes=, or remove one",
                     )
-        return tags, [os.path.splitext(name)[1] for name in self.names]
+        return tags
 
 
 def all_cases(suffixes: Sequence[str], owner: str) -> tuple[str, ...]:
@@ -98,21 +96,6 @@ def all_cases(suffixes: Sequence[str], owner: str) -> tuple[str, ...]:
     if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
         raise ConfigError(f"suffixes={suffixes!r}", where=owner, fix='a list such as [".flac"]')
     return tuple(dict.fromkeys(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper())))
-
-
-def listed_path(index: CorpusIndex, corpus_idx: int, root: str) -> str:
-    """Return the path of the file of a sequence, by the columns `suffix`, `size` and `time`, if it is what it was.
-
-    Raises:
-        SourceError: It changed, or is gone; or the index is damaged.
-    """
-    suffix, size, time = (int(index.locator(name)[corpus_idx]) for name in ("suffix", "size", "time"))
-    suffixes: list[str] = index.meta["suffixes"]
-    if not 0 <= suffix < len(suffixes):
-        raise index.damaged(f"it says that sequence {corpus_idx} has suffix {suffix} of {len(suffixes)}")
-    path = os.path.join(root, index.tags[corpus_idx] + suffixes[suffix])
-    check_stamp(FileStamp(path, size, time, digest=""))
-    return path
 
 
 def parse_targets(

@@ -23,7 +23,6 @@ from headrace.specs import DataSpec
 from ..base import check_corpus_idx, num_frames_of
 from .codec import Codec, Facts, found_by, join_facts
 from .data_types import checked_seq, learn_specs, parse_data_types, with_labels
-from .folder import Listing
 from .parts import are_large, count_workers, map_parts
 from .paths import Files, IndexOption, list_paths
 from .source import IndexedSource, column_view, make_index
@@ -51,22 +50,6 @@ class Gathered:
         keys = list(keys)
         columns = {key: array("q") for key in keys}, {name: array("q") for name in locators}
         return cls(*columns, {key: {} for key in keys})
-
-    @classmethod
-    def of_files(cls, listing: Listing, keys: Iterable[str], more: Iterable[str] = ()) -> tuple[Self, list[str]]:
-        """Return it with tags and locators of the files of a folder, see `listed_path`; and the suffixes of files.
-
-        Raises:
-            SourceError: Two files have the same tag.
-        """
-        tags, endings = listing.split()
-        suffixes = sorted(set(endings))
-        number_of = {suffix: number for number, suffix in enumerate(suffixes)}
-        found = cls.of(keys, more)
-        found.tags = tags
-        columns = {"suffix": map(number_of.__getitem__, endings), "size": listing.sizes, "time": listing.times}
-        found.locators |= {name: array("q", column) for name, column in columns.items()}
-        return found, suffixes
 
     def note(self, codecs: Mapping[str, Codec], values: Mapping[str, Any], where: str) -> None:
         """Add the lengths and facts of one record, from a value for each codec."""
