@@ -1,7 +1,8 @@
 """Storage formats: each source gives sequence i of a corpus, by data key, in any order.
 
 This room decides how a format is read, and how it is written. It never knows epochs, orders, batches or processes.
-Read `base.py` first, then `shared/source.py` for what formats have in common, and `formats.py` for which there are.
+Read `base.py` first, then `shared/source.py` and `shared/records.py` for what formats have in common, and `formats.py`
+for which there are.
 """
 
 from typing import TYPE_CHECKING
