@@ -39,7 +39,8 @@ from .shared.folder import (
 )
 from .shared.open_files import check_stamp
 from .shared.paths import Files, IndexOption
-from .shared.records import Gathered, RecordSource
+from .shared.records import Gathered
+from .shared.source import IndexedSource
 
 EXTENSIONS = frozenset(("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm"))
 IMAGE_OPTIONS = ("mode", "size")
@@ -237,7 +238,7 @@ INDEX_KIND = "image-folder/3"
 SUFFIXES = tuple(f".{extension}" for extension in sorted(EXTENSIONS))
 
 
-class ImageFolderSource(RecordSource):
+class ImageFolderSource(IndexedSource):
     """The images below a folder: key "data", `uint8[H, W, C]` without a time axis, and a key for each target.
 
     Needs `headrace[image]`. The tag is the path without the suffix; sequences come in the order of their tags. Headers
@@ -285,13 +286,11 @@ class ImageFolderSource(RecordSource):
         self._root, self._codecs = self._options
         self._settle(self._codecs)
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> int:  # noqa: ARG002 - the tag says all
-        return corpus_idx
-
-    def _encode(self, record: int, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        where = self._where(corpus_idx)
         codec: Codec = self._codecs[data_key]
         if isinstance(codec, Field):
-            return codec.encode(folder_values(self._index.tags[record], {codec.name}, where)[codec.name], where)
+            return codec.encode(folder_values(self._index.tags[corpus_idx], {codec.name}, where)[codec.name], where)
         path = os.path.join(self._root, self._index.text("path", corpus_idx))
         size, time = (int(self._index.locator(name)[corpus_idx]) for name in ("size", "time"))
         check_stamp(FileStamp(path, size, time, digest=""))

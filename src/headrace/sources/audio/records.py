@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +25,8 @@ from ..shared.codec import Codec
 from ..shared.fields import Field, IndexField
 from ..shared.folder import for_each
 from ..shared.open_files import check_stamp
-from ..shared.records import Gathered, RecordSource
+from ..shared.records import Gathered
+from ..shared.source import IndexedSource
 from .codec import RecordingCodec, read_header, read_part, read_samples
 
 # Of one recording that cannot be sought, as decoded: an hour at 16 kHz has 230 MB. Longer ones are decoded each time.
@@ -183,7 +184,7 @@ def require_targets(targets: Mapping[str, Any] | None, *, has_text: bool, where:
         )
 
 
-class RecordingSource(RecordSource):
+class RecordingSource(IndexedSource):
     """Recordings: key "data", and a key for each target."""
 
     _options: RecordingOptions
@@ -203,11 +204,9 @@ class RecordingSource(RecordSource):
         """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
         return self._audio.rate
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> None:  # noqa: ARG002 - nothing is read before a key
-        return None
-
-    def _encode(self, record: None, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return "data" as float32[T, D], targets as integers [T]."""
+        where = self._where(corpus_idx)
         if data_key != "data":
             field = self._options.fields[data_key]
             text = self._index.text(f":{field.name}", corpus_idx)

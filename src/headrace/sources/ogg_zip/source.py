@@ -29,7 +29,7 @@ from ..base import SORT_LENGTHS, check_corpus_idx
 from ..shared.folder import for_each
 from ..shared.paths import IndexOption
 from ..shared.plain_files import PlainFiles
-from ..shared.records import RecordSource
+from ..shared.source import IndexedSource
 from ..shared.zip_members import Member, list_members, read_member
 from .archives import Archive, TextEntry, find_archives, read_text, scan_entries
 from .samples import OggZipSamples
@@ -106,7 +106,7 @@ class OggZipOptions:
             raise SourceError(error.what, where=where, fix=error.fix) from error
 
 
-class OggZipSource(RecordSource):
+class OggZipSource(IndexedSource):
     """The sequences of OggZip archives: keys "data" (audio), "classes" (targets), "orth" (UTF-8 bytes of the text).
 
     An archive `name.zip` has a text `name.txt`, a Python list of dicts `{"text": "...", "duration": 2.3, "file":
@@ -224,11 +224,9 @@ class OggZipSource(RecordSource):
             for key in self.specs
         }
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> None:  # noqa: ARG002 - the index has all but samples
-        return None
-
-    def _encode(self, record: None, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return "data" as float32[T, D], the others as integers [T]."""
+        where = self._where(corpus_idx)
         if data_key == "data":
             return self._read_audio(corpus_idx, where)
         text = self._index.text("text", corpus_idx)

@@ -106,12 +106,6 @@ class RecordSource(IndexedSource):
     def _encode(self, record: Any, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
         """Return the array of a key, as a new one; `where` is what `_where` says of the sequence."""
 
-    def _settle(self, codecs: Mapping[str, Codec]) -> None:
-        """Give codecs what was concluded when the index was made."""
-        learnt = self._index.meta.get("learnt", {})
-        for key, codec in codecs.items():
-            codec.settle(self.specs[key], self.labels.get(key), learnt.get(key))
-
     def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         return self._encode(self._record(corpus_idx, (data_key,)), corpus_idx, data_key, self._where(corpus_idx))
 

@@ -28,6 +28,7 @@ from headrace.index import CorpusIndex, GeneratedTags, open_or_build
 from headrace.specs import DataSpec
 
 from ..base import Source, check_corpus_idx, check_data_key, slice_frames
+from .codec import Codec
 from .folder import Listing
 from .paths import IndexOption, PathLike
 from .plain_files import PlainFiles
@@ -185,6 +186,12 @@ class IndexedSource(Source):
         return f"{self._files_text}, tag {self._index.tags[corpus_idx]!r}"
 
     # --- what all do ---
+
+    def _settle(self, codecs: Mapping[str, Codec]) -> None:
+        """Give codecs what was concluded when the index was made."""
+        learnt = self._index.meta.get("learnt", {})
+        for key, codec in codecs.items():
+            codec.settle(self.specs[key], self.labels.get(key), learnt.get(key))
 
     def _open(
         self,
