@@ -169,7 +169,7 @@ def _look_at(root: str, item: tuple[str, Entry]) -> tuple[int, int] | None:
     header = read_header(path)
     for said, actual, what in zip(given, header, ("samples", "Hz"), strict=True):
         if said not in (NOT_GIVEN, actual):
-            raise SourceError(f"the manifest says {said} {what}, {path} has {actual}", where=entry.where)
+            raise SourceError(f"the manifest says {said} {what}, {entry.path} has {actual}", where=entry.where)
     return header
 
 
