@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError
 
 from ..shared.source import column_view
-from .schema import Layout, import_arrow, is_any_list, is_list_view
+from .schema import Layout, import_arrow, is_any_list, is_list_view, points_anywhere
 
 _NULL = "is null"
 _INNER_NULL = "has a null in it"
@@ -112,11 +112,11 @@ def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -
     """
     pa = import_arrow()
     array = getattr(array, "storage", array)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
     try:
-        array.validate()
-    except pa.ArrowInvalid as error:
+        array.validate(full=points_anywhere(array.type))
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+    except pa.ArrowException as error:
         raise _damaged(str(error), where) from error
     maker = _Maker(pa, nulls_are_empty, where)
     if layout.leaf in ("text", "bytes"):

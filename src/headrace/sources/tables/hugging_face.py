@@ -101,16 +101,29 @@ def _load(datasets: ModuleType, named: Any, where: str) -> Any:
     pa = import_arrow()
     try:
         if isinstance(named, Mapping):
+            _refuse_programs(named, where)
             return datasets.load_dataset(**named)
         if isinstance(named, str | os.PathLike):
             return datasets.load_from_disk(_absolute(named))
         if not named:
             raise ConfigError("the list of Arrow files is empty", fix="name at least one")
         return datasets.concatenate_datasets([datasets.Dataset.from_file(_absolute(path)) for path in named])
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         if isinstance(error, ConfigError):
             raise
-        raise SourceError(f"the dataset cannot be loaded: {error}", where=where, fix="check the path") from error
+        raise SourceError(
+            f"the dataset cannot be loaded: {type(error).__name__}: {error}",
+            where=where,
+            fix="check the path; is a file of the folder damaged? save the dataset again",
+        ) from error
+
+
+def _refuse_programs(named: Mapping[str, Any], where: str) -> None:
+    """Refuse arguments of `load_dataset` by which older versions run what a file or a repository has."""
+    if named.get("path") == "pandas" or named.get("trust_remote_code"):
+        what = 'path="pandas" loads pickles' if named.get("path") == "pandas" else "trust_remote_code runs a script"
+        fix = "convert the data to Parquet, and load that; or pass the dataset itself, loaded by your own program"
+        raise ConfigError(f"a dataset is not loaded by running programs: {what}", where=where, fix=fix)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
