@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow")
 feather = pytest.importorskip("pyarrow.feather")
 
 from headrace.sources import ArrowSource, ArrowWriter  # noqa: E402 - after the check for pyarrow
-from headrace.sources.tables import source as table_files  # noqa: E402 - after the check for pyarrow
+from headrace.sources.tables import files as table_files  # noqa: E402 - after the check for pyarrow
 
 pytestmark = pytest.mark.extra
 

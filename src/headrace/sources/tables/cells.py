@@ -85,6 +85,10 @@ class Cells:
             shape.append(size)
         return self.values[first:last].reshape(shape)
 
+    def is_null(self, row: int) -> bool:
+        """Tell whether a text, or bytes, are null."""
+        return any(mask[row] for mask, _ in self.wrong)
+
     def complaint(self, row: int) -> str | None:
         """Say what is wrong with a row; None if nothing is."""
         return next((text for mask, text in self.wrong if mask[row]), None)

@@ -1,13 +1,12 @@
 """From the pieces of tables to one index of the corpus.
 
-`Tables` is what a format has to implement for its files. `gather_tables` goes over all pieces once and notes where
+`gather_tables` goes over all pieces once and notes where
 each row is and how long its arrays are: for lists from their offsets, for recordings from their headers. Parquet has no
 offsets without decoding, so that one pass over the columns in use is made for it. Several processes may share it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,81 +21,14 @@ from headrace.index import CorpusIndex, GeneratedTags
 from ..shared.parts import are_large, count_workers, scan_parts
 from ..shared.source import make_index
 from .cells import Cells, cells_of
-from .choice import TableOptions
-from .fields import TableField
+from .fields import TableField, TableOptions
+from .files import Tables
 from .schema import Column, Layout, Schema
 
 _STRETCHES_PER_WORKER = 4  # so that none waits long for the last one
 _MAX_STRETCHES = 1 << 20  # more than processes: how many there are depends on the number of these
 _PART_LAYOUTS = {"bytes": Layout((), "bytes"), "path": Layout((), "text")}
 Rows = NDArray[np.int64]
-
-
-class Tables(ABC):
-    """The pieces of one or more tables of one schema. Files are opened when they are needed, also after `close`.
-
-    Attributes:
-        num_tables: How many tables there are, one after the other.
-        slow_hint: Hint for a user whose order of rows makes pieces be decoded again and again.
-        are_shared: Whether other processes can open them, from what is pickled of this.
-    """
-
-    num_tables: int
-    are_shared: bool = False
-    slow_hint: str = ""
-
-    @abstractmethod
-    def name(self, table_idx: int) -> str:
-        """Return what messages call a table: its path."""
-
-    @abstractmethod
-    def schema(self, table_idx: int) -> Schema:
-        """Return the schema of a table."""
-
-    @abstractmethod
-    def num_pieces(self, table_idx: int) -> int:
-        """Return the number of pieces of a table."""
-
-    @abstractmethod
-    def num_rows(self, table_idx: int, piece: int) -> int:
-        """Return the number of rows of a piece."""
-
-    @abstractmethod
-    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
-        """Return a column of a piece, or a field of it, as an Arrow array.
-
-        Raises:
-            SourceError: It cannot be read.
-        """
-
-    def is_view(self, table_idx: int, array: Any) -> bool:  # noqa: ARG002
-        """Tell whether an array takes no memory of its own."""
-        return True
-
-    def check_size(self, table_idx: int) -> None:  # noqa: B027 - a table in memory cannot change
-        """Refuse a table whose file was cut or made longer: before views of it are used.
-
-        Raises:
-            SourceError: The file was cut or made longer.
-        """
-
-    def note_used(self, table_idx: int) -> None:  # noqa: B027 - as above
-        """Look at the file of a table now and then: after a view of it was copied. See `confirm_reads`.
-
-        Raises:
-            SourceError: It is not what it was when it was indexed.
-        """
-
-    def confirm(self, tables: Sequence[int]) -> None:  # noqa: B027 - as above
-        """Look at the files of tables: after views of them were copied.
-
-        Raises:
-            SourceError: One is not what it was when it was indexed.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release files and what is kept of them."""
 
 
 class Piece(NamedTuple):

@@ -24,11 +24,11 @@ from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
 from ..shared.paths import IndexOption, PathLike
-from .choice import choose_options
-from .fields import RecordingField
-from .gather import Tables, gather_tables
+from .fields import choose_options
+from .files import Tables, descend
+from .gather import gather_tables
 from .schema import Schema, import_arrow, read_schema
-from .source import TableCorpus, TableSource, descend
+from .source import TableCorpus, TableSource
 
 _INDEX_KIND = "hugging-face/2"
 
@@ -208,8 +208,7 @@ class HuggingFaceSource(TableSource):
 
     def is_recording(self, data_key: str) -> bool:
         """Tell whether a data key is samples of audio."""
-        field = self._fields[data_key]
-        return isinstance(field, RecordingField) and field.gives_samples
+        return self._fields[data_key].gives_samples
 
     def declare(self, specs: Mapping[str, DataSpec]) -> None:
         """Take layouts that say more than what was found: free axes, numbers of classes; samples without second axis.
