@@ -36,6 +36,8 @@ class JsonField(Field):
         dim: Number of classes, for whole numbers and lists of them; else it is not known (`None`).
     """
 
+    must_see_all = True
+
     def __init__(self, name: str, dtype: str | None = None, dim: int | None = None) -> None:
         self.name = name
         self._dtype = None if dtype is None else _number_dtype(dtype, name)

@@ -11,7 +11,7 @@ import codecs
 import os
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -23,7 +23,8 @@ from headrace.index import CorpusIndex
 
 from .codec import Codec
 from .parts import count_workers, scan_parts
-from .source import RecordSource, column_view
+from .records import RecordSource
+from .source import column_view
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor
@@ -80,13 +81,7 @@ class LineStretch:
     first_line: int = 1
 
 
-class CountsLines(Protocol):
-    """The result of a scan of a stretch."""
-
-    num_lines: int
-
-
-_Taken = TypeVar("_Taken", bound=CountsLines)
+_Taken = TypeVar("_Taken", bound=Any)  # it has `num_lines`
 
 
 def take_stretches(
@@ -122,6 +117,34 @@ def take_stretches(
     for part, taken in zip(stretches, found, strict=True):
         yield part.file_idx, num_lines[part.file_idx], taken
         num_lines[part.file_idx] += taken.num_lines
+
+
+def cut_stretches(paths: Sequence[str], *, pays: bool) -> tuple[list[LineStretch], int]:
+    """Cut files into stretches that several processes may scan side by side, and say how many should; 0: none.
+
+    Args:
+        paths: The files.
+        pays: Whether what is done with a line takes many times as long as reading it.
+
+    Raises:
+        SourceError: A file cannot be read.
+    """
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in paths]
+    pays = pays and sum(sizes) >= _MIN_SHARED_BYTES
+    num_workers = count_workers(sum(-(-size // _STRETCH_BYTES) for size in sizes), pays=pays)
+    if not num_workers:
+        return [LineStretch(file_idx) for file_idx in range(len(paths))], 0
+    stretches = []
+    for file_idx, path in enumerate(paths):
+        try:
+            with open_regular(path) as file:
+                start, line = 0, 1
+                while data := file.read(_STRETCH_BYTES) + file.readline():
+                    stretches.append(LineStretch(file_idx, start, start + len(data), line))
+                    start, line = start + len(data), line + data.count(b"\n")
+        except OSError as error:
+            raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+    return stretches, num_workers
 
 
 def _stretches_of(file_idx: int, path: str) -> Iterator[LineStretch]:

@@ -1,8 +1,8 @@
 """How the columns of a table become data keys: which ones, by the user's options and the schema, and as what arrays.
 
 `NumberField` takes numbers and bytes as they are: all rows of a piece at once, which takes some 10 ns a row where a
-codec takes microseconds. `CodedField` gives texts, recordings and images to a codec, one by one. Each says in a scan of
-the corpus how long its arrays are, and then gives the array of one row.
+codec takes microseconds. `CodedField` gives texts, recordings and images to a codec, one by one. Each says, when an
+index is gathered, how long its arrays are, and then gives the array of one row.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from headrace.specs import DataSpec
 
 from ..audio.codec import RecordingCodec
 from ..images import IMAGE_OPTIONS, ImageCodec
-from ..shared.codec import Codec
+from ..shared.codec import Codec, Facts
 from ..shared.data_types import check_classes, learn_spec, tell_unchosen
 from ..shared.fields import parse_field
 from .cells import Cells
@@ -51,15 +51,14 @@ class NumberField:
     Attributes:
         parts: Fields of the column that are read; "" is the column itself.
         is_plain: Whether an array is a view of what is stored.
-        must_see_all: Whether one process has to scan all rows, see `Codec`.
-        guesses_labels: See `Codec`.
-        is_slow: See `Codec`.
+        guesses_labels: See `Codec`, as `is_slow` and `learnt`.
         gives_samples: Whether the arrays are samples of audio.
-        labels: Class labels; known after the scan.
+        labels: Class labels, if there are some.
     """
 
     is_plain = True
-    must_see_all = guesses_labels = is_slow = gives_samples = False
+    guesses_labels = is_slow = gives_samples = False
+    learnt: Any = None
     parts: tuple[str, ...] = ("",)
     labels: Sequence[str] | None
 
@@ -75,7 +74,6 @@ class NumberField:
         self.data_key, self.column, self.layout = data_key, column, column.layout
         self._declared, self.labels = declared, labels
         self._num_classes = num_classes if labels is None else len(labels)
-        self._sizes: dict[int, tuple[int, int]] = {}
         self._is_checked = num_classes is not None or (labels is not None and declared is None)
         self._spec: DataSpec | None = None
 
@@ -85,21 +83,24 @@ class NumberField:
         return ["numbers", self.column.name, self.column.arrow_type, self._num_classes, list(self.labels or [])]
 
     @property
-    def facts(self) -> Any:
-        """JSON data that the scan has found, for `settle`."""
-        return None
+    def spec(self) -> DataSpec:
+        """Layout of the arrays, once it is known."""
+        assert self._spec is not None
+        return self._spec
 
-    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
-        """Learn the sizes of axes, and refuse rows that make no array."""
+    def note(self, cells: Sequence[Cells], rows: Rows, facts: Facts) -> NDArray[np.int64]:
+        """Note the sizes of axes, and refuse rows that make no array; return the length of each row, `int64[n]`."""
         (own,) = cells
         wrong = own.first_wrong(rows)
         if wrong is not None:
             raise self._error(own, wrong)
         lengths = own.lengths() if rows is None else own.lengths()[rows]
-        for axis, (least, largest) in own.sizes.items():
-            self._note_size(axis, least, largest)
-        if own.starts is not None and len(lengths):
-            self._note_size(0, int(lengths.min()), int(lengths.max()))
+        sizes = dict(own.sizes)
+        if own.starts is not None and len(lengths) and self._axes[0] is not None:
+            sizes[0] = int(lengths.min()), int(lengths.max())
+        for axis, bounds in sizes.items():
+            for size in bounds:
+                facts.setdefault((axis, size), own.where)
         if self._is_checked and own.values.ndim == 1 and own.starts is None:
             values = own.values if rows is None else own.values[rows]
             outside = np.flatnonzero((values < 0) | (values >= (self._num_classes or 0)))
@@ -108,37 +109,21 @@ class NumberField:
                 self._check_classes(own.values[row : row + 1], f"{own.where}, row {row}")
         return lengths
 
-    def _note_size(self, axis: int, least: int, largest: int) -> None:
-        before = self._sizes.get(axis, (least, largest))
-        self._sizes[axis] = min(before[0], least), max(before[1], largest)
-
-    @property
-    def scanned(self) -> dict[int, tuple[int, int]]:
-        """Axis -> the least and the largest size of it."""
-        return self._sizes
-
-    def join(self, scanned: dict[int, tuple[int, int]]) -> None:
-        """Take sizes that were found elsewhere."""
-        for axis, (least, largest) in scanned.items():
-            self._note_size(axis, least, largest)
-
-    def end_scan(self) -> DataSpec:
-        """Return the layout: an axis that has one size in all rows is of that size, unless it is time."""
+    def conclude(self, facts: Facts) -> None:
+        """Take the layout: an axis that has one size in all rows is of that size, unless it is time."""
         axes = list(self._axes)
-        for axis in range(len(axes)):
-            if axis not in self._sizes:
-                continue
-            least, largest = self._sizes[axis]
-            said = axes[axis]
-            if said is not None and (least, largest) != (said, said):
+        for axis, said in enumerate(axes):
+            sizes = [size for number, size in facts if number == axis]
+            if said is not None and any(size != said for size in sizes):
+                found = f"{min(sizes)} to {max(sizes)} items"
                 raise SourceError(
-                    f"axis {axis} of the column {self.column.name!r} has {least} to {largest} items, not {said}",
+                    f"axis {axis} of the column {self.column.name!r} has {found}, not {said}",
+                    where=next(where for fact, where in facts.items() if fact[0] == axis and fact[1] != said),
                     fix="correct the data, or their shape in the schema",
                 )
-            if axis and least == largest:
-                axes[axis] = least
+            if axis and len(set(sizes)) == 1:
+                axes[axis] = sizes[0]
         self._spec = self._spec_of(axes)
-        return self._spec
 
     @property
     def _axes(self) -> tuple[int | None, ...]:
@@ -164,7 +149,7 @@ class NumberField:
         axes = zip(_axes_of(said), _axes_of(found), strict=True)
         return said if all(None in (ours, own) or ours == own for ours, own in axes) else found
 
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:  # noqa: ARG002
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:  # noqa: ARG002
         """Take the layout."""
         self._spec, self.labels = spec, labels
 
@@ -196,9 +181,6 @@ class NumberField:
         fix = "correct or filter the rows" + ("" if "lists" in str(what) else ', or give nulls="empty"')
         return SourceError(f"the column {self.column.name!r} {what}", where=f"{cells.where}, row {row}", fix=fix)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sizes": {}}
-
 
 def _axes_of(spec: DataSpec) -> list[int | None]:
     return [*([None] if spec.has_time else []), *spec.shape]
@@ -218,8 +200,7 @@ class CodedField:
 
     def __init__(self, data_key: str, column: Column, codec: Codec, paths: FilePaths | None = None) -> None:
         self.data_key, self.column, self.codec, self._paths = data_key, column, codec, paths
-        self.must_see_all, self.is_slow = codec.must_see_all, codec.is_slow
-        self.guesses_labels = codec.guesses_labels
+        self.is_slow, self.guesses_labels = codec.is_slow, codec.guesses_labels
         self.gives_samples = isinstance(codec, RecordingCodec) and codec.features is None
         self._has_axis = True
         has_parts = paths is not None and column.layout is not None and column.layout.leaf != "bytes"
@@ -239,9 +220,14 @@ class CodedField:
         return self.codec.labels
 
     @property
-    def facts(self) -> Any:
+    def learnt(self) -> Any:
         """What the codec has learnt besides."""
         return self.codec.learnt
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays, once it is known."""
+        return self.codec.spec
 
     def _value(self, cells: Sequence[Cells], row: int, where: str) -> Any:
         """Return what the codec gets of a row: a text, the bytes of a file, or its path."""
@@ -254,31 +240,21 @@ class CodedField:
             raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
         return self._paths.resolve(text_of(cells[1], row, self.column.name, where), self.column.name, where)
 
-    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
+    def note(self, cells: Sequence[Cells], rows: Rows, facts: Facts) -> NDArray[np.int64]:
         """Let the codec see all rows of a piece, or some; return the length of each, `int64[n]`."""
         lengths = []
         for row in range(cells[0].num_rows) if rows is None else rows.tolist():
             at_row = f"{cells[0].where}, row {row}"
-            lengths.append(self.codec.scan(self._value(cells, row, at_row), at_row))
+            lengths.append(self.codec.note(self._value(cells, row, at_row), at_row, facts))
         return np.array(lengths, np.int64)
 
-    @property
-    def scanned(self) -> Any:
-        """What the codec has found."""
-        return self.codec.scanned
+    def conclude(self, facts: Facts) -> None:
+        """Let the codec take what all rows say."""
+        self.codec.conclude(facts)
 
-    def join(self, scanned: Any) -> None:
-        """Let the codec take what others have found."""
-        self.codec.join(scanned)
-
-    def end_scan(self) -> DataSpec:
-        """Return the layout of the arrays."""
-        self.codec.end_scan()
-        return self.codec.spec
-
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:
-        """Let the codec take what it found."""
-        self.codec.settle(spec, labels, facts)
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:
+        """Let the codec take what was concluded before."""
+        self.codec.settle(spec, labels, learnt)
 
     def declare(self, spec: DataSpec) -> None:
         """Take `float32[T]` or `float32[T, 1]` for samples."""

@@ -1,13 +1,11 @@
 """Tables and their pieces: row groups of Parquet, record batches of Arrow, or those of a table in memory.
 
 Pieces are read on demand. Of tables in files, at most a fixed number is open, and each is compared with its stamp when
-it is read. A descriptor is kept beside what Arrow has open, since Arrow shows none: by it a file that was rewritten in
-place is told from one that was replaced by another of the same name, which does no harm.
+it is opened.
 
 Nothing of an Arrow file is decoded: a row is a view of a memory map, and what is given out is one copy of it. A memory
 map has its price: if a file is truncated while a row is copied from it, the process is killed by the system (SIGBUS).
-Files are compared with their stamps before and after each read, so that a file that was cut or rewritten before gives
-an error.
+So its size is looked at before each read, by a descriptor that is kept: a file that was cut before gives an error.
 """
 
 from __future__ import annotations
@@ -15,13 +13,12 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
 
-from ..shared.open_files import MAX_OPEN_FILES, OpenFile, OpenFiles, check_stamp, older_half
+from ..shared.open_files import MAX_OPEN_FILES, check_stamp, older_half
 from .schema import Schema, has_dictionary, import_arrow, read_schema
 
 _FILE_MARK = b"ARROW1"
@@ -78,13 +75,6 @@ class Tables(ABC):
             SourceError: The file was cut or made longer.
         """
 
-    def note_used(self, table_idx: int, *, surely: bool = True) -> None:  # noqa: B027 - as above
-        """Look at the file of a table after a view of it was copied; if not `surely`, now and then (`confirm_reads`).
-
-        Raises:
-            SourceError: It is not what it was when it was indexed.
-        """
-
     @abstractmethod
     def close(self) -> None:
         """Release files and what is kept of them; they are opened again when needed."""
@@ -102,7 +92,6 @@ class ArrowFile:
 
     Args:
         path: Path of the file.
-        descriptor: An open descriptor of it.
 
     Attributes:
         schema: Its Arrow schema.
@@ -117,10 +106,11 @@ class ArrowFile:
         "`headrace convert` makes an uncompressed file of it"
     )
 
-    def __init__(self, path: str, descriptor: int) -> None:
+    def __init__(self, path: str) -> None:
         pa = import_arrow()
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         # By its descriptor: a file of this name may be another one by now. `mmap.mmap` would keep one more open.
-        with pa.memory_map(f"/dev/fd/{descriptor}") as mapped:
+        with pa.memory_map(f"/dev/fd/{self._descriptor}") as mapped:
             self._buffer = mapped.read_buffer()  # holds the mapping for as long as a view of it is there
         self._last: tuple[int, Any] = (-1, None)
         self._messages: list[Any] = []
@@ -195,8 +185,22 @@ class ArrowFile:
             self._last = number, batch
         return self._last[1]
 
+    def check(self, stamp: FileStamp) -> None:
+        """Refuse a file that was cut, or made longer.
+
+        Raises:
+            SourceError: See above.
+        """
+        if os.lseek(self._descriptor, 0, os.SEEK_END) != stamp.size:
+            check_stamp(stamp, self._descriptor)
+
     def close(self) -> None:
-        """Nothing to do: the map ends with the last view of it."""
+        """Close its descriptor; the map ends with the last view of it."""
+        if self._descriptor >= 0 and os is not None:  # at the end of the interpreter, which closes what is open
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    __del__ = close
 
     def holds(self, array: Any) -> bool:
         """Tell whether an array is a view of the file."""
@@ -208,8 +212,7 @@ class ParquetFile:
     """One Parquet file; a piece is a row group, the least that Parquet decodes.
 
     Args:
-        path: Path of the file.
-        descriptor: Not used: Arrow reads by positions (`pread`), so that a forked process may go on with the file.
+        path: Path of the file. Arrow reads it by positions (`pread`), so that a forked process may go on with it.
 
     Attributes:
         schema: Its Arrow schema.
@@ -222,10 +225,13 @@ class ParquetFile:
         "a larger cache_bytes"
     )
 
-    def __init__(self, path: str, descriptor: int) -> None:  # noqa: ARG002
+    def __init__(self, path: str) -> None:
         parquet = import_arrow().parquet
         self._file = parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
         self.schema, self.num_pieces = self._file.schema_arrow, int(self._file.metadata.num_row_groups)
+
+    def check(self, stamp: FileStamp) -> None:
+        """Do nothing: what was cut is read beyond its end, which is an error."""
 
     def num_rows(self, piece: int) -> int:
         """Return the number of rows of a row group."""
@@ -263,8 +269,6 @@ class TableFiles(Tables):
         self._opener, self._stamps = opener, stamps
         self.num_tables, self.slow_hint = len(stamps), opener.slow_hint
         self._handles: dict[int, ArrowFile | ParquetFile] = {}
-        self._open_files = OpenFiles()
-        self._files = self._open_files.files
 
     def name(self, table_idx: int) -> str:
         """Return the path of a file."""
@@ -306,7 +310,6 @@ class TableFiles(Tables):
             where = f"{self.name(table_idx)}, piece {piece}"
             what = f"the column {path[0]!r} cannot be read: {error}"
             raise SourceError(what, where=where, fix=_TORN_FIX) from error
-        self._open_files.look(self._files[table_idx])
         return array
 
     def is_view(self, table_idx: int, array: Any) -> bool:
@@ -314,26 +317,11 @@ class TableFiles(Tables):
         return self._handle(table_idx).holds(array)
 
     def check_size(self, table_idx: int) -> None:
-        """Refuse a file that was cut, whose lost part would kill the process; a third of the time of a whole look."""
-        file = self._files.get(table_idx)
-        if file is None:
-            self._check_closed(table_idx)
-        elif os.lseek(file.descriptor, 0, os.SEEK_END) != file.size:
-            file.look()
-
-    def note_used(self, table_idx: int, *, surely: bool = True) -> None:
-        """Look at the file; if not `surely`, now and then."""
-        file = self._files.get(table_idx)
-        if file is None:
-            self._check_closed(table_idx)
-        elif surely:
-            self._open_files.look(file)
-        else:
-            self._open_files.note_read(file)
-
-    def _check_closed(self, table_idx: int) -> None:
-        """Refuse a file that was closed for others and changed, by its name: what was read of it may be kept."""
-        if 0 <= table_idx < self.num_tables:
+        """Refuse a file that was cut, whose lost part would kill the process."""
+        handle = self._handles.get(table_idx)
+        if handle is not None:
+            handle.check(self._stamps[table_idx])
+        elif 0 <= table_idx < self.num_tables:  # it was closed for others, and what was read of it may be kept
             check_stamp(self._stamps[table_idx])
 
     def _handle(self, table_idx: int) -> ArrowFile | ParquetFile:
@@ -348,22 +336,15 @@ class TableFiles(Tables):
             check_stamp(stamp)
             while len(self._handles) >= MAX_OPEN_FILES:
                 self._drop(next(iter(self._handles)))
-            descriptor, handle = self._opened(stamp.path)
-            self._files[table_idx] = OpenFile(descriptor, stamp)
-            self._handles[table_idx] = handle
+            handle = self._handles[table_idx] = self._opened(stamp.path)
         return handle
 
-    def _opened(self, path: str) -> tuple[int, ArrowFile | ParquetFile]:
+    def _opened(self, path: str) -> ArrowFile | ParquetFile:
         """Open a file; where the system allows no more open files, close half of the others."""
         pa = import_arrow()
         while True:
             try:
-                with ExitStack() as stack:
-                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                    stack.callback(os.close, descriptor)
-                    handle = self._opener(path, descriptor)
-                    stack.pop_all()
-                    return descriptor, handle
+                return self._opener(path)
             except (pa.ArrowException, OSError, ValueError) as error:
                 too_many = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
                 if not (too_many and self._handles):
@@ -374,7 +355,6 @@ class TableFiles(Tables):
                 self._drop(table_idx)
 
     def _drop(self, table_idx: int) -> None:
-        self._open_files.drop(table_idx)
         self._handles.pop(table_idx).close()
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class TableSource(IndexedSource):
         index = self._index
         self._fields = {field.data_key: field for field in self._options.tables.fields}
         for key, field in self._fields.items():
-            field.settle(self.specs[key], self.labels.get(key), index.meta["facts"].get(key))
+            field.settle(self.specs[key], self.labels.get(key), index.meta.get("learnt", {}).get(key))
         self._columns = tuple(index.locator(name) for name in ("table", "piece", "row"))
         self._tables_of, self._pieces_of, self._rows_of = map(column_view, self._columns)
 
@@ -80,7 +80,6 @@ class TableSource(IndexedSource):
         array = self._view(corpus_idx, data_key)
         if self._fields[data_key].is_plain:
             array = array.copy()
-        self._tables.note_used(table, surely=False)
         return array
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
@@ -88,17 +87,13 @@ class TableSource(IndexedSource):
         table = self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
         self._tables.check_size(table)
         arrays = {key: self._checked(corpus_idx, key, self._view(corpus_idx, key)) for key in self.specs}
-        arrays = {key: array.copy() if self._fields[key].is_plain else array for key, array in arrays.items()}
-        self._tables.note_used(table, surely=False)
-        return arrays
+        return {key: array.copy() if self._fields[key].is_plain else array for key, array in arrays.items()}
 
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames of a key; of stored numbers, no others are copied."""
         table = self._tables_of[corpus_idx]
         self._tables.check_size(table)
-        array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))[start:end].copy()
-        self._tables.note_used(table, surely=False)
-        return array
+        return self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))[start:end].copy()
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes, if values are stored as they are given: a slice is a view of the rows that are held."""
@@ -120,33 +115,27 @@ class TableSource(IndexedSource):
         if len(out) != (int(stops[-1]) if len(stops) else 0):
             raise IndexError(f"{lengths.sum()} frames of {data_key!r} do not fit into {len(out)} rows")
         starts = stops - lengths
-        tables = self._tables_in(corpus_indices)
+        self._check_tables(corpus_indices)
         for number in self._by_piece(corpus_indices):
             corpus_idx = int(corpus_indices[number])
             array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))
             out[int(starts[number]) : int(stops[number])] = array if spec.has_time else array[None]
-        for table in tables:
-            self._tables.note_used(table)
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; rows of one piece together."""
         check_data_key(data_key, self.specs)
         self._checked_indices(corpus_indices)
-        tables = self._tables_in(corpus_indices)
+        self._check_tables(corpus_indices)
         for number in self._by_piece(corpus_indices):
             array = self._view(int(corpus_indices[number]), data_key)
             if (array.shape, array.dtype) != (outs[number].shape, outs[number].dtype):
                 raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[number].shape}")
             outs[number][...] = array
-        for table in tables:
-            self._tables.note_used(table)
 
-    def _tables_in(self, corpus_indices: NDArray[np.int64]) -> list[int]:
-        """Return the tables that some sequences are in; none was cut, so that views of it may be used."""
-        found: list[int] = np.unique(self._columns[0][corpus_indices]).tolist()
-        for table in found:
+    def _check_tables(self, corpus_indices: NDArray[np.int64]) -> None:
+        """Make sure that no table that some sequences are in was cut: views of it are used."""
+        for table in np.unique(self._columns[0][corpus_indices]).tolist():
             self._tables.check_size(table)
-        return found
 
     def _by_piece(self, corpus_indices: NDArray[np.int64]) -> list[int]:
         """Return the numbers of sequences in a list of them, ordered so that no piece is needed twice."""
