@@ -31,6 +31,7 @@ _EXACT_SUBTYPES = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW", "ALAC_", "IMA_ADPC
 _MAX_CLAIMED = 1 << 28  # samples of one channel: 4 hours at 16 kHz, a GiB of memory
 _BLOCK = 1 << 16  # samples that are decoded at a time where the header is not believed
 _TAIL_BYTES = 1 << 16  # no page of Ogg is longer
+_LAST_PAGE = 4  # among the flags of a page
 Recording = str | bytes | IO[bytes]
 
 
@@ -111,9 +112,9 @@ def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]
     name = where or (recording if isinstance(recording, str) else "a recording in memory")
     try:
         with soundfile.SoundFile(io.BytesIO(recording) if isinstance(recording, bytes) else recording) as file:
-            if not file.frames and file.format == "OGG" and _end_of_ogg(recording):
+            if not file.frames and file.format == "OGG" and not _is_empty_ogg(recording):
                 raise SourceError(
-                    f"no sample of the recording can be read, and its last page says {_end_of_ogg(recording)}",
+                    "no sample of the recording can be read, and its last page does not say that there is none",
                     where=name,
                     fix="it is damaged: get or write it again",
                 )
@@ -124,8 +125,8 @@ def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]
         ) from error
 
 
-def _end_of_ogg(recording: Recording) -> int:
-    """Return the number of samples up to the end of the last page, as its header says; 0 if there is none."""
+def _is_empty_ogg(recording: Recording) -> bool:
+    """Tell whether the head of the last page says that it is the last one, and ends at sample 0."""
     if isinstance(recording, bytes):
         tail = recording[-_TAIL_BYTES:]
     elif isinstance(recording, str):
@@ -136,7 +137,7 @@ def _end_of_ogg(recording: Recording) -> int:
         recording.seek(max(recording.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
         tail = recording.read()
     start = tail.rfind(b"OggS")
-    return max(int.from_bytes(tail[start + 6 : start + 14], "little", signed=True), 0) if start >= 0 else 0
+    return start >= 0 and bool(tail[start + 5] & _LAST_PAGE) and not any(tail[start + 6 : start + 14])
 
 
 def _is_believed(file: Any) -> bool:
