@@ -1,8 +1,8 @@
 """From the pieces of tables to one index of the corpus.
 
-`gather_tables` goes over all pieces once and notes where
-each row is and how long its arrays are: for lists from their offsets, for recordings from their headers. Parquet has no
-offsets without decoding, so that one pass over the columns in use is made for it. Several processes may share it.
+`gather_tables` goes over all pieces once and notes where each row is and how long its arrays are: for lists from their
+offsets, for recordings from their headers. Parquet has no offsets without decoding, so that one pass over the columns
+in use is made for it. Several processes may share it.
 """
 
 from __future__ import annotations
@@ -205,15 +205,15 @@ def _check_same(first: Schema, other: Schema, options: TableOptions, first_name:
                 where=name,
                 fix=did_you_mean(column.name, other.columns),
             )
+        said = [(schema.specs.get(column.name), schema.labels.get(column.name)) for schema in (first, other)]
         pairs = [
             ("type", column.arrow_type, found.arrow_type, column.layout == found.layout),
             ("labels", column.labels, found.labels, column.labels == found.labels),
             ("shape", column.shape, found.shape, column.shape == found.shape),
-            ("specs", *(schema.specs.get(column.name) for schema in (first, other)), None),
-            ("labels", *(schema.labels.get(column.name) for schema in (first, other)), None),
+            *((what, one, two, one == two) for what, one, two in zip(("specs", "labels"), *said, strict=True)),
         ]
         for what, ours, theirs, is_same in pairs:
-            if not (ours == theirs if is_same is None else is_same):
+            if not is_same:
                 raise SourceError(
                     f"the column {column.name!r} has other {what}: {theirs}, and in {first_name} {ours}",
                     where=name,

@@ -112,16 +112,6 @@ def has_dictionary(arrow_type: Any) -> bool:
     return any(has_dictionary(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
 
 
-def points_anywhere(arrow_type: Any) -> bool:
-    """Tell whether each value says where it lies: views, and entries of a dictionary, which may be outside."""
-    arrow_type, types = getattr(arrow_type, "storage_type", arrow_type), import_arrow().types
-    if types.is_dictionary(arrow_type) or is_list_view(arrow_type):
-        return True
-    if types.is_string_view(arrow_type) or types.is_binary_view(arrow_type):
-        return True
-    return any(points_anywhere(arrow_type.field(i).type) for i in range(arrow_type.num_fields))
-
-
 def _number_name(arrow_type: Any) -> str | None:
     """Return the name that NumPy has for a type of numbers or bools; None for any other."""
     types = import_arrow().types
