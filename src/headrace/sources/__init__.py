@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from .shared.records import RecordFormat, Records, RecordSource
     from .shared.source import IndexedSource, PlainKey, column_view, make_index
     from .shared.writer import Writer
-    from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
-    from .tables.parquet import ParquetSource, ParquetWriter
+    from .tables.source import ArrowSource, ParquetSource
+    from .tables.writer import ArrowWriter, ParquetWriter
     from .tar.source import TarSource
     from .tar.writer import TarWriter
     from .tokens.source import TokenSource
@@ -84,7 +84,8 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "tables.arrow": ("ArrowSource", "ArrowWriter"),
+        "tables.source": ("ArrowSource", "ParquetSource"),
+        "tables.writer": ("ArrowWriter", "ParquetWriter"),
         "audio.source": ("AudioSource", "AudioTableSource"),
         "audio.folder": ("AudioFolderSource",),
         "base": ("SORT_LENGTHS", "Source", "fill_rows"),
@@ -99,7 +100,6 @@ __getattr__, __dir__ = export_lazily(
         "mapped": ("MapSource",),
         "memory": ("MemorySource",),
         "ogg_zip.source": ("OggZipSource",),
-        "tables.parquet": ("ParquetSource", "ParquetWriter"),
         "tar.source": ("TarSource",),
         "tar.writer": ("TarWriter",),
         "lines.text": ("TextSource",),

@@ -199,8 +199,8 @@ _TOKENS: dict[str, Any] = {
 }
 _HDF = {"writer": "hdf.writer:HDFWriter", "magic": ((0, b"\x89HDF\r\n\x1a\n"),)}
 _TAR = {"writer": "tar.writer:TarWriter", "magic": ((257, b"ustar"),), "unique_tags": True}
-_PARQUET = {"writer": "tables.parquet:ParquetWriter", "magic": ((0, b"PAR1"),)}
-_ARROW = {"writer": "tables.arrow:ArrowWriter", "magic": ((0, b"ARROW1"),), "recognizes": _is_arrow_stream}
+_PARQUET = {"writer": "tables.writer:ParquetWriter", "magic": ((0, b"PAR1"),)}
+_ARROW = {"writer": "tables.writer:ArrowWriter", "magic": ((0, b"ARROW1"),), "recognizes": _is_arrow_stream}
 _HUGGING_FACE: dict[str, Any] = {
     "member": "state.json",
     "takes_many": False,
@@ -209,8 +209,8 @@ _HUGGING_FACE: dict[str, Any] = {
 _ALL = (
     _of("hdf", "HDF5", "hdf.source:HDFSource", ".hdf .hdf5 .h5", **_HDF),
     _of("tar", "tar", "tar.source:TarSource", ".tar .tar.gz .tgz", **_TAR),  # compressed ones are refused there
-    _of("parquet", "Parquet", "tables.parquet:ParquetSource", ".parquet", **_PARQUET),
-    _of("arrow", "Arrow", "tables.arrow:ArrowSource", ".arrow .feather", **_ARROW),
+    _of("parquet", "Parquet", "tables.source:ParquetSource", ".parquet", **_PARQUET),
+    _of("arrow", "Arrow", "tables.source:ArrowSource", ".arrow .feather", **_ARROW),
     _of("huggingface", "Hugging Face", "tables.hugging_face:HuggingFaceSource", **_HUGGING_FACE),
     _of(
         "jsonl", "JSON lines", "lines.jsonl:JsonlSource", _also_packed(".jsonl", ".ndjson"), recognizes=_is_other_lines

@@ -89,8 +89,6 @@ class ImageCodec(Codec):
         ConfigError: An option is wrong.
     """
 
-    must_see_all = False
-
     def __init__(self, what: str, mode: Any = "RGB", size: Any = None) -> None:
         if mode not in _CHANNELS:
             raise ConfigError(f"mode is {mode!r}", where=what, fix=f"one of {', '.join(_CHANNELS)}")

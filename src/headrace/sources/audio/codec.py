@@ -208,8 +208,6 @@ class RecordingCodec(Codec):
         ConfigError: An option is wrong, or the rates of two of them differ.
     """
 
-    must_see_all = False
-
     def __init__(self, features: Any, sample_rate: Any, channel: Any) -> None:
         self.features = _feature_options(features)
         self._sample_rate = _checked_count("sample_rate", sample_rate, 1)

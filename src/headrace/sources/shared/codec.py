@@ -40,7 +40,6 @@ class Codec(ABC):
     """
 
     labels: Sequence[str] | None = None
-    must_see_all: bool = True
     is_slow: bool = False
     guesses_labels: bool = False
     learnt: Any = None
@@ -65,38 +64,17 @@ class Codec(ABC):
 
     def note(self, value: Any, where: str, facts: Facts) -> int:  # noqa: ARG002 - most learn nothing
         """Add what one value says of all; return the length of its array, 1 without a time axis."""
-        return self.scan(value, where) if self.must_see_all else self.encode(value, where).size
+        return self.encode(value, where).size
 
-    def conclude(self, facts: Facts) -> None:  # noqa: ARG002 - most learn nothing
+    def conclude(self, facts: Facts) -> None:  # noqa: B027 - most learn nothing
         """Take what all values say.
 
         Raises:
             HeadraceError: They do not fit together.
         """
-        if self.must_see_all:
-            self.end_scan()
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: B027 - as above
         """Take what was concluded of the same values before."""
-
-    # What `scan_parts` takes: facts that the codec keeps itself.
-
-    def scan(self, value: Any, where: str) -> int:
-        """Note one value; return the length of its array."""
-        return self.note(value, where, self.scanned)
-
-    @property
-    def scanned(self) -> Any:
-        """The facts that `scan` has found."""
-        return self.__dict__.setdefault("_facts", {})
-
-    def join(self, scanned: Any) -> None:
-        """Take the facts of other values."""
-        join_facts(self.scanned, scanned)
-
-    def end_scan(self) -> None:
-        """Conclude from all that was scanned."""
-        self.conclude(self.scanned)
 
 
 def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:

@@ -40,7 +40,6 @@ class Field(Codec):
     """
 
     name: str
-    must_see_all = False
 
     @property
     def identity(self) -> list[Any]:

@@ -50,33 +50,3 @@ def cannot_open(stamp: FileStamp, error: OSError | ValueError) -> SourceError:
     fix = TOO_MANY_OPEN_FIX if is_limit else "restore it, or its folder"
     what = getattr(error, "strerror", None) or error
     return SourceError(f"the file cannot be opened: {what}", where=stamp.path, fix=fix)
-
-
-class OpenFile:
-    """An open file of a table."""
-
-    def __init__(self, descriptor: int, stamp: FileStamp) -> None:
-        self.descriptor, self.stamp, self.size = descriptor, stamp, stamp.size
-
-    def look(self) -> None:
-        """Do nothing."""
-
-
-class OpenFiles:
-    """The open files of tables."""
-
-    def __init__(self) -> None:
-        self.files: dict[int, OpenFile] = {}
-
-    def look(self, file: OpenFile) -> None:
-        """Do nothing."""
-
-    note_read = look
-
-    def drop(self, number: int) -> None:
-        """Close one."""
-        os.close(self.files.pop(number).descriptor)
-
-    def __del__(self) -> None:
-        while self.files and os is not None:  # at the end of the interpreter, which closes what is open
-            os.close(self.files.popitem()[1].descriptor)

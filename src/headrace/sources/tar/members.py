@@ -40,8 +40,6 @@ _ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, 
 class BytesCodec(Codec):
     """Members as they are: `uint8[T]`; UTF-8 text has 256 classes, anything else has none."""
 
-    must_see_all = False
-
     def __init__(self, *, is_text: bool) -> None:
         self._spec = DataSpec("uint8", sparse=True, dim=256, is_text=True) if is_text else DataSpec("uint8", dim=1)
 
@@ -71,8 +69,6 @@ class ArrayCodec(Codec):
         name: Name of an array among several, as it was given to `numpy.savez`; `None`: a member is one array.
         vocab: Number of classes, or their labels, if values are class indices; they are then compared with it.
     """
-
-    must_see_all = False
 
     def __init__(self, ext: str, name: str | None, vocab: int | Sequence[str] | None) -> None:
         self._name, self._vocab = name, vocab

@@ -187,8 +187,7 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
     codecs = _codecs_of_first(paths) if options.members is None else options.members
     gather = partial(_gather_archive, options, codecs)
     found = gather(None)
-    alone = any(own.codec.must_see_all for own in codecs.values())
-    num_workers = 0 if alone else count_workers(len(paths), pays=are_large(paths))
+    num_workers = count_workers(len(paths), pays=are_large(paths))
     for file_idx, part in enumerate(map_parts(gather, paths, num_workers=num_workers)):
         part.locators["file"] = array("q", [file_idx]) * len(part.tags)
         found.add(part)
