@@ -40,7 +40,7 @@ INTERNAL_NAMES: dict[str, frozenset[str]] = {
         """,
         "ranks": "LateRanks parts_of_torch",
         "rng": "wants_rng",
-        "sources": "confirm_reads SORT_LENGTHS",
+        "sources": "SORT_LENGTHS",
         "specs": "is_plain_tensor takes_for_classes",
     }.items()
 }

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.datasets import init_dataset
-from headrace.sources.ogg_zip.gather import OggZipSamples
+from headrace.sources.ogg_zip.samples import OggZipSamples
 from ogg_zips import write_ogg_zip
 
 soundfile = pytest.importorskip("soundfile")

@@ -13,7 +13,7 @@ pa = pytest.importorskip("pyarrow")
 feather = pytest.importorskip("pyarrow.feather")
 
 from headrace.sources import ArrowSource, ArrowWriter  # noqa: E402 - after the check for pyarrow
-from headrace.sources.tables import source as table_files  # noqa: E402 - after the check for pyarrow
+from headrace.sources.tables import files as table_files  # noqa: E402 - after the check for pyarrow
 
 pytestmark = pytest.mark.extra
 
@@ -92,6 +92,48 @@ def test_offsets_that_lie_are_noticed(tmp_path):
         path.write_bytes(content.replace(offsets, np.array(wrong, np.int32).tobytes()))
         with pytest.raises(SourceError, match=r"damaged|cannot be read"):
             ArrowSource(path)
+
+
+def _views(views):
+    data = b"".join(
+        np.int32(size).tobytes() + b"xxxx" + np.array([buffer, start], np.int32).tobytes()
+        for size, buffer, start in views
+    )
+    buffers = [None, pa.py_buffer(data), pa.py_buffer(b"x" * 100)]
+    return pa.Array.from_buffers(pa.string_view(), len(views), buffers)
+
+
+def _list_views(starts, sizes):
+    buffers = [None, *(pa.py_buffer(np.array(column, np.int32).tobytes()) for column in (starts, sizes))]
+    items = [pa.array(np.arange(100, dtype=np.int32))]
+    return pa.ListViewArray.from_buffers(pa.list_view(pa.int32()), len(starts), buffers, children=items)
+
+
+@pytest.mark.parametrize("tag_field", ["id", "x"])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: _views([(20, 0, 0), (20, 7, 0)]),
+        lambda: _views([(20, 0, 0), (20, 0, 1 << 30)]),
+        lambda: _views([(20, 0, 0), (20, 0, -5)]),
+        lambda: _views([(20, 0, 0), (1 << 30, 0, 0)]),
+        lambda: _list_views([0, 1 << 30], [3, 4]),
+        lambda: _list_views([0, 99], [3, 50]),
+        lambda: _list_views([0, 5], [3, -4]),
+        lambda: pa.DictionaryArray.from_arrays(pa.array([0, 5_000_000], pa.int32()), pa.array([1, 2]), safe=False),
+    ],
+)
+def test_values_that_point_outside_of_their_file_are_refused(tmp_path, make, tag_field):
+    column = make()
+    batch = pa.record_batch({"id": ["a", "b"], "x": column, "n": [1, 2]})
+    with pa.ipc.new_file(str(tmp_path / "t"), batch.schema) as writer:
+        writer.write_batch(batch)
+    if tag_field == "x" and pa.types.is_list_view(column.type):
+        pytest.skip("a list is not a tag")
+    fields = {"x": {"field": "x", "vocab": "bytes"} if pa.types.is_string_view(column.type) else "x"}
+    with pytest.raises(SourceError, match="damaged") as caught:
+        ArrowSource(tmp_path / "t", fields=fields if tag_field == "id" else {"n": "n"}, tag_field=tag_field)
+    assert str(tmp_path / "t") in str(caught.value.where)
 
 
 @pytest.mark.parametrize("options", [{}, {"form": "stream"}])

@@ -125,9 +125,6 @@ def test_a_large_folder_is_indexed_once_until_a_recording_or_a_text_changes(tmp_
     lists.write_text(lists.read_text().replace("text 3\n", "other\n"))
     third = AudioFolderSource(root, **options)
     assert texts_of(third)["3/3"] == "other"
-    first.close()
-    with pytest.raises(SourceError, match="changed since it was indexed"):
-        texts_of(first)
     for source in (first, second, third):
         source.close()
 
@@ -171,6 +168,7 @@ def test_texts_that_cannot_be_read_are_refused(folder):
     (folder / "spk1" / "b.lab").write_bytes(b"\xff\xfe")
     with pytest.raises(SourceError, match=r"not UTF-8.*\n.*b\.lab"):
         AudioFolderSource(folder, targets={"orth": "text"})
+    (folder / "spk1" / "b.lab").write_text("")
     lists = folder / "spk2" / "1" / "2-1.trans.txt"
     lists.write_text("2-1-0001 A\n2-1-0000 B\n2-1-0001 C\n")
     with pytest.raises(SourceError, match=r"twice\n.*2-1\.trans\.txt, line 3"):

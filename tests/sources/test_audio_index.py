@@ -31,13 +31,13 @@ def cache(tmp_path, monkeypatch):
 def scans(monkeypatch):
     """The manifests that were scanned, one entry a scan."""
     scanned = []
-    gather = source_module.gather_index
+    gather = source_module.gather_recordings
 
-    def counting(options):
-        scanned.append(options.layout.manifest)
-        return gather(options)
+    def counting(options, entries):
+        scanned.append(options.listed_in)
+        return gather(options, entries)
 
-    monkeypatch.setattr(source_module, "gather_index", counting)
+    monkeypatch.setattr(source_module, "gather_recordings", counting)
     return scanned
 
 
@@ -262,19 +262,3 @@ def test_a_dataset_takes_the_place_of_the_index(manifest, tmp_path, cache, scans
     dataset.source.index.save(path)
     assert AudioDataset(manifest, index=os.fspath(path)).source.index.path == str(path)
     assert len(scans) == 2
-
-
-@pytest.mark.parametrize(
-    ("column", "value"), [("line_start", -1), ("line_start", 2**40), ("line_bytes", -1), ("line_bytes", 2**62)]
-)
-def test_a_damaged_index_gives_an_error_that_names_it(tmp_path, column, value, damage_index):
-    path = tmp_path / "corpus.hrindex"
-    manifest = write_manifest(tmp_path / "corpus", 3)
-    AudioSource(manifest, targets={"orth": "words"}, index=None).index.save(path)
-    damage_index(path, f"locators/{column}", value)
-    source = AudioSource(manifest, targets={"orth": "words"}, index=path)
-    with pytest.raises(SourceError, match="the index is damaged") as caught:
-        source.read(1, "orth")
-    assert caught.value.where == str(path)
-    assert "call `source.index.save(path)`" in caught.value.fix
-    source.close()

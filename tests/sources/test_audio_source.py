@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from headrace.datasets import AudioDataset
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import AudioFolderSource, AudioSource, LogMel, open_source
-from headrace.sources.audio.codec import read_header, read_samples
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
@@ -407,16 +406,6 @@ def test_a_path_that_leads_outside_of_the_root_is_refused(folder, path):
     assert f"the path {path!r} leads" in caught.value.what
 
 
-def test_a_file_whose_folder_is_outside_but_which_leads_inside_is_refused(folder):
-    root = folder / "root"
-    root.mkdir()
-    (folder / "wav" / "back.wav").symlink_to(root / "a.wav")
-    (root / "out").symlink_to(folder / "wav")
-    manifest = _write(root, {**_record("a", 100), "audio": "out/back.wav"})
-    with pytest.raises(SourceError, match="outside its root"):
-        AudioSource(manifest)
-
-
 def test_links_within_the_root_are_followed(folder):
     (folder / "link.wav").symlink_to(folder / "wav" / "a.wav")
     (folder / "folder").symlink_to(folder / "wav")
@@ -446,7 +435,7 @@ def test_a_recording_of_another_length_or_rate_than_claimed_is_refused_when_it_i
 def test_a_header_that_contradicts_the_manifest_is_refused(folder):
     record = _record("a", 99)
     del record["sample_rate"]
-    with pytest.raises(SourceError, match=r"99 samples, wav/a\.wav has 100"):
+    with pytest.raises(SourceError, match=r"99 samples, .*wav/a\.wav has 100"):
         AudioSource(_write(folder, record))
 
 
@@ -494,19 +483,12 @@ def test_samples_that_are_not_finite_are_refused_with_their_place(folder, value)
     source.close()
 
 
-def test_a_manifest_that_changes_under_the_source_is_noticed(manifest, folder):
+def test_a_source_needs_its_manifest_no_more_once_it_is_open(manifest):
     source = AudioSource(manifest, targets={"orth": "words"})
-    _write(folder, _record("b", 0, words=""), _record("c", 250, words="xyz"), _record("a", 100, words=""))
-    with pytest.raises(SourceError):
-        source.read(0, "orth")
-    source.close()
-    _write(folder, _record("a", 100, word="zwei", words="kurz"))
-    with pytest.raises(SourceError, match="changed since it was indexed"):
-        source.read(0, "orth")
-    source.close()
     manifest.unlink()
-    with pytest.raises(SourceError, match="cannot be opened"):
-        source.read(0, "orth")
+    assert [source.read(i, "orth").tobytes().decode() for i in range(3)] == ["größe", "", "ab"]
+    assert len(source.read(2, "data")) == 250
+    source.close()
 
 
 def test_a_manifest_that_is_no_lines_of_text_says_what_to_give(manifest, tmp_path):
@@ -627,12 +609,32 @@ def test_an_unknown_option_of_the_source_is_answered_with_the_nearest(folder):
         AudioDataset(manifest, source_options=["sample_rate"])
 
 
-def test_a_recording_that_claims_more_samples_than_there_is_memory_for_is_refused():
+@pytest.mark.parametrize("claimed", [0, 5_000_000_000, 2**36 - 1])
+def test_a_flac_that_was_written_to_a_pipe_or_claims_too_much_is_read_by_decoding(folder, claimed):
     file = io.BytesIO()
-    soundfile.write(file, _tone(801), 8000, format="FLAC", subtype="PCM_16")
+    soundfile.write(file, _tone(70_001), 8000, format="FLAC", subtype="PCM_16")
     recording = bytearray(file.getvalue())
-    recording[21] |= 0x0F  # of the 36 bits that count the samples
-    recording[22:26] = b"\xff" * 4
-    assert read_header(bytes(recording))[0] == 2**36 - 1
-    with pytest.raises(SourceError, match="not enough memory"):  # half a TiB
-        read_samples(bytes(recording), 0)
+    recording[21] = recording[21] & 0xF0 | claimed >> 32  # of the 36 bits that count the samples; 0: not known
+    recording[22:26] = (claimed & 0xFFFFFFFF).to_bytes(4, "big")
+    (folder / "wav" / "d.flac").write_bytes(recording)
+    source = AudioSource(_unmeasured(folder, "d.flac"))
+    assert source.index.lengths("data").tolist() == [70_001]
+    np.testing.assert_allclose(source.read(0, "data"), _tone(70_001), atol=1e-4)
+    np.testing.assert_array_equal(source.read_slice(0, "data", 69_000, 70_000), source.read(0, "data")[69_000:70_000])
+    source.close()
+
+
+@pytest.mark.parametrize("subtype", ["VORBIS", "OPUS"])
+def test_an_ogg_file_with_a_flipped_bit_is_not_read_as_no_samples(folder, subtype):
+    path = folder / "wav" / "d.ogg"
+    soundfile.write(path, _tone(8000), 8000, format="OGG", subtype=subtype)
+    source = AudioSource(_unmeasured(folder, "d.ogg"))
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match=r"(?s)(no sample|malformed).*d\.ogg"):
+        source.read(0, "data")
+    with pytest.raises(SourceError, match=r"(?s)(no sample|malformed).*d\.ogg"):
+        AudioSource(_unmeasured(folder, "d.ogg"))
+    soundfile.write(path, _tone(0), 8000, format="OGG", subtype="VORBIS")
+    assert AudioSource(_unmeasured(folder, "d.ogg")).read(0, "data").shape == (0, 1)

@@ -202,3 +202,17 @@ def test_a_torn_file_is_refused(folder, tmp_path):
     (tmp_path / "t.arrow").write_bytes(next(folder.glob("data-*.arrow")).read_bytes()[:700])
     with pytest.raises(SourceError, match="cannot be loaded"):
         HuggingFaceSource([tmp_path / "t.arrow"])
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", '{"_data_files": 3}', "no JSON"])
+def test_a_damaged_folder_is_refused(tmp_path, content):
+    _dataset(2).save_to_disk(tmp_path / "saved")
+    (tmp_path / "saved" / "state.json").write_text(content)
+    with pytest.raises(SourceError, match="cannot be loaded"):
+        HuggingFaceSource(tmp_path / "saved")
+
+
+@pytest.mark.parametrize("options", [{"path": "pandas"}, {"path": "some/script", "trust_remote_code": True}])
+def test_a_dataset_is_not_loaded_by_running_what_a_file_has(tmp_path, options):
+    with pytest.raises(ConfigError, match="running programs"):
+        HuggingFaceSource({**options, "data_files": str(tmp_path / "x.pkl"), "split": "train"})

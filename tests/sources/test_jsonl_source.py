@@ -93,7 +93,7 @@ def test_numbers_of_any_size_are_exact_or_refused(tmp_path):
     assert source.read(0, "x").tolist() == [2**63, 0]
     assert source.read(0, "y").tolist() == [1e300, 0.5]
     for wrong in ([2**63, -1], [2**64]):
-        with pytest.raises(SourceError, match="which 64 bits do not hold"):
+        with pytest.raises(SourceError, match="that one dtype of 64 bits holds"):
             JsonlSource(_write(tmp_path / "n.jsonl", [{"x": wrong}]))
 
 
@@ -118,14 +118,14 @@ def test_an_index_that_was_kept_is_used_again(tmp_path, file):
     ("second", "options", "message"),
     [
         ('{"l": [1], "t": 5}', {}, "'t' has texts and numbers"),
-        ('{"l": [[1]], "t": ""}', {}, "'l' has 2 axes here, and 1 elsewhere"),
+        ('{"l": [[1]], "t": ""}', {}, "'l' has arrays of different shapes"),
         ('{"l": [1, [2]], "t": ""}', {}, "no number, text, or list of numbers"),
         ('{"l": null, "t": ""}', {}, "'l' is null"),
         ('{"t": ""}', {}, "'l' is missing"),
-        ('{"l": [1], "t": ""', {}, "not a JSON object"),
-        ("[1, 2]", {}, "not a JSON object"),
-        ('{"l": [NaN], "t": ""}', {}, "not a JSON object"),
-        ('{"l": [9], "t": ""}', {"fields": {"l": {"field": "l", "dim": 9}}}, "'l' has 9, not a class 0..8"),
+        ('{"l": [1], "t": ""', {}, "not (a )?JSON"),
+        ("[1, 2]", {}, "not (a )?JSON"),
+        ('{"l": [NaN], "t": ""}', {}, "not (a )?JSON"),
+        ('{"l": [9], "t": ""}', {"fields": {"l": {"field": "l", "dim": 9}}}, "are in 9..9, and there are 9 classes"),
         ('{"l": [300], "t": ""}', {"fields": {"l": {"field": "l", "dtype": "uint8"}}}, "do not fit uint8"),
         ('{"l": [0.5], "t": ""}', {"fields": {"l": {"field": "l", "dtype": "int32"}}}, "do not fit int32"),
         ('{"l": ["a"], "t": ""}', {}, "no number, text, or list of numbers"),
@@ -137,12 +137,12 @@ def test_a_wrong_line_is_named(tmp_path, second, options, message):
     path.write_text('{"l": [1], "t": "a"}\n' + second + "\n")
     with pytest.raises(SourceError, match=message) as caught:
         JsonlSource(path, **options)
-    assert caught.value.where == f"{path}, line 2"
+    assert str(caught.value.where).startswith(f"{path}, line 2")
 
 
 def test_inner_lists_of_another_size_are_refused(tmp_path):
     path = _write(tmp_path / "m.jsonl", [{"m": [[1, 2]]}, {"m": [[1, 2, 3]]}])
-    with pytest.raises(SourceError, match=r"shape \(3,\) here, and \(2,\) elsewhere"):
+    with pytest.raises(SourceError, match=r"int32\[T, 2\] and int32\[T, 3\]"):
         JsonlSource(path)
 
 
@@ -197,7 +197,6 @@ def test_an_error_names_the_file_that_it_is_about(tmp_path):
         ([-1e30, 0.1], "float32"),
         ([1e300], "float64"),
         ([2**53 + 1], "int64"),
-        ([2**63, -1], "float64"),
     ],
 )
 def test_a_field_has_a_dtype_that_keeps_its_whole_digits(tmp_path, values, dtype):
@@ -206,9 +205,11 @@ def test_a_field_has_a_dtype_that_keeps_its_whole_digits(tmp_path, values, dtype
     source.close()
 
 
-@pytest.mark.parametrize("values", [[2**53 + 1, 0.5], [0.5, 2**53 + 1], [[2**53 + 1, 0.5]], [2**64 - 1, -1], [[], 1]])
+@pytest.mark.parametrize(
+    "values", [[2**63, -1], [2**53 + 1, 0.5], [0.5, 2**53 + 1], [[2**53 + 1, 0.5]], [2**64 - 1, -1], [[], 1]]
+)
 def test_numbers_that_no_dtype_holds_together_are_refused(tmp_path, values):
-    with pytest.raises(SourceError, match=r"no dtype holds both|axes"):
+    with pytest.raises(SourceError, match=r"no dtype holds both|one dtype of 64 bits"):
         JsonlSource(_write(tmp_path / "n.jsonl", [{"x": value} for value in values]), index=None)
 
 

@@ -152,7 +152,7 @@ def test_recordings_are_decoded(tmp_path):
 def test_recordings_of_other_rates_and_channels_need_an_option(tmp_path):
     pytest.importorskip("soxr")
     path = _write(tmp_path / "t", [{"bytes": _wav(80), "path": None}, {"bytes": _wav(160, 16000), "path": None}])
-    with pytest.raises(ConfigError, match="different sample rates: 8000 and 16000"):
+    with pytest.raises(ConfigError, match="different sample rates: 8000, 16000"):
         ParquetSource(path)
     source = ParquetSource(path, fields={"data": {"field": "audio", "sample_rate": 8000}})
     assert source.index.lengths("data").tolist() == [80, 80]

@@ -37,7 +37,7 @@ from .storage import (
     stored_column,
     write_index,
 )
-from .tags import GeneratedTags, PackedTags, Tags, pack_tags
+from .tags import GeneratedTags, PackedTags, Tags, pack_tags, pack_texts
 
 _LOCATOR_KINDS = "iuf"
 
@@ -132,10 +132,12 @@ class CorpusIndex(Shown):
         locators: Mapping[str, NDArray[Any]],
         *,
         about: About,
+        texts: Mapping[str, PackedTags] | None = None,
         stored: Stored | None = None,
     ) -> None:
         """Take columns that were checked: use `from_columns` or `open`."""
         self.tags = tags
+        self._texts = dict(texts or {})
         self._lengths = dict(lengths)
         self._locators = dict(locators)
         self._about = about
@@ -152,6 +154,7 @@ class CorpusIndex(Shown):
         tags: Tags | Sequence[str] | Sequence[bytes] | NDArray[Any],
         lengths: Mapping[str, ArrayLike],
         locators: Mapping[str, ArrayLike] | None = None,
+        texts: Mapping[str, Sequence[str]] | None = None,
         meta: Mapping[str, Any] | None = None,
         files: Sequence[FileStamp] = (),
     ) -> Self:
@@ -162,6 +165,7 @@ class CorpusIndex(Shown):
                 `GeneratedTags`. May be empty strings, and may repeat.
             lengths: Data key -> number of frames of each sequence, `int[N]`. Keys of unknown lengths are omitted.
             locators: Name -> number that tells the source where each sequence is, `int[N]` or `float[N]`.
+            texts: Name -> text that the source needs of each sequence, such as the path of its file.
             meta: JSON data for the source.
             files: Stamps of the files it is built from, taken *before* they were read.
 
@@ -181,6 +185,7 @@ class CorpusIndex(Shown):
             check_lengths(lengths, packed),
             check_locators(locators or {}, len(packed)),
             about=About("", own_meta, tuple(files)),
+            texts={name: pack_texts(column) for name, column in (texts or {}).items()},
         )
 
     @classmethod
@@ -215,7 +220,15 @@ class CorpusIndex(Shown):
             }
             for role, dtypes in (("lengths/", LENGTH_DTYPES), ("locators/", COLUMN_DTYPES))
         )
-        return cls(tags, lengths, locators, about=stored.about, stored=stored)
+        texts = {
+            name: PackedTags(
+                stored_column(stored, f"texts/{name}/offsets", ("<i8",), header.num_seqs + 1),
+                stored_column(stored, f"texts/{name}/blob", ("|u1",)),
+            )
+            for name in (name.removeprefix("texts/").removesuffix("/offsets") for name in stored.columns)
+            if f"texts/{name}/offsets" in stored.columns
+        }
+        return cls(tags, lengths, locators, about=stored.about, texts=texts, stored=stored)
 
     @property
     def num_seqs(self) -> int:
@@ -263,6 +276,17 @@ class CorpusIndex(Shown):
         except KeyError:
             what = f"the index has no locator {name!r}, it has {sorted(self._locators)}"
             raise SourceError(what, where=self._where, fix=REBUILD) from None
+
+    def text(self, name: str, corpus_idx: int) -> str:
+        """Return a text of one sequence.
+
+        Raises:
+            SourceError: There is no such column: the index was built by another source or version.
+        """
+        if name not in self._texts:
+            what = f"the index has no texts {name!r}, it has {sorted(self._texts)}"
+            raise SourceError(what, where=self._where, fix=REBUILD)
+        return self._texts[name][corpus_idx]
 
     def find_tags(self, tags: Sequence[str]) -> NDArray[np.int64]:
         """Return the corpus index of each tag, `int64[n]`; O(n log N) in a file, which holds a look-up table.
@@ -318,6 +342,8 @@ class CorpusIndex(Shown):
             columns["table/indices"] = self.tag_table.indices
         columns |= {f"lengths/{data_key}": column for data_key, column in self._lengths.items()}
         columns |= {f"locators/{name}": column for name, column in self._locators.items()}
+        for name, texts in self._texts.items():
+            columns |= {f"texts/{name}/offsets": texts.offsets, f"texts/{name}/blob": texts.blob}
         columns = {name: column.astype(column.dtype.newbyteorder("<"), copy=False) for name, column in columns.items()}
         folder = os.path.dirname(os.path.abspath(path))
         header = Header(
@@ -333,7 +359,8 @@ class CorpusIndex(Shown):
 
     def built_from(self, files: Sequence[FileStamp], kind: str) -> Self:
         """Return the same index in memory, marked as built from these files by this kind of source."""
-        return type(self)(self.tags, self._lengths, self._locators, about=About(kind, self.meta, tuple(files)))
+        about = About(kind, self.meta, tuple(files))
+        return type(self)(self.tags, self._lengths, self._locators, about=about, texts=self._texts)
 
     def _check_files(self) -> None:
         for stamp in self.files:
@@ -420,7 +447,7 @@ class CorpusIndex(Shown):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._stored:
             return _reopen, (type(self), self._stored.path, self.digest, self._stored.checksum)
-        return _rebuild, (type(self), self.tags, self._lengths, self._locators, self._about)
+        return _rebuild, (type(self), self.tags, self._lengths, self._locators, self._about, self._texts)
 
 
 def _reopen(cls: type[CorpusIndex], path: str, digest: str, checksum: bytes) -> CorpusIndex:
@@ -437,7 +464,8 @@ def _rebuild(
     lengths: dict[str, NDArray[Any]],
     locators: dict[str, NDArray[Any]],
     about: About,
+    texts: dict[str, PackedTags],
 ) -> CorpusIndex:
     for column in [*lengths.values(), *locators.values()]:
         column.flags.writeable = False  # pickling loses it
-    return cls(tags, lengths, locators, about=about)
+    return cls(tags, lengths, locators, about=about, texts=texts)

@@ -35,7 +35,6 @@ from headrace.engine import NumberedTags, WorkerInfo, empty, note_item, skip_ite
 from headrace.errors import CacheError, TransformError, takes_note
 from headrace.rng import derive_rng, wants_rng
 from headrace.rng.process import kept_globals, seed_globals
-from headrace.sources import confirm_reads
 
 from .batch import ITEM_TAG, Made, pack_made
 from .reading import ITEM_NAME, FailedSeq, Reader, Reading, ReadRequest
@@ -203,7 +202,6 @@ class _BatchMaker:
             item = self._reader.read_alone(carried[0], corpus_idx)
             if not _is_plain(item):
                 return self._make_of(Task.of(carried), ((ITEM_TAG.format(corpus_idx), item),))
-            confirm_reads()
             return item[np.newaxis]
         task = Task.of(carried)
         if self._reads_at_once and task.chunk_starts is None:
@@ -234,7 +232,6 @@ class _BatchMaker:
         if reuse is not None:
             reuse.look()
             self._reuse = reuse if reuse.copies else None
-        confirm_reads()
         for _, tag, error in members.failures:
             note_item(tag, task.epoch)
             if len(members.failures) == len(task.indices):

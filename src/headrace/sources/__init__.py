@@ -1,7 +1,8 @@
 """Storage formats: each source gives sequence i of a corpus, by data key, in any order.
 
 This room decides how a format is read, and how it is written. It never knows epochs, orders, batches or processes.
-Read `base.py` first, then `shared/source.py` for what formats have in common, and `formats.py` for which there are.
+Read `base.py` first, then `shared/source.py` and `shared/records.py` for what formats have in common, and `formats.py`
+for which there are.
 """
 
 from typing import TYPE_CHECKING
@@ -26,13 +27,13 @@ if TYPE_CHECKING:
     from .ogg_zip.source import OggZipSource
     from .registry import init_source, open_source
     from .shared.data_types import parse_about
-    from .shared.open_files import confirm_reads
     from .shared.paths import list_paths
-    from .shared.source import IndexedSource, PlainKey, RecordSource, column_view, make_index
+    from .shared.records import RecordFormat, Records, RecordSource
+    from .shared.source import IndexedSource, PlainKey, column_view, make_index
     from .shared.writer import Writer
-    from .tables.arrow import ArrowSource, ArrowWriter
     from .tables.hugging_face import HuggingFaceSource
-    from .tables.parquet import ParquetSource, ParquetWriter
+    from .tables.source import ArrowSource, ParquetSource
+    from .tables.writer import ArrowWriter, ParquetWriter
     from .tar.source import TarSource
     from .tar.writer import TarWriter
     from .tokens.source import TokenSource
@@ -59,7 +60,9 @@ __all__ = [
     "ParquetSource",
     "ParquetWriter",
     "PlainKey",
+    "RecordFormat",
     "RecordSource",
+    "Records",
     "Source",
     "TarSource",
     "TarWriter",
@@ -69,7 +72,6 @@ __all__ = [
     "Vocabulary",
     "Writer",
     "column_view",
-    "confirm_reads",
     "fill_rows",
     "init_source",
     "init_vocabulary",
@@ -82,7 +84,8 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "tables.arrow": ("ArrowSource", "ArrowWriter"),
+        "tables.source": ("ArrowSource", "ParquetSource"),
+        "tables.writer": ("ArrowWriter", "ParquetWriter"),
         "audio.source": ("AudioSource", "AudioTableSource"),
         "audio.folder": ("AudioFolderSource",),
         "base": ("SORT_LENGTHS", "Source", "fill_rows"),
@@ -97,7 +100,6 @@ __getattr__, __dir__ = export_lazily(
         "mapped": ("MapSource",),
         "memory": ("MemorySource",),
         "ogg_zip.source": ("OggZipSource",),
-        "tables.parquet": ("ParquetSource", "ParquetWriter"),
         "tar.source": ("TarSource",),
         "tar.writer": ("TarWriter",),
         "lines.text": ("TextSource",),
@@ -105,9 +107,9 @@ __getattr__, __dir__ = export_lazily(
         "tokens.source": ("TokenSource",),
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
         "shared.data_types": ("parse_about",),
-        "shared.open_files": ("confirm_reads",),
         "shared.paths": ("list_paths",),
-        "shared.source": ("IndexedSource", "PlainKey", "RecordSource", "column_view", "make_index"),
+        "shared.records": ("RecordFormat", "RecordSource", "Records"),
+        "shared.source": ("IndexedSource", "PlainKey", "column_view", "make_index"),
         "shared.writer": ("Writer",),
     },
 )

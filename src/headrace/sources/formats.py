@@ -32,7 +32,6 @@ _MAX_LOOKED = 20  # files and sub-folders beside those of a folder that are read
 _MAX_NAMES = 10_000  # of a folder: if none of this many names tells the format, none will
 
 
-@dataclass(frozen=True)
 class Head:
     """First bytes of a file, for detecting its format.
 
@@ -41,8 +40,10 @@ class Head:
         data: Its first bytes, at most `_HEAD_BYTES`.
     """
 
-    path: str
-    data: bytes
+    def __init__(self, path: str) -> None:
+        self.path = path
+        with open_regular(path) as file:
+            self.data = file.read(_HEAD_BYTES)
 
     @cached_property
     def first_line(self) -> bytes:
@@ -52,25 +53,9 @@ class Head:
         with open_regular(self.path) as stored:
             return stored.readline(_MAX_LINE_BYTES)
 
-    @property
-    def begins_with_long_object(self) -> bool:
-        """Whether the first line is an object of more than a megabyte: a document, and no row of a manifest."""
-        return len(self.first_line) >= _MAX_LINE_BYTES and self.first_line.lstrip().startswith(b"{")
-
-    @cached_property
-    def first_object(self) -> dict[str, Any] | None:
-        """The JSON object that the first line is; `None` if it is none."""
-        try:
-            first = json.loads(self.first_line.decode("utf-8-sig"))
-        except (ValueError, RecursionError):
-            return None  # the source says what is wrong
-        return first if isinstance(first, dict) else None
-
-    @property
-    def first_fields(self) -> list[str]:
-        """The fields of the first line, between commas or tabs."""
-        text = self.first_line.decode("utf-8-sig", errors="replace")
-        return [field.strip().strip('"') for field in text.replace("\t", ",").split(",")]
+    def is_named(self, suffixes: tuple[str, ...]) -> bool:
+        """Whether the name has one of these endings."""
+        return self.path.lower().endswith(suffixes)
 
 
 def _first_line_of_packed(path: str, open_file: Callable[[str], Any]) -> bytes:
@@ -148,10 +133,6 @@ class Format:
         """The name of the class that writes it."""
         return None if self.writer is None else self.writer.rpartition(":")[2]
 
-    def has_mark(self, head: Head) -> bool:
-        """Tell whether a file begins as those of this format do."""
-        return any(head.data[at : at + len(mark)] == mark for at, mark in self.magic)
-
     def completed(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options for the source, with the defaults that they leave room for."""
         return dict(options) if self.unless in options else {**self.defaults, **options}
@@ -166,147 +147,87 @@ def _also_packed(*suffixes: str) -> tuple[str, ...]:
 
 
 _TABLE_SUFFIXES = _also_packed(".csv", ".tsv")
-_LINE_SUFFIXES = _also_packed(".jsonl", ".json", ".ndjson")
+_JSON_SUFFIXES = _also_packed(".jsonl", ".ndjson")
+_LINE_SUFFIXES = (*_JSON_SUFFIXES, *_also_packed(".json"))
 
 
 def _is_arrow_stream(head: Head) -> bool:
     return head.data.startswith(_ARROW_STREAM) and not head.path.endswith(".bin")  # of tokens, which may be 65535
 
 
-def _is_lines(head: Head) -> bool:
-    return head.path.lower().endswith(_LINE_SUFFIXES)
-
-
 def _is_other_lines(head: Head) -> bool:
-    if not _is_lines(head):
+    """Tell whether a file is JSON lines that list no recordings."""
+    if not head.is_named(_LINE_SUFFIXES):
         return False
-    if not head.data or head.begins_with_long_object:  # an empty file may be anything; among others it changes nothing
+    line = head.first_line if head.data else b""
+    is_long_object = len(line) >= _MAX_LINE_BYTES and line.lstrip().startswith(b"{")  # a document, and no row
+    if not head.data or is_long_object:  # an empty file may be anything; among others it changes nothing
         return True
-    return head.first_object is not None and "audio" not in head.first_object
+    try:
+        first = json.loads(line.decode("utf-8-sig"))
+    except (ValueError, RecursionError):
+        return False  # the source says what is wrong
+    return isinstance(first, dict) and "audio" not in first
 
 
 def _is_manifest(head: Head) -> bool:
     """Tell whether a file lists recordings; other JSON lines, too: the source says best what is wrong with a line."""
-    return _is_lines(head) or (head.path.lower().endswith(_TABLE_SUFFIXES) and "audio" in head.first_fields)
+    if not head.is_named(_TABLE_SUFFIXES):
+        return head.is_named(_LINE_SUFFIXES)
+    text = head.first_line.decode("utf-8-sig", errors="replace")
+    return "audio" in [field.strip().strip('"') for field in text.replace("\t", ",").split(",")]
 
 
-def _at(module: str) -> str:
-    return f"{__package__}.{module}"
+def _of(name: str, title: str, source: str, suffixes: str | tuple[str, ...] = (), **options: Any) -> Format:
+    """Return a format whose classes are in modules of this package."""
+    writer = options.pop("writer", None)
+    classes = f"{__package__}.{source}", writer and f"{__package__}.{writer}"
+    return Format(name, title, *classes, tuple(suffixes.split() if isinstance(suffixes, str) else suffixes), **options)
 
 
+_FILES_THEMSELVES = {"takes_folder": True, "takes_many": False, "in_list": True, "named_by_paths": True}
+_AUDIO, _IMAGES = ".wav .flac .ogg .opus .mp3 .aif .aiff", ".png .jpg .jpeg .webp .gif .bmp .tif .tiff .ppm .pgm"
+_RAW = {"audio": {"features": "raw", "peak_normalization": False}}
+_TOKENS: dict[str, Any] = {
+    "writer": "tokens.writer:TokenWriter",
+    "magic": ((0, b"MMIDIDX\x00\x00"),),  # of an .idx; a lone .idx of another program says nothing of tokens
+    "defaults": {"by": "document"},
+    "unless": "block_length",
+    "key_option": "data_key",
+    "beside": (".idx", ".tags.txt", ".specs.json"),
+}
+_HDF = {"writer": "hdf.writer:HDFWriter", "magic": ((0, b"\x89HDF\r\n\x1a\n"),)}
+_TAR = {"writer": "tar.writer:TarWriter", "magic": ((257, b"ustar"),), "unique_tags": True}
+_PARQUET = {"writer": "tables.writer:ParquetWriter", "magic": ((0, b"PAR1"),)}
+_ARROW = {"writer": "tables.writer:ArrowWriter", "magic": ((0, b"ARROW1"),), "recognizes": _is_arrow_stream}
+_HUGGING_FACE: dict[str, Any] = {
+    "member": "state.json",
+    "takes_many": False,
+    "takes_folder": True,
+}  # as `save_to_disk` leaves it
 _ALL = (
-    Format(
-        "hdf",
-        "HDF5",
-        _at("hdf.source:HDFSource"),
-        _at("hdf.writer:HDFWriter"),
-        (".hdf", ".hdf5", ".h5"),
-        magic=((0, b"\x89HDF\r\n\x1a\n"),),
+    _of("hdf", "HDF5", "hdf.source:HDFSource", ".hdf .hdf5 .h5", **_HDF),
+    _of("tar", "tar", "tar.source:TarSource", ".tar .tar.gz .tgz", **_TAR),  # compressed ones are refused there
+    _of("parquet", "Parquet", "tables.source:ParquetSource", ".parquet", **_PARQUET),
+    _of("arrow", "Arrow", "tables.source:ArrowSource", ".arrow .feather", **_ARROW),
+    _of("huggingface", "Hugging Face", "tables.hugging_face:HuggingFaceSource", **_HUGGING_FACE),
+    _of(
+        "jsonl", "JSON lines", "lines.jsonl:JsonlSource", _also_packed(".jsonl", ".ndjson"), recognizes=_is_other_lines
     ),
-    Format(
-        "tar",
-        "tar",
-        _at("tar.source:TarSource"),
-        _at("tar.writer:TarWriter"),
-        (".tar", ".tar.gz", ".tgz"),  # compressed ones are refused there, with the way out
-        magic=((257, b"ustar"),),
-        unique_tags=True,
-    ),
-    Format(
-        "parquet",
-        "Parquet",
-        _at("tables.parquet:ParquetSource"),
-        _at("tables.parquet:ParquetWriter"),
-        (".parquet",),
-        magic=((0, b"PAR1"),),
-    ),
-    Format(
-        "arrow",
-        "Arrow",
-        _at("tables.arrow:ArrowSource"),
-        _at("tables.arrow:ArrowWriter"),
-        (".arrow", ".feather"),
-        magic=((0, b"ARROW1"),),
-        recognizes=_is_arrow_stream,
-    ),
-    Format(
-        "huggingface",
-        "Hugging Face",
-        _at("tables.hugging_face:HuggingFaceSource"),
-        member="state.json",  # beside data-*-of-*.arrow, as `save_to_disk` leaves it
-        takes_many=False,
-        takes_folder=True,
-    ),
-    Format(
-        "jsonl",
-        "JSON lines",
-        _at("lines.jsonl:JsonlSource"),
-        suffixes=_also_packed(".jsonl", ".ndjson"),
-        recognizes=_is_other_lines,
-    ),
-    Format(
-        "manifest",
-        "manifest",
-        _at("audio.source:AudioSource"),
-        recognizes=_is_manifest,
-        takes_many=False,
-    ),
-    Format(
-        "csv",
-        "CSV",
-        _at("lines.delimited:CsvSource"),
-        suffixes=_TABLE_SUFFIXES,
-        is_last=True,
-    ),
-    Format(
-        "tokens",
-        "tokens",
-        _at("tokens.source:TokenSource"),
-        _at("tokens.writer:TokenWriter"),
-        (".bin",),
-        magic=((0, b"MMIDIDX\x00\x00"),),  # of an .idx; a lone .idx of another program says nothing of tokens
-        defaults={"by": "document"},
-        unless="block_length",
-        key_option="data_key",
-        beside=(".idx", ".tags.txt", ".specs.json"),
-    ),
-    Format(
-        "text",
-        "text",
-        _at("lines.text:TextSource"),
-        suffixes=_also_packed(".txt"),
-        is_last=True,
-    ),
-    Format(
+    _of("manifest", "manifest", "audio.source:AudioSource", recognizes=_is_manifest, takes_many=False),
+    _of("csv", "CSV", "lines.delimited:CsvSource", _TABLE_SUFFIXES, is_last=True),
+    _of("tokens", "tokens", "tokens.source:TokenSource", ".bin", **_TOKENS),
+    _of("text", "text", "lines.text:TextSource", _also_packed(".txt"), is_last=True),
+    _of(
         "audio",
         "audio folder",
-        _at("audio.folder:AudioFolderSource"),
-        suffixes=(".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff"),
+        "audio.folder:AudioFolderSource",
+        _AUDIO,
         magic=((0, b"fLaC"), (0, b"OggS")),
-        takes_folder=True,
-        takes_many=False,
-        in_list=True,
-        named_by_paths=True,
+        **_FILES_THEMSELVES,
     ),
-    Format(
-        "images",
-        "image folder",
-        _at("images:ImageFolderSource"),
-        suffixes=(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm"),
-        takes_folder=True,
-        takes_many=False,
-        in_list=True,
-        named_by_paths=True,
-        is_last=True,
-    ),
-    Format(
-        "ogg_zip",
-        "OggZip",
-        _at("ogg_zip.source:OggZipSource"),
-        suffixes=(".zip",),
-        takes_folder=True,
-        defaults={"audio": {"features": "raw", "peak_normalization": False}},
-    ),
+    _of("images", "image folder", "images:ImageFolderSource", _IMAGES, is_last=True, **_FILES_THEMSELVES),
+    _of("ogg_zip", "OggZip", "ogg_zip.source:OggZipSource", ".zip", takes_folder=True, defaults=_RAW),
 )
 FORMATS: Mapping[str, Format] = {entry.name: entry for entry in _ALL}
 
@@ -501,15 +422,12 @@ def _by_suffix(name: str) -> Format | None:
 
 
 def _format_of_file(path: str) -> Format | None:
-    with open_regular(path) as file:
-        head = Head(path, file.read(_HEAD_BYTES))
+    head = Head(path)
     for entry in FORMATS.values():
-        if entry.has_mark(head):
+        if any(head.data[at : at + len(mark)] == mark for at, mark in entry.magic):
             return entry
-    for entry in FORMATS.values():
-        if entry.recognizes is not None and entry.recognizes(head):
-            return entry
-    return _by_suffix(path)
+    found = (entry for entry in FORMATS.values() if entry.recognizes is not None and entry.recognizes(head))
+    return next(found, None) or _by_suffix(path)
 
 
 def _format_of_folder(path: str) -> Format | None:

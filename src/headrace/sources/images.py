@@ -13,24 +13,34 @@ import functools
 import importlib
 import io
 import json
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.files import open_regular
+from headrace.errors import ConfigError, SourceError
+from headrace.files import FileStamp, open_regular
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
-from .shared.codec import Codec, SpecLearner, found_by
-from .shared.fields import Field, parse_field
-from .shared.folder import Listing, all_cases, folder_of, for_each, list_corpus_files, listed_path
+from .shared.codec import Codec, Facts
+from .shared.fields import Field
+from .shared.folder import (
+    FOLDER_FIELD,
+    Listing,
+    all_cases,
+    folder_values,
+    for_each,
+    list_corpus_files,
+    parse_targets,
+)
+from .shared.open_files import check_stamp
 from .shared.paths import Files, IndexOption
-from .shared.source import RecordSource, make_index
+from .shared.records import Gathered
+from .shared.source import IndexedSource
 
 EXTENSIONS = frozenset(("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm"))
 IMAGE_OPTIONS = ("mode", "size")
@@ -79,8 +89,6 @@ class ImageCodec(Codec):
         ConfigError: An option is wrong.
     """
 
-    must_see_all = False
-
     def __init__(self, what: str, mode: Any = "RGB", size: Any = None) -> None:
         if mode not in _CHANNELS:
             raise ConfigError(f"mode is {mode!r}", where=what, fix=f"one of {', '.join(_CHANNELS)}")
@@ -88,10 +96,9 @@ class ImageCodec(Codec):
             is_pair = isinstance(size, list | tuple) and len(size) == 2
             if not is_pair or not all(type(one) is int and 0 < one < 1 << 16 for one in size):
                 raise ConfigError(f"size is {size!r}", where=what, fix="(height, width), such as (224, 224)")
-        self.mode: str = mode
+        self._what, self.mode = what, str(mode)
         self.size: tuple[int, int] | None = None if size is None else (size[0], size[1])
-        given = None if self.size is None else self._spec_of(self.size)
-        self._learner = SpecLearner(what, given, fix="give mode=")
+        self._shape: tuple[int | None, ...] = (*(self.size or (None, None)), _CHANNELS[self.mode])
 
     @classmethod
     def parse(cls, what: str, options: Mapping[str, Any]) -> ImageCodec:
@@ -102,50 +109,39 @@ class ImageCodec(Codec):
     def _dtype(self) -> np.dtype[Any]:
         return np.dtype(np.uint16 if self.mode == "I;16" else np.uint8)
 
-    def _spec_of(self, size: tuple[int, int]) -> DataSpec:
-        channels = _CHANNELS[self.mode]
-        return DataSpec(self._dtype.name, (*size, channels), dim=channels, has_time=False)
-
     @property
     def spec(self) -> DataSpec:
         """Layout of the arrays."""
-        return self._learner.spec
+        return DataSpec(self._dtype.name, self._shape, dim=self._shape[-1], has_time=False)
 
     @property
     def identity(self) -> list[Any]:
         """Mode and size."""
         return [self.mode, self.size]
 
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
-        """Take the layout."""
-        self._learner.settle(spec)
-
-    @property
-    def scanned(self) -> DataSpec | None:
-        """The layout, as far as it is known."""
-        return self._learner.known
-
-    def join(self, scanned: DataSpec | None) -> None:
-        """Take the layout of other images."""
-        self._learner.join(scanned)
-
-    def scan(self, value: str | bytes | IO[bytes], where: str) -> int:
-        """Read the header of an image; return 1, as it has no time."""
-        self.learn_size(self.read_size(value, where), where)
+    def note(self, value: str | bytes | IO[bytes], where: str, facts: Facts) -> int:
+        """Note height and width of an image, as they are after its orientation is applied; 1, as it has no time."""
+        if self.size is None:
+            facts.setdefault(self.read_size(value, where), where)
         return 1
 
     def read_size(self, value: str | bytes | IO[bytes], where: str) -> tuple[int, int]:
         """Return height and width of an image, from its header, as they are after its orientation is applied."""
-        if self.size is not None:
-            return self.size
         with _Opened(value, where) as image:
             width, height = image.size
             return (width, height) if _orientation_of(image) in _TURNED else (height, width)
 
-    def learn_size(self, size: tuple[int, int], where: str) -> None:
-        """Learn the layout from one image."""
+    def conclude(self, facts: Facts) -> None:
+        """Free the axes that differ."""
+        if self.size is None and not facts:
+            raise ConfigError(f"there are no {self._what}, and so no shape", fix="check the path, or give size=")
         if self.size is None:
-            self._learner.learn(self._dtype, (*size, _CHANNELS[self.mode]), where, has_time=False)
+            sizes = [set(axis) for axis in zip(*facts, strict=True)]
+            self._shape = (*(axis.pop() if len(axis) == 1 else None for axis in sizes), self._shape[-1])
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
+        """Take the layout."""
+        self._shape = spec.shape
 
     def encode(self, value: str | bytes, where: str) -> NDArray[Any]:
         """Return the pixels of an image, `uint8[H, W, C]`; a path or the bytes of its file."""
@@ -236,32 +232,11 @@ def _resized(array: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     return np.asarray(pillow.fromarray(np.ascontiguousarray(array)).resize(size[::-1], pillow.Resampling.BILINEAR))
 
 
-INDEX_KIND = "image-folder/1"
+INDEX_KIND = "image-folder/3"
 SUFFIXES = tuple(f".{extension}" for extension in sorted(EXTENSIONS))
-_FOLDER, _TAG = "folder", "tag"
 
 
-@dataclass(frozen=True, slots=True)
-class _Options:
-    """How images become sequences.
-
-    Attributes:
-        root: The folder.
-        image: How images become arrays.
-        fields: Data key -> field of what the folder says of an image.
-    """
-
-    root: str
-    image: ImageCodec
-    fields: dict[str, Field]
-
-    @property
-    def codecs(self) -> dict[str, Codec]:
-        """All of them, by data key."""
-        return {"data": self.image, **self.fields}
-
-
-class ImageFolderSource(RecordSource):
+class ImageFolderSource(IndexedSource):
     """The images below a folder: key "data", `uint8[H, W, C]` without a time axis, and a key for each target.
 
     Needs `headrace[image]`. The tag is the path without the suffix; sequences come in the order of their tags. Headers
@@ -284,7 +259,6 @@ class ImageFolderSource(RecordSource):
             or the given index is not one of these files as they are now.
     """
 
-    _options: _Options
     _changed_fix = "the folder changed since it was read: build the source again"
 
     def __init__(
@@ -300,66 +274,46 @@ class ImageFolderSource(RecordSource):
         listing = list_corpus_files(files, all_cases(suffixes, "ImageFolderSource"), "ImageFolderSource")
         if targets is None:
             have_folders = bool(listing.names) and all("/" in name for name in listing.names)
-            targets = {"classes": _FOLDER} if have_folders else {}
-        fields = {key: parse_field(key, target) for key, target in targets.items()}
-        for key, field in fields.items():
-            if key == "data":
-                raise ConfigError('a target cannot be named "data": that is the image', where="ImageFolderSource")
-            if field.name not in (_FOLDER, _TAG):
-                fix = did_you_mean(field.name, (_FOLDER, _TAG))
-                raise ConfigError(f"a folder has no field {field.name!r}", where=f"target {key!r}", fix=fix)
-        options = _Options(listing.root, ImageCodec("images of the folder", mode, size), fields)
-        kind = f"{INDEX_KIND} {json.dumps([[key, codec.identity] for key, codec in options.codecs.items()])}"
-        self._open(options, listing, functools.partial(_gather, options, listing), index=index, kind=kind)
+            targets = {"classes": FOLDER_FIELD} if have_folders else {}
+        codecs = {"data": ImageCodec("images of the folder", mode, size), **parse_targets(targets)}
+        kind = f"{INDEX_KIND} {json.dumps([[key, codec.identity] for key, codec in codecs.items()])}"
+        gather = functools.partial(_gather, codecs, listing)
+        self._open((listing.root, codecs), listing, gather, index=index, kind=kind)
 
     def _prepare(self) -> None:
-        for key, codec in self._options.codecs.items():
-            codec.settle(self.specs[key], self.labels.get(key))
+        self._root, self._codecs = self._options
+        self._settle(self._codecs)
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> str:  # noqa: ARG002 - the tag says all
-        return self._index.tags[corpus_idx]
-
-    def _encode(self, record: str, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
-        options = self._options
-        if data_key == "data":
-            return options.image.encode(listed_path(self._index, corpus_idx, options.root), where)
-        field = options.fields[data_key]
-        return field.encode(_values_of(record, field, where)[field.name], where)
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        where = self._where(corpus_idx)
+        codec: Codec = self._codecs[data_key]
+        if isinstance(codec, Field):
+            return codec.encode(folder_values(self._index.tags[corpus_idx], {codec.name}, where)[codec.name], where)
+        path = os.path.join(self._root, self._index.text("path", corpus_idx))
+        size, time = (int(self._index.locator(name)[corpus_idx]) for name in ("size", "time"))
+        check_stamp(FileStamp(path, size, time, digest=""))
+        return codec.encode(path, where)
 
     def _where(self, corpus_idx: int) -> str:
-        return f"{self._options.root}, tag {self._index.tags[corpus_idx]!r}"
+        return f"{self._root}, tag {self._index.tags[corpus_idx]!r}"
 
 
-def _values_of(tag: str, field: Field, where: str) -> dict[str, str]:
-    return {_TAG: tag} if field.name == _TAG else {_FOLDER: folder_of(tag, where)}
+def _size_of(image: ImageCodec, path: str) -> tuple[int, int]:
+    return image.size or image.read_size(path, path)
 
 
-def _read_size(image: ImageCodec, path: str) -> tuple[int, int]:
-    return image.read_size(path, path)
-
-
-def _gather(options: _Options, listing: Listing) -> CorpusIndex:
+def _gather(codecs: dict[str, Any], listing: Listing) -> CorpusIndex:
     """Read the headers of all images, several at a time."""
-    tags, endings = listing.split()
-    paths = [listing.path(number) for number in range(len(tags))]
-    sizes = for_each(functools.partial(_read_size, options.image), paths)
-    suffixes = sorted(set(endings))
-    lengths: dict[str, list[int]] = {key: [] for key in options.codecs}
-    for tag, size, where in zip(tags, sizes, paths, strict=True):
-        options.image.learn_size(size, where)
-        lengths["data"].append(1)
-        for key, field in options.fields.items():
-            lengths[key].append(field.scan(_values_of(tag, field, where)[field.name], where))
-    for field in options.fields.values():
-        field.end_scan()
-    return make_index(
-        **found_by(options.codecs),
-        tags=tags,
-        lengths=lengths,
-        locators={
-            "suffix": np.array([suffixes.index(ending) for ending in endings], np.int64),
-            "size": np.array(listing.sizes, np.int64),
-            "time": np.array(listing.times, np.int64),
-        },
-        suffixes=suffixes,
-    )
+    found = Gathered.of(codecs, ("size", "time"))
+    found.tags = listing.tags()
+    fields = {key: codec for key, codec in codecs.items() if isinstance(codec, Field)}
+    names = {field.name for field in fields.values()}
+    paths = [listing.path(number) for number in range(len(found.tags))]
+    sizes = for_each(functools.partial(_size_of, codecs["data"]), paths)
+    for tag, size, path, num_bytes, time in zip(found.tags, sizes, paths, listing.sizes, listing.times, strict=True):
+        found.locate(size=num_bytes, time=time)
+        found.facts["data"].setdefault(size, path)
+        found.lengths["data"].append(1)
+        values = folder_values(tag, names, path)
+        found.note(fields, {key: values[field.name] for key, field in fields.items()}, path)
+    return found.index(codecs, texts={"path": listing.names})

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
 from headrace.files.atomic import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, PendingFiles, fsync_path
-from headrace.sources import Source, confirm_reads, open_source
+from headrace.sources import Source, open_source
 from headrace.sources.formats import Format
 from headrace.sources.registry import keeps_index, open_writer
 from headrace.specs import DataSpec
@@ -178,7 +178,6 @@ def _write_directly(
                 if tell is not None:
                     tell(1, sum(array.nbytes for array in arrays.values()))
             step = "finishing it"
-            confirm_reads()
     except Exception as error:
         takes_note(error, f"{shard.name}, {step}")
         raise
@@ -228,7 +227,6 @@ def _digest_of(source: Source, corpus_indices: range, tell: Tell | None = None) 
         digest.add(source.tag(corpus_idx), comparable(arrays, source.specs))
         if tell is not None:
             tell(1, sum(array.nbytes for array in arrays.values()))
-    confirm_reads()
     return digest
 
 

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
-from headrace.sources import confirm_reads
 
 from .loaded import LoadedSeqs, OrderCursor
 from .reader import Features, Reader, ReadRequest
@@ -74,7 +73,6 @@ class KeepingReader(Reader):
         for number in range(max(start, 0), min(stop, len(self._cursor) - first)):
             if first + number not in self._loaded:
                 self._loaded.put_window(self._read(number))
-        confirm_reads()
 
     def holds(self, number: int) -> bool:
         """Whether a sequence was loaded, and is still there."""

@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from headrace.engine import Failure, WorkerInfo
 from headrace.engine.user.ship import ship_payload, unship
 from headrace.errors import ConfigError, takes_note
-from headrace.sources import confirm_reads
 
 from ..plan import PlanRecipe, Progress
 from ..steps import EpochRun, Step, checked_steps
@@ -181,7 +180,6 @@ class _Steps(Iterator[Any]):
             return StreamEnd(plan.progress, plan.take_marks(), plan.num_windows)
         task, seq_idx = found
         try:
-            confirm_reads()
             value = self._make(task.carried())  # may raise; the marks then go with the next step
         except ConfigError as error:
             if self._is_carried:

@@ -1,12 +1,15 @@
 """Recordings, wherever they are stored: decoded, one channel, at the wanted sample rate, as samples or features.
 
-Needs `headrace[audio]`, but only when it reads.
+Needs `headrace[audio]`, but only when it reads. What a header says is believed up to `_MAX_CLAIMED` samples. More, or
+none in an Ogg file that has some, is damage, or a stream whose writer did not know (FLAC in a pipe): then decoding
+counts.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, fields
 from typing import IO, TYPE_CHECKING, Any
 
@@ -17,18 +20,23 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.features.log_mel import LogMel
 from headrace.specs import DataSpec
 
-from ..shared.codec import Codec
+from ..shared.codec import Codec, Facts
+
+if TYPE_CHECKING:
+    pass
 
 # Of libsndfile's. Seeking changes the last bits of Opus, and sometimes those of Vorbis, and more of MP3; GSM and G.72x
 # cannot be sought at all.
 _EXACT_SUBTYPES = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW", "ALAC_", "IMA_ADPCM", "MS_ADPCM")
+_MAX_CLAIMED = 1 << 28  # samples of one channel: 4 hours at 16 kHz, a GiB of memory
+_BLOCK = 1 << 16  # samples that are decoded at a time where the header is not believed
+_TAIL_BYTES = 1 << 16  # no page of Ogg is longer
+_LAST_PAGE = 4  # among the flags of a page
+Recording = str | bytes | IO[bytes]
 
-if TYPE_CHECKING:
-    from types import ModuleType
 
-
-def read_header(recording: str | bytes | IO[bytes], where: str | None = None) -> tuple[int, int]:
-    """Return number of samples and sample rate of a recording, without decoding it.
+def read_header(recording: Recording, where: str | None = None) -> tuple[int, int]:
+    """Return number of samples and sample rate of a recording; it is decoded only if its header cannot be believed.
 
     Args:
         recording: A path, the bytes of the file, or an open file that can seek, of which only what is needed is read.
@@ -37,18 +45,13 @@ def read_header(recording: str | bytes | IO[bytes], where: str | None = None) ->
     Raises:
         SourceError: The file is missing or damaged.
     """
-    soundfile = _soundfile()
-    name = where or _name_of(recording)
-    file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
-    try:
-        info = soundfile.info(file)
-    except (RuntimeError, OSError) as error:  # soundfile's errors are RuntimeErrors
-        raise _unreadable(name, error) from error
-    return int(info.frames), int(info.samplerate)
+    with _opened(recording, where) as (file, _):
+        num_samples = file.frames if _is_believed(file) else sum(map(len, _blocks(file)))
+        return int(num_samples), int(file.samplerate)
 
 
 def read_samples(
-    recording: str | bytes, channel: int | None, where: str | None = None
+    recording: Recording, channel: int | None, where: str | None = None
 ) -> tuple[NDArray[np.float32], int]:
     """Return the samples of one channel, `float32[n]` in -1..1, and their rate.
 
@@ -60,20 +63,12 @@ def read_samples(
     Raises:
         SourceError: The file is missing, damaged, has other channels, or has samples that are not finite.
     """
-    soundfile = _soundfile()
-    path = where or _name_of(recording)
-    file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
-    try:
-        samples, sample_rate = soundfile.read(file, dtype="float32", always_2d=True)
-    except (RuntimeError, OSError) as error:
-        raise _unreadable(path, error) from error
-    except MemoryError as error:
-        raise SourceError(
-            f"there is not enough memory for the recording that the header describes: {error}",
-            where=path,
-            fix="if it is not that long, it is damaged: write it again; else read with fewer workers",
-        ) from error
-    return _mono(samples, channel, 0, path), int(sample_rate)
+    with _opened(recording, where) as (file, name):
+        if _is_believed(file):
+            samples = file.read(dtype="float32", always_2d=True)
+        else:
+            samples = np.concatenate([np.zeros((0, file.channels), np.float32), *_blocks(file)])
+        return _mono(samples, channel, 0, name), int(file.samplerate)
 
 
 def read_part(
@@ -96,21 +91,64 @@ def read_part(
     Raises:
         SourceError: As for `read_samples`.
     """
-    soundfile = _soundfile()
+    with _opened(path, None) as (file, name):
+        is_exact = file.seekable() and file.subtype.startswith(_EXACT_SUBTYPES)
+        if (file.frames, file.samplerate) != (num_samples, sample_rate) or not is_exact:
+            return None
+        file.seek(start)
+        samples = file.read(end - start, dtype="float32", always_2d=True)
+        return _mono(samples, channel, start, name) if len(samples) == end - start else None
+
+
+@contextmanager
+def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]]:
+    """Open a recording; yield it, and what messages call it. What goes wrong in the block is a `SourceError`."""
     try:
-        with soundfile.SoundFile(path) as file:
-            if (file.frames, file.samplerate) != (num_samples, sample_rate) or not _can_seek(file):
-                return None
-            file.seek(start)
-            samples = file.read(end - start, dtype="float32", always_2d=True)
-    except (RuntimeError, OSError) as error:
-        raise _unreadable(path, error) from error
-    return _mono(samples, channel, start, path) if len(samples) == end - start else None
+        import soundfile
+    except (ImportError, OSError) as error:  # OSError: the package is there, but not the C library
+        raise ConfigError(
+            f"reading audio needs the package soundfile: {error}", fix="pip install 'headrace[audio]'"
+        ) from error
+    name = where or (recording if isinstance(recording, str) else "a recording in memory")
+    try:
+        with soundfile.SoundFile(io.BytesIO(recording) if isinstance(recording, bytes) else recording) as file:
+            if not file.frames and file.format == "OGG" and not _is_empty_ogg(recording):
+                raise SourceError(
+                    "no sample of the recording can be read, and its last page does not say that there is none",
+                    where=name,
+                    fix="it is damaged: get or write it again",
+                )
+            yield file, name
+    except (RuntimeError, OSError, MemoryError) as error:  # soundfile's errors are RuntimeErrors
+        raise SourceError(
+            f"the recording cannot be read: {error}", where=name, fix="check the file; is it truncated?"
+        ) from error
 
 
-def _can_seek(file: Any) -> bool:
-    """Tell whether decoding from any sample gives the same as decoding from the start."""
-    return bool(file.seekable()) and file.subtype.startswith(_EXACT_SUBTYPES)
+def _is_empty_ogg(recording: Recording) -> bool:
+    """Tell whether the head of the last page says that it is the last one, and ends at sample 0."""
+    if isinstance(recording, bytes):
+        tail = recording[-_TAIL_BYTES:]
+    elif isinstance(recording, str):
+        with open(recording, "rb") as file:
+            file.seek(max(file.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
+            tail = file.read()
+    else:
+        recording.seek(max(recording.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
+        tail = recording.read()
+    start = tail.rfind(b"OggS")
+    return start >= 0 and bool(tail[start + 5] & _LAST_PAGE) and not any(tail[start + 6 : start + 14])
+
+
+def _is_believed(file: Any) -> bool:
+    return bool(0 <= file.frames <= _MAX_CLAIMED)
+
+
+def _blocks(file: Any) -> Iterator[NDArray[np.float32]]:
+    """Decode a recording to its end, wherever its header says that it is."""
+    file.seekable = lambda: False  # else soundfile seeks to where the header says that a block ends
+    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+        yield block
 
 
 def _mono(samples: NDArray[np.float32], channel: int | None, start: int, path: str) -> NDArray[np.float32]:
@@ -151,27 +189,6 @@ def resampled_length(num_samples: int, from_rate: int, to_rate: int) -> int:
     return (2 * num_samples * to_rate + from_rate) // (2 * from_rate)
 
 
-def _soundfile() -> ModuleType:
-    try:
-        import soundfile
-    except (ImportError, OSError) as error:  # OSError: the package is there, but not the C library
-        raise ConfigError(
-            f"reading audio needs the package soundfile: {error}", fix="pip install 'headrace[audio]'"
-        ) from error
-    module: ModuleType = soundfile
-    return module
-
-
-def _name_of(recording: str | bytes | IO[bytes]) -> str:
-    if isinstance(recording, bytes):
-        return f"a recording of {len(recording)} bytes in memory"
-    return recording if isinstance(recording, str) else "a recording in an open file"
-
-
-def _unreadable(path: str, error: Any) -> SourceError:
-    return SourceError(f"the recording cannot be read: {error}", where=path, fix="check the file; is it truncated?")
-
-
 class RecordingCodec(Codec):
     """Recordings as `float32[T, 1]` samples, or `float32[T, num_mels]` features. Needs `headrace[audio]`.
 
@@ -184,7 +201,6 @@ class RecordingCodec(Codec):
     Attributes:
         features: All options of `LogMel`, with "sample_rate" `None` if it is that of the recordings; `None` for raw
             samples.
-        sample_rate: As given.
         channel: As given.
         rate: Sample rate of what it makes, once that is known.
 
@@ -194,12 +210,12 @@ class RecordingCodec(Codec):
 
     def __init__(self, features: Any, sample_rate: Any, channel: Any) -> None:
         self.features = _feature_options(features)
-        self.sample_rate = _checked_count("sample_rate", sample_rate, 1)
+        self._sample_rate = _checked_count("sample_rate", sample_rate, 1)
         self.channel = _checked_count("channel", channel, 0)
         self.rate: int | None = None
         self._log_mel: LogMel | None = None
         own = None if self.features is None else self.features["sample_rate"]
-        self.settle(self.spec, None, self.sample_rate or own)
+        self._take_rate(self._sample_rate or own)
         self._may_resample = self.rate is not None
 
     @property
@@ -211,7 +227,7 @@ class RecordingCodec(Codec):
     @property
     def identity(self) -> list[Any]:
         """Features and sample rate; which channel changes nothing that is indexed."""
-        return [self.features, self.sample_rate]
+        return [self.features, self._sample_rate]
 
     @property
     def learnt(self) -> int | None:
@@ -219,49 +235,52 @@ class RecordingCodec(Codec):
         return self.rate
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
-        """Take the sample rate.
+        """Take the sample rate."""
+        self._take_rate(learnt)
 
-        Raises:
-            ConfigError: The features have another.
-        """
-        self.rate = learnt
-        if learnt is not None and self.features is not None:
+    def _take_rate(self, rate: int | None) -> None:
+        self.rate = rate
+        if rate is not None and self.features is not None:
             own = self.features["sample_rate"]
-            if own not in (None, learnt):
-                raise ConfigError(f"sample_rate is {learnt}, but that of the features {own}", fix="give one of them")
-            self._log_mel = LogMel(**{**self.features, "sample_rate": learnt})
+            if own not in (None, rate):
+                raise ConfigError(f"sample_rate is {rate}, but that of the features {own}", fix="give one of them")
+            self._log_mel = LogMel(**{**self.features, "sample_rate": rate})
 
-    def scan(self, value: str | bytes | IO[bytes], where: str) -> int:
-        """Read the header of a recording; return the number of samples or frames."""
-        return self.num_frames(*read_header(value, where), where)
+    def note(self, value: Recording, where: str, facts: Facts) -> int:
+        """Note the header of a recording; return the number of samples or frames."""
+        return self.note_header(*read_header(value, where), where, facts)
 
-    def num_frames(self, num_samples: int, rate: int, where: str) -> int:
-        """Return the length of the array for `num_samples` samples; the first recording sets the rate if none is given.
+    def note_header(self, num_samples: int, rate: int, where: str, facts: Facts) -> int:
+        """Note what the header of a recording says; return the number of samples or frames."""
+        facts.setdefault(rate, where)
+        to_rate = self.rate or rate
+        num_samples = resampled_length(num_samples, rate, to_rate)
+        if self.features is None:
+            return num_samples
+        if self._log_mel is None or self._log_mel.sample_rate != to_rate:  # of the recordings, as none is given
+            self._log_mel = LogMel(**{**self.features, "sample_rate": to_rate})
+        return self._log_mel.num_frames(num_samples)
+
+    def conclude(self, facts: Facts) -> None:
+        """Take the sample rate of the recordings, if none is given.
 
         Raises:
-            ConfigError: The rate differs, and no rate to resample to was given.
+            ConfigError: They have different ones; or there is no recording, and features need one.
         """
-        if self.rate is None:
-            self.settle(self.spec, None, rate)
-        assert self.rate is not None
-        if rate != self.rate and not self._may_resample:
+        if self._may_resample:
+            return
+        if len(facts) > 1:
+            rates = ", ".join(map(str, sorted(facts)))
             raise ConfigError(
-                f"the recordings have different sample rates: {self.rate} and {rate} Hz",
-                where=where,
+                f"the recordings have different sample rates: {rates} Hz",
+                where=", ".join(list(facts.values())[:2]),
                 fix="give sample_rate=, in the field if there are several, to which they are resampled",
             )
-        num_samples = resampled_length(num_samples, rate, self.rate)
-        return num_samples if self._log_mel is None else self._log_mel.num_frames(num_samples)
-
-    @property
-    def scanned(self) -> int | None:
-        """The sample rate of the recordings, as far as it is known."""
-        return self.rate
-
-    def join(self, scanned: int | None) -> None:
-        """Take the sample rate of other recordings."""
-        if scanned is not None:
-            self.num_frames(0, scanned, "")
+        if not facts and self.features is not None:
+            raise ConfigError(
+                "an empty corpus does not say for which sample rate features are made", fix="give sample_rate="
+            )
+        self._take_rate(next(iter(facts), None))
 
     def encode(self, value: str | bytes, where: str) -> NDArray[np.float32]:
         """Return samples or features of a recording, `float32[T, D]`; a path or the bytes of its file."""
@@ -272,7 +291,7 @@ class RecordingCodec(Codec):
 
     def keeps_samples(self, rate: int) -> bool:
         """Tell whether recordings of a sample rate stay as they are: part of the array is part of the samples."""
-        return self._log_mel is None and rate == self.rate
+        return self.features is None and rate == self.rate
 
     def of_samples(self, samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
         """Return the array of decoded samples, `float32[n]`."""

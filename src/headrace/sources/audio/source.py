@@ -1,128 +1,146 @@
-"""A source of recordings that a manifest lists, and what all sources of recordings have in common.
-
-A sub-class of `RecordingSource` opens its index and says what the fields of a sequence are (a line of a manifest, or
-what a folder says of a file) and where its recording is. A manifest is read once, when its index is built; from then on
-only the position of each line is known, and a line is read again with its recording. Nothing is decoded before it is
-asked for.
-
-Read `manifest.py` for what is taken down of the manifest and indexed, `shared/fields.py` for labels, `codec.py` for
-recordings, `headrace.features` for features. A table in memory (`AudioTableSource`) is a manifest that is not read.
-"""
+"""Recordings that a manifest lists (JSON lines, CSV, TSV), or a table in memory. Read `records.py` first."""
 
 from __future__ import annotations
 
+import csv
 import os
-from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
 from headrace.features.log_mel import LogMel
-from headrace.files import open_regular, resolve_inside
-from headrace.files.locations import is_remote, shown_url
+from headrace.files import open_regular
+from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
+from headrace.files.utf8 import decode_utf8
+from headrace.index import CorpusIndex
 
-from ..shared.delimited import Delimited, suffix_of
-from ..shared.lines import LineTable, decode_object
-from ..shared.paths import IndexOption, local_file, path_text
-from ..shared.source import RecordSource
-from .codec import read_part, read_samples
-from .manifest import (
-    DEFAULT_LENGTH_FIELD,
-    DEFAULT_TAG_FIELD,
+from ..shared.fields import IndexField
+from ..shared.folder import parse_targets
+from ..shared.lines import decode_object, scan_lines
+from ..shared.paths import PACK_FIX, IndexOption, local_file, path_text
+from .codec import RecordingCodec
+from .records import (
+    NOT_GIVEN,
     TEXT_FIELD,
-    AudioOptions,
-    Layout,
+    Entry,
+    RecordingOptions,
+    RecordingSource,
     field_of,
-    first_record,
-    gather_index,
-    index_kind,
-    index_of,
-    recording_path,
-    recordings_root,
+    gather_recordings,
     require_targets,
-    scan_recordings,
 )
 
-# Of one recording that cannot be sought, as decoded: an hour at 16 kHz has 230 MB. Longer ones are decoded each time.
-_MAX_HELD_BYTES = 256 << 20
+_LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
+_FIRST_BYTES = 1 << 16  # read at a time for the first line, each time that a corpus is opened
+INDEX_KIND = "audio-manifest/4"  # with the version of what the columns and `meta` say, and of how lengths are counted
 
 
-class RecordingSource(RecordSource):
-    """Recordings: key "data", and a key for each target."""
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """Which fields of an entry say what.
 
-    _options: AudioOptions
+    Attributes:
+        audio: Path of the recording.
+        tag: Tag; the path of the recording if `None`.
+        length: Number of samples, at the recording's own rate. Where the default one is absent, "length" counts.
+    """
 
-    def _prepare(self) -> None:
-        for key, field in self._options.fields.items():
-            field.settle(self.specs[key], self.labels.get(key))
-        self._options.audio.settle(self.specs["data"], None, self._index.meta["sample_rate"])
+    audio: str = "audio"
+    tag: str | None = "tag"
+    length: str = "num_samples"
 
-    def _prepare_files(self) -> None:
-        super()._prepare_files()
-        self._held: tuple[int, NDArray[Any]] | None = None  # what was read last to take a part of it
+    def __post_init__(self) -> None:
+        """Refuse names that are not text."""
+        for name in (self.audio, self.tag or "", self.length):
+            if not isinstance(name, str):
+                raise ConfigError(f"the name of a field is a str, not {name!r}")
 
-    @abstractmethod
-    def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:
-        """Return the path of a recording."""
+    def entry(self, record: Mapping[str, Any], where: str, folder: str = "") -> Entry:
+        """Return what an entry says; a path is put below a folder.
 
-    @property
-    def sample_rate(self) -> int | None:
-        """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
-        return self._options.audio.rate
+        Raises:
+            SourceError: An entry is wrong, or its path is the URL of a store: recordings are not fetched one by one.
+        """
+        num_samples = _count(record, self.length, 0, where)
+        if num_samples == NOT_GIVEN and self.length == "num_samples":
+            fix = "'length' counts samples; if it is something else here, name a field by length_field="
+            num_samples = _count(record, "length", 0, where, fix)
+        name: str = field_of(record, self.audio, str, where)
+        path = local_path(name) if "://" in name else name
+        if path is None:
+            what = f"the recording {shown_url(name)!r} is named by a URL, and recordings are read from this machine"
+            raise SourceError(what, where=where, fix=f"copy them here, and name them by paths; or {PACK_FIX}")
+        tag: str = field_of(record, self.tag or self.audio, str, where)
+        rate = _count(record, "sample_rate", 1, where)
+        return Entry(tag, os.path.join(folder, path), record, where, num_samples, rate)
 
-    def _encode(self, record: Mapping[str, Any], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
-        """Return "data" as float32[T, D], targets as integers [T]."""
-        if data_key == "data":
-            return self._read_audio(corpus_idx, record, where)
-        field = self._options.fields[data_key]
-        return field.encode(field_of(record, field.name, object, where), where)
 
-    def _read_audio(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> NDArray[np.float32]:
-        path = self._recording(corpus_idx, record, where)
-        audio = self._options.audio
-        samples, rate = read_samples(path, audio.channel)
-        index = self._index
-        for what, name, actual in (("samples", "num_samples", len(samples)), ("Hz", "sample_rate", rate)):
-            expected = int(index.locator(name)[corpus_idx])
-            if actual != expected:
+def _count(record: Mapping[str, Any], name: str, smallest: int, where: str, fix: str | None = None) -> int:
+    """Return a field that holds a whole number, `NOT_GIVEN` if it is absent or null."""
+    value = record.get(name)
+    if value is None:
+        return NOT_GIVEN
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
+        raise SourceError(
+            f"the field {name!r} has {value!r}, not a whole number of at least {smallest}",
+            where=where,
+            fix=fix or "correct it, or leave it out: the recording says the same",
+        )
+    return int(value)
+
+
+def _read_manifest(
+    path: str, numbers: set[str], block_bytes: int | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield where each entry of a manifest is, and its fields. Of CSV and TSV an entry is one line, as the header is.
+
+    Args:
+        path: The manifest.
+        numbers: The columns of CSV and TSV that hold numbers; an empty cell is none.
+        block_bytes: See `scan_lines`.
+
+    Raises:
+        SourceError: A line is no entry.
+    """
+    is_table, is_tsv = path.lower().endswith((".csv", ".tsv")), path.lower().endswith(".tsv")
+    form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {}
+    columns: list[str] | None = None
+    for block in scan_lines(path, block_bytes=block_bytes):
+        for number, _, line in block.records():
+            where = f"{path}, line {number}"
+            if not is_table:
+                yield where, decode_object(line, where)
+                continue
+            try:
+                values = next(csv.reader([decode_utf8(line, where).rstrip("\r\n")], **form, strict=True), [""])
+            except csv.Error as error:
                 raise SourceError(
-                    f"the recording has {actual} {what}, but {expected} are expected",
-                    where=f"{where}, {path}",
-                    fix=self._wrong_length_fix,
+                    f"the line cannot be read: {error}", where=where, fix="an entry is one line"
+                ) from None
+            if len(values) != len(columns or values) or (columns is None and "" in values):
+                raise SourceError(
+                    f"the line has {len(values)} values, for the columns {columns or values}",
+                    where=where,
+                    fix="the first line names each column; quote values with delimiters in them; an entry is one line",
                 )
-        return audio.of_samples(samples, rate)
+            if columns is not None:
+                row = zip(columns, values, strict=True)
+                yield where, {name: _number_of(text) if name in numbers else text for name, text in row}
+            columns = columns or values
 
-    def reads_slices(self, data_key: str) -> bool:
-        """Yes, of recordings: samples are sought, or a recording is decoded once for parts that follow each other."""
-        return data_key == "data"
 
-    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        if data_key != "data":
-            return super()._load_part(corpus_idx, data_key, start, end)
-        if self._held is not None and self._held[0] == corpus_idx:
-            return self._held[1][start:end].copy()
-        audio, index = self._options.audio, self._index
-        num_samples, rate = (int(index.locator(name)[corpus_idx]) for name in ("num_samples", "sample_rate"))
-        if audio.keeps_samples(rate):
-            path = self._recording(corpus_idx, self._record(corpus_idx, (data_key,)), self._where(corpus_idx))
-            part = read_part(path, audio.channel, start, end, num_samples=num_samples, sample_rate=rate)
-            if part is not None:
-                return part[:, None]
-        whole = self._checked(corpus_idx, data_key, self._load(corpus_idx, data_key))
-        self._held = (corpus_idx, whole) if whole.nbytes <= _MAX_HELD_BYTES else None
-        return whole[start:end].copy()
-
-    def close(self) -> None:
-        """Release files, and what is held of a recording; a later read opens them again."""
-        self._held = None
-        super().close()
-
-    _wrong_length_fix = "open the corpus again to have headers read again; replace a truncated recording"
+def _number_of(text: str) -> Any:
+    """Return the number that a cell is; the text if it is none, `None` if it is empty."""
+    for kind in (int, float):
+        try:
+            return kind(text) if "_" not in text else text
+        except ValueError:
+            continue
+    return text or None
 
 
 class AudioSource(RecordingSource):
@@ -168,9 +186,6 @@ class AudioSource(RecordingSource):
         ((86, 40), ['0', '1', '10'])
     """
 
-    _changed_fix = "the manifest changed since it was read: build the source again"
-    _wrong_length_fix = "correct the manifest, or touch it to have headers read again; replace a truncated recording"
-
     def __init__(
         self,
         manifest: str | os.PathLike[str],
@@ -182,7 +197,7 @@ class AudioSource(RecordingSource):
         channel: int | None = None,
         audio_field: str = "audio",
         tag_field: str | None = "auto",
-        length_field: str = DEFAULT_LENGTH_FIELD,
+        length_field: str = "num_samples",
         index: IndexOption = "auto",
     ) -> None:
         if root is None and is_remote(path_text(manifest, "AudioSource(manifest)")):
@@ -192,55 +207,60 @@ class AudioSource(RecordingSource):
                 fix="give root=, the folder that its audio paths are relative to",
             )
         manifest = local_file(manifest, "AudioSource(manifest)")
-        if os.path.isdir(manifest):
-            raise SourceError(
-                "a manifest is a file, and this is a folder",
-                where=manifest,
-                fix="a folder of recordings needs none: AudioDataset(folder, ...), or AudioFolderSource(folder, ...)",
-            )
-        if os.path.isfile(manifest):
-            _check_form(manifest)
-        root = os.path.dirname(manifest) if root is None else recordings_root(root, "AudioSource(root=)")
-        first = first_record(manifest) if os.path.isfile(manifest) else None
+        _check_form(manifest)
+        root = os.path.dirname(manifest) if root is None else _absolute_root(root, "AudioSource(root=)")
+        options = RecordingOptions(
+            manifest, root, RecordingCodec(features, sample_rate, channel), parse_targets(targets, None)
+        )
+        numbers = {length_field, "length", "sample_rate"}
+        numbers |= {field.name for field in options.fields.values() if isinstance(field, IndexField)}
+        start = _read_manifest(manifest, numbers, _FIRST_BYTES) if os.path.isfile(manifest) else iter(())
+        first = next((record for _, record in start), None)
         if tag_field == "auto":
-            tag_field = DEFAULT_TAG_FIELD if first is None or DEFAULT_TAG_FIELD in first else None
-        layout = Layout(manifest, root, audio_field, tag_field, length_field)
-        options = AudioOptions.parse(layout, features, targets, sample_rate, channel)
+            tag_field = "tag" if first is None or "tag" in first else None
+        columns = _Columns(audio_field, tag_field, length_field)
         require_targets(targets, has_text=first is not None and TEXT_FIELD in first, where=manifest)
-        self._open(options, [manifest], lambda: gather_index(options), index=index, kind=index_kind(options))
 
-    def _prepare(self) -> None:
-        super()._prepare()
-        self._lines = LineTable(self._index)
-        manifest = self._options.layout.manifest
-        self._form = None if suffix_of(manifest) is None else Delimited.of(manifest)
+        def gather() -> CorpusIndex:
+            records = _read_manifest(manifest, numbers)
+            return gather_recordings(options, (columns.entry(record, where) for where, record in records))
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - one line has all
-        """Read the line of a recording again."""
-        layout, tag = self._options.layout, self._index.tags[corpus_idx]
-        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
-        where = f"{layout.manifest}, byte {start}"
-        data = self._files.read(file_idx, start, num_bytes)
-        if self._form is None:
-            record = decode_object(data, where)
-        else:
-            row = self._form.record(self._index.meta["columns"], data, where)
-            record = layout.typed(row, self._options.fields)
-        found = layout.tag(record, where)
-        if found != tag:
-            raise SourceError(f"the tag was {tag!r} and is {found!r}", where=where, fix=self._changed_fix)
-        return record
+        # A root inside the folder of the manifest is named relative to it: a corpus and its index can be moved.
+        real, folder = Path(os.path.realpath(root)), Path(os.path.realpath(manifest)).parent
+        place = real.relative_to(folder) if real.is_relative_to(folder) else real
+        kind = f"{INDEX_KIND} {str(place)!r} {columns} {options.identity}"
+        self._open(options, [manifest], gather, index=index, kind=kind)
 
-    def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
-        return str(resolve_inside(self._options.layout.root, self._options.layout.audio_path(record, where)))
+
+def _absolute_root(root: Any, where: str) -> str:
+    """Return the absolute path of the folder that paths of recordings are relative to.
+
+    Raises:
+        ConfigError: It is no path, or the URL of a store.
+    """
+    text = path_text(root, where)
+    path = local_path(text)
+    if path is None:
+        what = "recordings are read from a folder on this machine, and this is a URL"
+        raise ConfigError(what, where=f"{where} {shown_url(text)}", fix=f"copy them here; or {PACK_FIX}")
+    return os.path.abspath(path)
 
 
 def _check_form(manifest: str) -> None:
     """Refuse a manifest that is not lines of text.
 
     Raises:
+        SourceError: It is a folder.
         ConfigError: It is a table of another form, or compressed.
     """
+    if os.path.isdir(manifest):
+        raise SourceError(
+            "a manifest is a file, and this is a folder",
+            where=manifest,
+            fix="a folder of recordings needs none: AudioDataset(folder, ...), or AudioFolderSource(folder, ...)",
+        )
+    if not os.path.isfile(manifest):
+        return
     with open_regular(manifest) as file:
         mark = file.read(6)
     if mark.startswith((b"PAR1", b"ARROW1")):
@@ -255,19 +275,7 @@ def _check_form(manifest: str) -> None:
         )
 
 
-_AUDIO, _TAG, _PATH = "audio", "tag", "absolute path"
 _FORMS = "give pairs (path, text), dicts with the path as 'audio', or a DataFrame with such columns"
-
-
-@dataclass(frozen=True, slots=True)
-class _TableOptions(AudioOptions):
-    """How the recordings of a table become arrays.
-
-    Attributes:
-        rows: What is known of each recording.
-    """
-
-    rows: tuple[Mapping[str, Any], ...] = ()
 
 
 class AudioTableSource(RecordingSource):
@@ -298,8 +306,6 @@ class AudioTableSource(RecordingSource):
         ((6998, 1), b'zero')
     """
 
-    _changed_fix = "the recordings changed since they were looked at: build the source again"
-
     def __init__(
         self,
         table: Any,
@@ -312,28 +318,12 @@ class AudioTableSource(RecordingSource):
     ) -> None:
         rows = _rows_of(table)
         require_targets(targets, has_text=bool(rows) and TEXT_FIELD in rows[0], where="AudioTableSource")
-        folder = recordings_root(os.curdir if root is None else root, "AudioTableSource(root=)")
-        placed = tuple({**row, _PATH: os.path.join(folder, row[_AUDIO])} for row in rows)
-        layout = Layout("table of recordings", "/", _PATH, _TAG, "num_samples")
-        parsed = AudioOptions.parse(layout, features, targets, sample_rate, channel)
-        options = _TableOptions(layout, parsed.fields, parsed.audio, placed)
-        self._open(options, [], lambda: _gather(options), index=None, kind="")
-
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Mapping[str, Any]:  # noqa: ARG002 - a row has all
-        assert isinstance(self._options, _TableOptions)
-        return self._options.rows[corpus_idx]
-
-    def _recording(self, corpus_idx: int, record: Mapping[str, Any], where: str) -> str:  # noqa: ARG002
-        path: str = record[_PATH]
-        return path
-
-    def _where(self, corpus_idx: int) -> str:
-        return f"row {corpus_idx} of a table of recordings, tag {self._index.tags[corpus_idx]!r}"
-
-
-def _gather(options: _TableOptions) -> Any:
-    scanned = scan_recordings(options.layout, options.fields, options.rows)
-    return index_of(options, scanned, options.layout.manifest)
+        folder = _absolute_root(os.curdir if root is None else root, "AudioTableSource(root=)")
+        fields = parse_targets(targets, None)
+        options = RecordingOptions("table of recordings", "/", RecordingCodec(features, sample_rate, channel), fields)
+        columns = _Columns()
+        entries = (columns.entry(row, f"table of recordings, row {i}", folder) for i, row in enumerate(rows))
+        self._open(options, [], lambda: gather_recordings(options, entries), index=None, kind="")
 
 
 def is_table(value: Any) -> bool:
@@ -355,14 +345,14 @@ def _rows_of(table: Any) -> list[dict[str, Any]]:
         if isinstance(entry, Mapping):
             row = {str(name): value for name, value in entry.items()}
         elif isinstance(entry, str | os.PathLike):
-            row = {_AUDIO: entry}
+            row = {"audio": entry}
         elif isinstance(entry, Sequence) and len(entry) == 2:
-            row = {_AUDIO: entry[0], TEXT_FIELD: entry[1]}
+            row = {"audio": entry[0], TEXT_FIELD: entry[1]}
         else:
             raise ConfigError(f"{entry!r} is not a recording", where=where, fix=_FORMS)
-        if _AUDIO not in row:
-            raise ConfigError(f"there is no {_AUDIO!r}, only {', '.join(map(repr, row))}", where=where, fix=_FORMS)
-        row[_AUDIO] = recording_path(path_text(row[_AUDIO], where), where)
-        row.setdefault(_TAG, row[_AUDIO])
+        if "audio" not in row:
+            raise ConfigError(f"there is no 'audio', only {', '.join(map(repr, row))}", where=where, fix=_FORMS)
+        row["audio"] = path_text(row["audio"], where)
+        row.setdefault("tag", row["audio"])
         rows.append(row)
     return rows

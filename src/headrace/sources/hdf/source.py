@@ -28,7 +28,7 @@ from headrace.specs import DataSpec
 
 from ..base import check_corpus_idx, check_data_key
 from ..shared.data_types import layout_text
-from ..shared.open_files import MAX_OPEN_FILES, check_open_file, older_half
+from ..shared.open_files import MAX_OPEN_FILES, check_stamp, older_half
 from ..shared.parts import count_workers, map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.plain_files import PlainFiles
@@ -81,7 +81,6 @@ class FileHandles(PlainFiles):
             return chunks.rows(self.read_array(file_idx, *where, dtype), start, stop)
         if self._hdf5_pid != os.getpid():
             self._hdf5_files, self._hdf5_pid = {}, os.getpid()
-        looked_at = self._files.get(file_idx) or self._open(file_idx)
         file, datasets = self._hdf5_files.get(file_idx) or self._open_hdf5(file_idx)
         try:
             dataset = datasets.get(data_key)
@@ -97,7 +96,6 @@ class FileHandles(PlainFiles):
                 where=self._stamps[file_idx].path,
                 fix="write or copy the file again",
             ) from error
-        self._open_files.note_read(looked_at)
         return rows if rows.dtype == dtype else rows.astype(dtype)
 
     def _count_read(self, file_idx: int, data_key: str | None, dataset: h5py.Dataset) -> None:
@@ -115,6 +113,7 @@ class FileHandles(PlainFiles):
 
     def _open_hdf5(self, file_idx: int) -> tuple[h5py.File, dict[str | None, h5py.Dataset]]:
         stamp = self._stamps[file_idx]
+        check_stamp(stamp)
         num_open = min(len(self._stamps), MAX_OPEN_FILES)
         # Four chunks: neighbours in a file share one; with less than one it would be unpacked for each sequence.
         cache_bytes = max(4 * self._chunk_bytes[file_idx], _MIN_CACHES_BYTES // max(num_open, 16))
@@ -128,7 +127,7 @@ class FileHandles(PlainFiles):
                 if getattr(error.__cause__, "errno", None) not in TOO_MANY_OPEN or not self.close_older_half():
                     raise
             else:
-                check_open_file(stamp, file.id.get_vfd_handle())
+                check_stamp(stamp, file.id.get_vfd_handle())
                 opened = self._hdf5_files[file_idx] = file, {}
                 return opened
 

@@ -1,18 +1,19 @@
 """A source of JSON lines, each of which is an object, and each of its fields a data key.
 
-The files are read once, and one index of their objects is made.
+The files are read once, and one index of their objects is made. `TextObjects` and `ObjectSource` are what this has in
+common with other texts whose records have names for their values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from dataclasses import field as dataclass_field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -25,137 +26,148 @@ from ..shared.data_types import tell_unchosen
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
-from ..shared.lines import (
-    BAD_JSON,
-    LineBlock,
-    LineSource,
-    LineStretch,
-    decode_object,
-    not_an_object,
-    scan_lines,
-    take_stretches,
-)
+from ..shared.lines import LineSource, LineStretch, cut_stretches, decode_object, scan_lines
+from ..shared.parts import map_parts
 from ..shared.paths import Files, IndexOption, list_paths
+from ..shared.records import Gathered
 from ..shared.source import make_index
 
-_T = TypeVar("_T")
 INDEX_KIND = "jsonl/3"  # with the version of what the columns and `meta` say
 DEFAULT_TAG_FIELD = "tag"
 _OWN_OPTIONS = ("field", "dtype", "dim")
 
 
-class RowDecoder:
-    """Decodes some fields of an object, and skips the others.
-
-    Args:
-        fields: Their names, each once.
-        known: Names of all fields that an object may have; `None`: any.
-        tag_field: The one of the names that is no data.
-
-    Attributes:
-        fields: The names, in this order.
-    """
-
-    def __init__(
-        self, fields: tuple[str, ...], known: frozenset[str] | None = None, tag_field: str | None = None
-    ) -> None:
-        self.fields, self._known, self._tag_field = fields, known, tag_field
-        self._decoder = self._strict = msgspec.json.Decoder(self._row_of(fields))
-        if known is not None:  # that no line has another field is seen by msgspec itself; which one it is, line by line
-            names = (*fields, *sorted(known.difference(fields)))
-            self._strict = msgspec.json.Decoder(self._row_of(names, forbid_unknown_fields=True))
-        self._attributes = [f"f{i}" for i in range(len(fields))]
-
-    def _row_of(self, names: tuple[str, ...], **options: Any) -> type[msgspec.Struct]:
-        attributes = [f"f{i}" for i in range(len(names))]
-        types = [Any if name in self.fields else msgspec.Raw for name in names]
-        return msgspec.defstruct(
-            "Row",
-            [(one, kind, msgspec.UNSET) for one, kind in zip(attributes, types, strict=True)],
-            rename=dict(zip(attributes, names, strict=True)),
-            **options,
-        )
-
-    def decode(self, line: bytes, where: str) -> tuple[Any, ...]:
-        """Return the values, in the order of the names.
-
-        Raises:
-            SourceError: The line is no JSON object, or a field is missing or null, or there is one that is not known
-                and would become data.
-        """
-        try:
-            values = msgspec.structs.astuple(self._decoder.decode(line))
-        except BAD_JSON as error:
-            raise not_an_object(f"the line is not a JSON object: {error}", where) from error
-        for name, value in zip(self.fields, values, strict=True):
-            if value is None or value is msgspec.UNSET:
-                there = ", ".join(msgspec.json.decode(line))
-                raise SourceError(
-                    f"the field {name!r} is {'null' if value is None else 'missing'}",
-                    where=where,
-                    fix=f"fill it in, or leave the field out: fields=; this line has {there or 'no fields'}",
-                )
-        if self._known is not None:
-            self._refuse_unknown(line, where)
-        return values
-
-    def _refuse_unknown(self, line: bytes, where: str) -> None:
-        assert self._known is not None
-        for name, value in msgspec.json.decode(line).items():
-            if name not in self._known and has_array_form(value):
-                chosen = json.dumps({one: one for one in self.fields if one != self._tag_field}, ensure_ascii=False)
-                raise SourceError(
-                    f"the field {name!r} is here, and not in the first line, by which the fields are chosen: it would "
-                    "be left out",
-                    where=where,
-                    fix=f"fill it in in all lines, or say that it is not wanted: fields={chosen}",
-                )
-
-    def decode_lines(self, data: bytes, num_lines: int) -> list[list[Any]] | None:
-        """Return the values of whole lines, field by field: a list for each.
-
-        `None` if the number of objects differs, or one of them is wrong: `decode` says which.
-        """
-        try:
-            rows = self._strict.decode_lines(data)
-        except BAD_JSON:
-            return None
-        columns = [[getattr(row, name) for row in rows] for name in self._attributes]
-        is_whole = len(rows) == num_lines and not any(
-            value is None or value is msgspec.UNSET for column in columns for value in column
-        )
-        return columns if is_whole else None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return RowDecoder, (self.fields, self._known, self._tag_field)
-
-
-def has_array_form(value: Any) -> bool:
-    """Tell whether a value becomes an array without a vocabulary: a number, a text, or lists of numbers."""
-    while isinstance(value, list) and value:
-        if isinstance(value[0], str):
-            return False
-        value = value[0]
-    return isinstance(value, bool | int | float | str | list)
-
-
 @dataclass(frozen=True)
-class JsonlOptions:
-    """How objects become sequences.
+class TextObjects(ABC):
+    """Texts whose records are objects: values by name; and how they become sequences.
 
     Attributes:
         files: The files as they are read: decompressed.
         names: What the user called them.
         fields: Data key -> what its arrays are made of.
-        tag_field: Field with the tag; `None`: tags are numbers.
-        known: Names of the fields of the first object, where it chose those that are read: another line may have no
-            other ones. `None` where the user chose.
+        tag_field: Name of the tag; `None`: tags are numbers.
     """
 
     files: tuple[str, ...]
     names: tuple[str, ...]
     fields: dict[str, Field]
     tag_field: str | None
+
+    @abstractmethod
+    def scan(self, stretch: LineStretch) -> Iterator[tuple[int, int, dict[str, Any], str]]:
+        """Yield first byte, number of bytes, and values of each record, and what to call it.
+
+        Raises:
+            SourceError: The file cannot be read, or a record is wrong.
+        """
+
+    @abstractmethod
+    def parse(self, file_idx: int, data: bytes, where: str) -> dict[str, Any]:
+        """Return the values of one record.
+
+        Raises:
+            SourceError: It is wrong.
+        """
+
+    @abstractmethod
+    def value(self, record: Mapping[str, Any], name: str, where: str) -> Any:
+        """Return a value of a record.
+
+        Raises:
+            SourceError: It is missing, or of another kind.
+        """
+
+    def tag(self, record: Mapping[str, Any], where: str) -> str:
+        """Return the tag, which may be a number in the file."""
+        value = self.value(record, self.tag_field or "", where)
+        if isinstance(value, str) or type(value) is int:
+            return str(value)
+        raise SourceError(f"the tag is {value!r}, not a text", where=where, fix="name another field by tag_field=")
+
+
+def gather_objects(
+    options: TextObjects, stretches: Sequence[LineStretch] | None = None, *, prefix: str = "line-", **meta: Any
+) -> CorpusIndex:
+    """Read the files once. The fields conclude their layouts and labels.
+
+    Args:
+        options: What is read.
+        stretches: The files, if they cannot be cut at any line.
+        prefix: Of tags that are numbers.
+        **meta: See `make_index`.
+
+    Raises:
+        SourceError: A file cannot be read, or a record is wrong.
+    """
+    num_workers = 0
+    if stretches is None:
+        pays = any(field.is_slow for field in options.fields.values())
+        stretches, num_workers = cut_stretches(options.files, pays=pays)
+    found = _nothing(options)
+    for part in map_parts(partial(_take_stretch, options), stretches, num_workers=num_workers):
+        found.add(part)
+    for key, field in options.fields.items():
+        field.conclude(found.facts[key])
+    locators = {name: np.array(column, np.int64) for name, column in found.locators.items()}
+    if len(options.files) == 1:
+        del locators["file"]
+    return make_index(
+        **found_by(options.fields),
+        tags=GeneratedTags(len(locators["line_start"]), prefix) if options.tag_field is None else found.tags,
+        lengths={key: np.array(column, np.int64) for key, column in found.lengths.items()},
+        locators=locators,
+        **meta,
+    )
+
+
+def _nothing(options: TextObjects) -> Gathered:
+    return Gathered.of(options.fields, ("line_start", "line_bytes", "file"))
+
+
+def _take_stretch(options: TextObjects, stretch: LineStretch) -> Gathered:
+    found = _nothing(options)
+    for start, num_bytes, record, where in options.scan(stretch):
+        values = {key: options.value(record, field.name, where) for key, field in options.fields.items()}
+        found.note(options.fields, values, where)
+        found.locators["line_start"].append(start)
+        found.locators["line_bytes"].append(num_bytes)
+        if options.tag_field is not None:
+            found.tags.append(options.tag(record, where))
+    found.locators["file"] = array("q", [stretch.file_idx]) * len(found.locators["line_start"])
+    return found
+
+
+class ObjectSource(LineSource):
+    """A source whose records are objects of text files."""
+
+    _options: TextObjects
+    _changed_fix = "the file is not what was indexed: open the corpus again"
+
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - one line has all
+        """Read a record again."""
+        options = self._options
+        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
+        where = f"{options.names[file_idx]}, byte {start}"
+        record = options.parse(file_idx, self._files.read(file_idx, start, num_bytes), where)
+        if options.tag_field is not None and options.tag(record, where) != self._index.tags[corpus_idx]:
+            what = f"the tag was {self._index.tags[corpus_idx]!r} and is {options.tag(record, where)!r}"
+            raise SourceError(what, where=where, fix=self._changed_fix)
+        return record
+
+    def _encode(self, record: dict[str, Any], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
+        field = self._options.fields[data_key]
+        return field.encode(self._options.value(record, field.name, where), where)
+
+
+@dataclass(frozen=True)
+class JsonObjects(TextObjects):
+    """Objects of JSON lines.
+
+    Attributes:
+        known: Names of the fields of the first object, where it chose those that are read: another line may have no
+            other ones. `None` where the user chose.
+    """
+
     known: frozenset[str] | None = None
 
     @property
@@ -167,103 +179,50 @@ class JsonlOptions:
             said["known"] = sorted(self.known)
         return f"{INDEX_KIND} {json.dumps(said)}"
 
+    def scan(self, stretch: LineStretch) -> Iterator[tuple[int, int, dict[str, Any], str]]:
+        """Yield first byte, number of bytes, and values of each line that is not blank, and what to call it."""
+        name = self.names[stretch.file_idx]
+        for block in scan_lines(self.files[stretch.file_idx], stretch=stretch):
+            decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
+            for number, start, line in block.records():
+                where = f"{name}, line {number}"
+                record = decode_object(line, where)
+                if self.known is not None and not record.keys() <= self.known:
+                    self._refuse_unknown(record, where)
+                yield start, len(line) - line.endswith(b"\n"), record, where
 
-def row_fields(options: JsonlOptions) -> tuple[str, ...]:
-    """Return the names of all fields that are needed, each once; the tag's first."""
-    names = [field.name for field in options.fields.values()]
-    return tuple(dict.fromkeys([options.tag_field, *names] if options.tag_field is not None else names))
+    def _refuse_unknown(self, record: dict[str, Any], where: str) -> None:
+        for name, value in record.items():
+            if name not in (self.known or ()) and has_array_form(value):
+                chosen = json.dumps({field.name: field.name for field in self.fields.values()}, ensure_ascii=False)
+                raise SourceError(
+                    f"the field {name!r} is here, and not in the first line, by which the fields are chosen: it would "
+                    "be left out",
+                    where=where,
+                    fix=f"fill it in in all lines, or say that it is not wanted: fields={chosen}",
+                )
 
+    def parse(self, file_idx: int, data: bytes, where: str) -> dict[str, Any]:  # noqa: ARG002
+        """Return the object of a line."""
+        return decode_object(data, where)
 
-def tag_of(value: Any, where: str) -> str:
-    """Return a tag, which may be a number in the file."""
-    if isinstance(value, str):
+    def value(self, record: Mapping[str, Any], name: str, where: str) -> Any:
+        """Return a value, which is not null."""
+        value = record.get(name)
+        if value is None:
+            what = f"the field {name!r} is {'null' if name in record else 'missing'}"
+            fix = f"fill it in, or leave the field out: fields=; this line has {', '.join(record) or 'no fields'}"
+            raise SourceError(what, where=where, fix=fix)
         return value
-    if type(value) is int:
-        return str(value)
-    raise SourceError(f"the tag is {value!r}, not a text", where=where, fix="name another field by tag_field=")
 
 
-def gather_jsonl(options: JsonlOptions) -> CorpusIndex:
-    """Read the files once. The fields learn their layouts and labels.
-
-    Raises:
-        SourceError: A file cannot be read, or a line is wrong.
-    """
-    lengths: dict[str, list[int]] = {key: [] for key in options.fields}
-    tags: list[str] = []
-    spans: list[NDArray[np.int64]] = []
-    for _, _, part in take_stretches(options.files, partial(_take_stretch, options), options.fields.values()):
-        tags += part.tags
-        spans += part.spans
-        for key, own in part.lengths.items():
-            lengths[key] += own
-    for field in options.fields.values():
-        field.end_scan()
-    file_of, line_start, line_bytes = np.concatenate(spans, axis=1) if spans else np.zeros((3, 0), np.int64)
-    locators = {"line_start": line_start, "line_bytes": line_bytes}
-    if len(options.files) > 1:
-        locators["file"] = file_of
-    return make_index(
-        **found_by(options.fields),
-        tags=GeneratedTags(len(line_start), "line-") if options.tag_field is None else tags,
-        lengths=lengths,
-        locators=locators,
-    )
-
-
-@dataclass
-class _Objects:
-    """What is known of the objects of a stretch of a file."""
-
-    lengths: dict[str, list[int]]
-    tags: list[str] = dataclass_field(default_factory=list)
-    spans: list[NDArray[np.int64]] = dataclass_field(default_factory=list)
-    num_lines: int = 0
-
-
-def _take_stretch(options: JsonlOptions, stretch: LineStretch) -> _Objects:
-    names, file_idx = row_fields(options), stretch.file_idx
-    decoder, name = RowDecoder(names, options.known, options.tag_field), options.names[file_idx]
-    found = _Objects({key: [] for key in options.fields})
-    for block in scan_lines(options.files[file_idx], stretch=stretch):
-        decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
-        kept, columns = _decode_block(block, decoder, name)
-        numbers = kept + block.first_line
-        if options.tag_field is not None:
-            found.tags += _scan_column(tag_of, columns[0], numbers, name)
-        for key, field in options.fields.items():
-            found.lengths[key] += _scan_column(field.scan, columns[names.index(field.name)], numbers, name)
-        starts, stops = block.starts[kept], block.stops[kept]
-        found.spans.append(np.stack([np.full(len(kept), file_idx), starts + block.position, stops - starts]))
-        found.num_lines += len(block.starts)
-    return found
-
-
-def _decode_block(block: LineBlock, decoder: RowDecoder, name: str) -> tuple[NDArray[np.int64], list[list[Any]]]:
-    """Return which lines of a block are objects, and their values, field by field."""
-    columns = decoder.decode_lines(block.data, len(block.starts))
-    if columns is not None:
-        return np.arange(len(block.starts)), columns
-    kept: list[int] = []  # one by one, which is slower: there are blank lines, or one is wrong
-    rows: list[tuple[Any, ...]] = []
-    for position, line in enumerate(block.lines()):
-        if line and not line.isspace():
-            kept.append(position)
-            rows.append(decoder.decode(line, f"{name}, line {block.first_line + position}"))
-    return np.array(kept, np.int64), [list(column) for column in zip(*rows, strict=True)] or [
-        [] for _ in decoder.fields
-    ]
-
-
-def _scan_column(scan: Callable[[Any, str], _T], values: list[Any], numbers: NDArray[np.int64], name: str) -> list[_T]:
-    """Apply a function to each value; the name of the line is made only for an error, as it costs as much."""
-    found: list[_T] = []
-    try:
-        for value in values:
-            found.append(scan(value, ""))  # noqa: PERF401 - the number of those done is needed
-    except SourceError as error:
-        raise SourceError(error.what, where=f"{name}, line {numbers[len(found)]}", fix=error.fix) from error
-    return found
+def has_array_form(value: Any) -> bool:
+    """Tell whether a value becomes an array without a vocabulary: a number, a text, or lists of numbers."""
+    while isinstance(value, list) and value:
+        if isinstance(value[0], str):
+            return False
+        value = value[0]
+    return isinstance(value, bool | int | float | str | list)
 
 
 def first_object(path: str, name: str) -> dict[str, Any]:
@@ -320,7 +279,7 @@ def _parse(key: str, target: Any) -> Field:
     return parse_field(key, target)
 
 
-class JsonlSource(LineSource):
+class JsonlSource(ObjectSource):
     """The objects of files of JSON lines, one file after the other.
 
     A number becomes a key without a time axis, a list a key with time, a list of equally long lists frames that are
@@ -344,9 +303,6 @@ class JsonlSource(LineSource):
             or one that the first line lacks while `fields` is `None` (it names the line); or a word has no class.
     """
 
-    _options: JsonlOptions
-    _changed_fix = "the file is not what was indexed: open the corpus again"
-
     def __init__(
         self,
         files: Files,
@@ -366,24 +322,5 @@ class JsonlSource(LineSource):
             raise ConfigError(f"tag_field is {tag_field!r}, not a name", where="JsonlSource")
         parsed = parse_fields(fields, first, tag_field, names[0] if names else "JSON lines")
         known = frozenset(first) if fields is None else None
-        options = JsonlOptions(paths, names, parsed, tag_field, known)
-        self._open(options, paths, lambda: gather_jsonl(options), index=index, kind=options.kind)
-
-    def _prepare(self) -> None:
-        super()._prepare()
-        names = row_fields(self._options)
-        self._decoder = RowDecoder(names)
-        self._column_of = {key: names.index(field.name) for key, field in self._options.fields.items()}
-
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> tuple[Any, ...]:  # noqa: ARG002 - one line has all
-        """Read a line again; return the values of its fields."""
-        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
-        where = f"{self._options.names[file_idx]}, byte {start}"
-        row = self._decoder.decode(self._files.read(file_idx, start, num_bytes), where)
-        if self._options.tag_field is not None and tag_of(row[0], where) != self._index.tags[corpus_idx]:
-            what = f"the tag was {self._index.tags[corpus_idx]!r} and is {row[0]!r}"
-            raise SourceError(what, where=where, fix=self._changed_fix)
-        return row
-
-    def _encode(self, record: tuple[Any, ...], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
-        return self._options.fields[data_key].encode(record[self._column_of[data_key]], where)
+        options = JsonObjects(paths, names, parsed, tag_field, known)
+        self._open(options, paths, lambda: gather_objects(options), index=index, kind=options.kind)

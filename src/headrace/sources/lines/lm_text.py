@@ -195,7 +195,6 @@ class OrthField(Field):
     """
 
     name = "text"
-    must_see_all = False
     is_slow = True
 
     def __init__(self, vocabulary: Vocabulary, dtype: str | None, start: int | None = None) -> None:

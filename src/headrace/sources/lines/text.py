@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -21,15 +21,17 @@ from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex, GeneratedTags
 
 from ..base import check_corpus_idx
-from ..shared.codec import found_by
+from ..shared.codec import Facts, found_by, join_facts
 from ..shared.decompressed import plain_copy
 from ..shared.fields import ByteField, Field, parse_field
-from ..shared.lines import LineBlock, LineSource, LineStretch, scan_lines, take_stretches
+from ..shared.lines import LineBlock, LineSource, LineStretch, cut_stretches, scan_lines
+from ..shared.parts import map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import PlainKey, make_index
 
 INDEX_KIND = "text-lines/1"  # with the version of what the columns and `meta` say
 TEXT_FIELD = "text"
+_EMPTY = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,19 @@ class TextOptions:
 
 
 @dataclass
-class _Lines:
-    """Columns of the lines of a stretch of a file, in pieces."""
+class _FoundLines:
+    """What is known of the lines of a stretch that are sequences.
 
-    starts: list[NDArray[np.int64]] = field(default_factory=list)
-    num_bytes: list[NDArray[np.int64]] = field(default_factory=list)
-    numbers: list[NDArray[np.int64]] = field(default_factory=list)
-    line_idx: list[NDArray[np.int64]] = field(default_factory=list)
-    lengths: dict[str, list[NDArray[np.int64]]] = field(default_factory=dict)
+    Attributes:
+        columns: Name -> `int64[n]`: `line_start`, `line_bytes`; the length of each data key; `line`, from 1, and
+            `number`, among those that are not skipped, where tags need them.
+        facts: Data key -> what the values say of all.
+        num_seen: Lines that are not skipped, those that a field refused included.
+    """
+
+    columns: dict[str, NDArray[np.int64]]
+    facts: dict[str, Facts]
     num_seen: int = 0
-    num_lines: int = 0
 
 
 def gather_lines(options: TextOptions) -> CorpusIndex:
@@ -91,59 +96,59 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
     Raises:
         SourceError: A file cannot be read or is not UTF-8, or a line has a part that its vocabulary lacks.
     """
-    tags: list[str] = []
-    found = _Lines(lengths={key: [] for key in options.fields})
-    file_of: list[NDArray[np.int32]] = []
-    stretches = take_stretches(options.files, partial(_take_stretch, options), options.fields.values())
-    for file_idx, lines_before, part in stretches:
-        if options.tags == "place":
-            name = os.path.basename(options.names[file_idx])
-            for block in part.line_idx:
-                tags += [f"{name}:{number}" for number in (block + (lines_before + 1)).tolist()]
-        found.starts += part.starts
-        found.num_bytes += part.num_bytes
-        file_of += [np.full(len(starts), file_idx, np.int32) for starts in part.starts]
-        found.numbers += [numbers + found.num_seen for numbers in part.numbers]
-        for key, lengths in part.lengths.items():
-            found.lengths[key] += lengths
-        found.num_seen += part.num_seen
-    for target in options.fields.values():
-        target.end_scan()
-    starts = _joined(found.starts)
-    names: Any = tags
-    if options.tags == "number":
-        names = GeneratedTags(found.num_seen, options.tag_prefix) if options.own_tags is None else options.own_tags
-        if len(names) != found.num_seen:
-            raise SourceError(
-                f"there are {len(names)} tags for {found.num_seen} lines",
-                where=options.names[0],
-                fix="correct the list",
-            )
-        if found.num_seen != len(starts):
-            names = [names[number] for number in _joined(found.numbers).tolist()]
-    locators = {"line_start": starts, "line_bytes": _joined(found.num_bytes)}
-    if len(options.files) > 1:
-        locators["file"] = _joined(file_of)
+    is_slow = any(target.is_slow for target in options.fields.values())
+    stretches, num_workers = cut_stretches(options.files, pays=is_slow)
+    parts = [
+        _take_stretch(options, None),
+        *map_parts(partial(_take_stretch, options), stretches, num_workers=num_workers),
+    ]
+    counts = [len(part.columns["line_start"]) for part in parts]
+    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
+    before = np.cumsum([0, *(part.num_seen for part in parts)])
+    file_of = np.repeat([0, *(stretch.file_idx for stretch in stretches)], counts)
+    tags: Any
+    if options.tags == "place":
+        names = [os.path.basename(name) for name in options.names]
+        lines = zip(file_of.tolist(), columns["line"].tolist(), strict=True)
+        tags = [f"{names[file_idx]}:{line}" for file_idx, line in lines]
+    else:
+        num_seen = int(before[-1])
+        tags = GeneratedTags(num_seen, options.tag_prefix) if options.own_tags is None else options.own_tags
+        if len(tags) != num_seen:
+            what = f"there are {len(tags)} tags for {num_seen} lines"
+            raise SourceError(what, where=options.names[0], fix="correct the list")
+        if num_seen != sum(counts):
+            tags = [tags[number] for number in (columns["number"] + np.repeat(before[:-1], counts)).tolist()]
+    facts = parts[0].facts
+    for part in parts[1:]:
+        for key, target_facts in facts.items():
+            join_facts(target_facts, part.facts[key])
+    for key, target in options.fields.items():
+        target.conclude(facts[key])
+    locators = {name: columns[name] for name in ("line_start", "line_bytes")}
     return make_index(
         **found_by(options.fields),
-        tags=names,
-        lengths={key: _joined(lengths) for key, lengths in found.lengths.items()},
-        locators=locators,
+        tags=tags,
+        lengths={key: columns[f"length/{key}"] for key in options.fields},
+        locators=locators if len(options.files) == 1 else {**locators, "file": file_of.astype(np.int32)},
     )
 
 
-def _take_stretch(options: TextOptions, stretch: LineStretch) -> _Lines:
-    found = _Lines(lengths={key: [] for key in options.fields})
-    for block in scan_lines(options.files[stretch.file_idx], stretch=stretch):
-        line_idx = _take_block(block, stretch.file_idx, options, found) - stretch.first_line
-        if options.tags == "place":
-            found.line_idx.append(line_idx)
-        found.num_lines += len(block.starts)
+def _take_stretch(options: TextOptions, stretch: LineStretch | None) -> _FoundLines:
+    """Scan a stretch of a file; `None` is one without lines."""
+    names = ["line_start", "line_bytes", *(f"length/{key}" for key in options.fields)]
+    names += ["line"] if options.tags == "place" else ["number"] if options.skip_invalid else []
+    found = _FoundLines({}, {key: {} for key in options.fields})
+    blocks = [] if stretch is None else scan_lines(options.files[stretch.file_idx], stretch=stretch)
+    taken = [_take_block(block, stretch.file_idx, options, found) for block in blocks if stretch is not None]
+    found.columns = {name: np.concatenate([_EMPTY, *(block[name] for block in taken)]) for name in names}
     return found
 
 
-def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _Lines) -> NDArray[np.int64]:
-    """Add the lines of one block; return their line numbers."""
+def _take_block(
+    block: LineBlock, file_idx: int, options: TextOptions, found: _FoundLines
+) -> dict[str, NDArray[np.int64]]:
+    """Return the columns of the lines of one block."""
     name = options.names[file_idx]
     text = decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
     starts, stops = block.starts, block.stops
@@ -153,45 +158,34 @@ def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _L
     has_return = (stops > starts) & (data[stops - 1] == ord("\r"))
     is_kept = stops - starts > (0 if options.return_counts else has_return)
     kept = np.flatnonzero(is_kept) if options.skip_empty[file_idx] else np.arange(len(starts))
-    sequence = found.num_seen + np.arange(len(kept))
+    numbers = found.num_seen + np.arange(len(kept))
     found.num_seen += len(kept)
-    lengths: dict[str, NDArray[np.int64]] = {}
     if all(type(target) is ByteField for target in options.fields.values()):
         lengths = dict.fromkeys(options.fields, (stops - starts - has_return)[kept])
     else:
         # One decoding and one split for the block: a quarter of the time that it takes line by line.
-        texts: list[str] = (
-            text.split("\n") if not options.strip[file_idx] else [line.strip().decode() for line in block.lines()]
-        )
-        columns, is_good = _scan_fields(texts, kept, block.first_line, name, options)
-        lengths = {key: column[is_good] for key, column in columns.items()}
-        kept, sequence = kept[is_good], sequence[is_good]
-    found.starts.append(starts[kept] + block.position)
-    found.num_bytes.append(stops[kept] - starts[kept])
-    for key, column in lengths.items():
-        found.lengths[key].append(column)
-    if options.skip_invalid:
-        found.numbers.append(sequence)
-    return kept + block.first_line
-
-
-def _scan_fields(
-    texts: list[str], kept: NDArray[np.int64], first_line: int, name: str, options: TextOptions
-) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.bool_]]:
-    """Scan the lines with all fields; return the lengths, and which lines no field refused."""
-    columns = {key: np.zeros(len(kept), np.int64) for key in options.fields}
-    is_good = np.ones(len(kept), np.bool_)
-    scans = [(columns[key], target.scan) for key, target in options.fields.items()]
-    for position, line_idx in enumerate(kept.tolist()):
-        text, where = texts[line_idx].removesuffix("\r"), f"{name}, line {first_line + line_idx}"
-        try:
-            for column, scan in scans:
-                column[position] = scan(text, where)
-        except SourceError:
-            if not options.skip_invalid:
-                raise
-            is_good[position] = False
-    return columns, is_good
+        texts = text.split("\n") if not options.strip[file_idx] else [line.strip().decode() for line in block.lines()]
+        lengths = {key: np.zeros(len(kept), np.int64) for key in options.fields}
+        is_good = np.ones(len(kept), np.bool_)
+        noted = [(lengths[key], target.note, found.facts[key]) for key, target in options.fields.items()]
+        for position, line_idx in enumerate(kept.tolist()):
+            line, where = texts[line_idx].removesuffix("\r"), f"{name}, line {block.first_line + line_idx}"
+            try:
+                for column, note, facts in noted:
+                    column[position] = note(line, where, facts)
+            except SourceError:
+                if not options.skip_invalid:
+                    raise
+                is_good[position] = False
+        lengths = {key: column[is_good] for key, column in lengths.items()}
+        kept, numbers = kept[is_good], numbers[is_good]
+    return {
+        "line_start": starts[kept] + block.position,
+        "line_bytes": stops[kept] - starts[kept],
+        "line": kept + block.first_line,
+        "number": numbers,
+        **{f"length/{key}": column for key, column in lengths.items()},
+    }
 
 
 def _stripped(block: LineBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -203,10 +197,6 @@ def _stripped(block: LineBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         starts[i] = start + len(line) - len(rest)
         stops[i] = starts[i] + len(rest.rstrip())
     return starts, stops
-
-
-def _joined(pieces: list[NDArray[Any]]) -> NDArray[Any]:
-    return np.concatenate(pieces) if pieces else np.zeros(0, np.int64)
 
 
 def text_fields(fields: Mapping[str, Any] | None, vocab: Any) -> dict[str, Field]:

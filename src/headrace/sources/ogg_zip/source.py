@@ -1,33 +1,112 @@
 """Recordings and texts in OggZip archives, as RETURNN reads them.
 
-Read `archives.py` for what an archive and its text are, `gather.py` for what is indexed, and what becomes of samples.
+Read `archives.py` for what an archive and its text are, `samples.py` for what becomes of samples.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
+import zlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import resolve_inside
+from headrace.files import FileStamp, open_regular, resolve_inside
+from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
-from ..audio.codec import read_samples
-from ..base import check_corpus_idx
+from ..audio.codec import read_header, read_samples
+from ..base import SORT_LENGTHS, check_corpus_idx
+from ..shared.folder import for_each
 from ..shared.paths import IndexOption
-from ..shared.source import RecordSource
-from ..shared.zip_members import read_member
-from .archives import EntryTexts, TextEntry, find_archives, parse_entry
-from .gather import OggZipOptions, OggZipSamples, gather_index, member_at
+from ..shared.plain_files import PlainFiles
+from ..shared.source import IndexedSource
+from ..shared.zip_members import Member, list_members, read_member
+from .archives import Archive, TextEntry, find_archives, read_text, scan_entries
+from .samples import OggZipSamples
+
+INDEX_KIND = "ogg-zip/3"
+DATA_LENGTHS = (None, "duration", "header")
+_MAX_NAMED = 5
+_MEMBER_COLUMNS = ("start", "packed", "size", "crc", "deflated", "head")
 
 
-class OggZipSource(RecordSource):
+@dataclass(frozen=True, slots=True)
+class OggZipOptions:
+    """Checked options of a corpus. See `OggZipSource` for what each means."""
+
+    archives: list[Archive]
+    features: OggZipSamples | None
+    vocabulary: Vocabulary | None
+    post_process: Callable[[str], str] | None
+    segment_file: str | None
+    has_prefix: bool
+    subset: float | int | None
+    subset_seed: int
+    data_lengths: str | None
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other."""
+        subset = self.subset
+        if subset is not None and (
+            isinstance(subset, bool)
+            or not isinstance(subset, int | float)
+            or not (subset >= 1 if isinstance(subset, int) else 0 < subset < 1)
+        ):
+            raise ConfigError(f"fixed_random_subset is a share in 0..1 or a number of sequences, not {subset!r}")
+        if self.data_lengths not in DATA_LENGTHS:
+            raise ConfigError(f"data_lengths is one of {DATA_LENGTHS}, not {self.data_lengths!r}")
+        if self.data_lengths == "duration" and (self.features is None or self.features.sample_rate is None):
+            raise ConfigError(
+                'data_lengths="duration" counts samples, and needs to know their rate',
+                where="OggZipSource",
+                fix='give audio={"sample_rate": ...}',
+            )
+
+    @property
+    def files(self) -> list[str]:
+        """All files that the index is built from."""
+        return [path for archive in self.archives for path in archive.files]
+
+    @property
+    def kind(self) -> str:
+        """Identify all options that change the index: the same text in every process."""
+        said = [
+            [[archive.name, archive.is_folder] for archive in self.archives],
+            None if self.features is None else [self.data_lengths, self.features.identity if self.data_lengths else 0],
+            None if self.vocabulary is None else self.vocabulary.identity,
+            sorted(read_segments(self.segment_file)) if self.segment_file else None,
+            [self.has_prefix, self.subset, self.subset_seed],
+        ]
+        return f"{INDEX_KIND} {xxhash.xxh3_128_hexdigest(json.dumps(said, default=repr).encode())}"
+
+    def target_text(self, text: str) -> str:
+        """Return the text that the vocabulary gets."""
+        return text if self.post_process is None else self.post_process(text)
+
+    def encode(self, text: str, where: str) -> NDArray[np.int32]:
+        """Return the classes of a text.
+
+        Raises:
+            SourceError: It has none.
+        """
+        assert self.vocabulary is not None
+        try:
+            return self.vocabulary.encode(self.target_text(text))
+        except SourceError as error:
+            raise SourceError(error.what, where=where, fix=error.fix) from error
+
+
+class OggZipSource(IndexedSource):
     """The sequences of OggZip archives: keys "data" (audio), "classes" (targets), "orth" (UTF-8 bytes of the text).
 
     An archive `name.zip` has a text `name.txt`, a Python list of dicts `{"text": "...", "duration": 2.3, "file":
@@ -119,14 +198,8 @@ class OggZipSource(RecordSource):
         self.specs["orth"] = DataSpec("uint8", sparse=True, dim=256, is_text=True)
         self.labels["orth"] = [chr(code) for code in range(256)]
         file_idx_of = {path: number for number, path in enumerate(options.files)}
-        self._stamps_of_texts = [index.files[file_idx_of[archive.files[-1]]] for archive in options.archives]
         self._file_of = [file_idx_of[archive.files[0]] for archive in options.archives]
         self._archive_of = index.locator("archive")
-
-    def _prepare_files(self) -> None:
-        super()._prepare_files()
-        sizes = self._index.meta["text_bytes"]
-        self._texts = EntryTexts(self._options.archives, sizes, self._stamps_of_texts)
 
     @property
     def vocabulary(self) -> Vocabulary | None:
@@ -140,7 +213,7 @@ class OggZipSource(RecordSource):
 
     def read_text(self, corpus_idx: int) -> str:
         """Return the text of a sequence: what the key "raw" of RETURNN holds."""
-        return self._entry(check_corpus_idx(corpus_idx, self._num_seqs)).text
+        return self._index.text("text", check_corpus_idx(corpus_idx, self._num_seqs))
 
     def seq_lengths(self, corpus_idx: int) -> dict[str, int]:
         """Return data key -> number of frames; decodes the recording if `data_lengths` is `None`."""
@@ -151,18 +224,15 @@ class OggZipSource(RecordSource):
             for key in self.specs
         }
 
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> TextEntry | None:
-        needs_text = set(data_keys) != {"data"} or self._options.archives[0].is_folder
-        return self._entry(corpus_idx) if needs_text else None
-
-    def _encode(self, record: TextEntry | None, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
+    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return "data" as float32[T, D], the others as integers [T]."""
+        where = self._where(corpus_idx)
         if data_key == "data":
-            return self._read_audio(corpus_idx, record, where)
-        assert record is not None
+            return self._read_audio(corpus_idx, where)
+        text = self._index.text("text", corpus_idx)
         if data_key == "classes":
-            return np.array(self._options.encode(record.text, where), dtype=np.int32)
-        return np.frombuffer(record.text.encode(), dtype=np.uint8).copy()
+            return np.array(self._options.encode(text, where), dtype=np.int32)
+        return np.frombuffer(text.encode(), dtype=np.uint8).copy()
 
     def _archive(self, corpus_idx: int) -> int:
         number = int(self._archive_of[corpus_idx])
@@ -173,32 +243,145 @@ class OggZipSource(RecordSource):
     def _where(self, corpus_idx: int) -> str:
         return f"{self._options.archives[self._archive(corpus_idx)].path}, tag {self._index.tags[corpus_idx]!r}"
 
-    def _entry(self, corpus_idx: int) -> TextEntry:
-        """Read what the text says of a sequence again."""
-        where, tag = self._where(corpus_idx), self._index.tags[corpus_idx]
-        start, num_bytes = (int(self._index.locator(name)[corpus_idx]) for name in ("text_start", "text_bytes"))
-        if start < 0 or num_bytes < 0:
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is at byte {start} of its text")
-        entry = parse_entry(self._texts.read(self._archive(corpus_idx), start, num_bytes), where)
-        if entry.tag != tag:
-            what = f"the text changed since it was indexed: the tag is {entry.tag!r}"
-            raise SourceError(what, where=where, fix="open it again")
-        return entry
-
-    def _read_audio(self, corpus_idx: int, entry: TextEntry | None, where: str) -> NDArray[np.float32]:
+    def _read_audio(self, corpus_idx: int, where: str) -> NDArray[np.float32]:
         options, number = self._options, self._archive(corpus_idx)
         features, archive = options.features, options.archives[number]
         assert features is not None
         if archive.is_folder:
-            assert entry is not None
-            name = archive.recording(entry.file or "", options.has_prefix)
-            recording: str | bytes = str(resolve_inside(os.path.dirname(archive.path), name))
+            name = archive.recording(self._index.text("file", corpus_idx), options.has_prefix)
+            recording: str | bytes = _in_folder(archive, name, str)
         else:
-            recording = read_member(self._files.read, self._file_of[number], member_at(self._index, corpus_idx), where)
+            recording = read_member(self._files.read, self._file_of[number], self._member(corpus_idx), where)
         samples, rate = read_samples(recording, None, where)
         return features(samples, rate, where)
 
-    def close(self) -> None:
-        """Close all files; a later read opens them again."""
-        self._texts.close()
-        super().close()
+    def _member(self, corpus_idx: int) -> Member:
+        """Return the recording of a sequence as a member without a name."""
+        start, packed, size, crc, deflated, head = (int(self._index.locator(n)[corpus_idx]) for n in _MEMBER_COLUMNS)
+        if min(start, packed, size, head) < 0:
+            raise self._index.damaged(f"it says that the recording of sequence {corpus_idx} is at byte {start}")
+        return Member("", start, packed, size, crc, bool(deflated), head)
+
+
+class _OggZipRow(NamedTuple):
+    """One sequence: its archive, its entry, and the member that is its recording."""
+
+    archive: int
+    entry: TextEntry
+    member: Member | None
+
+
+def gather_index(options: OggZipOptions) -> CorpusIndex:
+    """Read texts and directories: about 30 us a sequence, and what encoding its text takes.
+
+    Raises:
+        SourceError: An archive is damaged or has a member that leads out of it, a text cannot be read, or recordings
+            are missing.
+    """
+    rows: list[_OggZipRow] = []
+    for number, archive in enumerate(options.archives):
+        members = {} if archive.is_folder else list_members(archive.path)
+        text = read_text(archive, members)
+        own = [_row_of(options, number, members, entry) for entry in scan_entries(text, archive.text_name)]
+        missing = [entry.file for entry, row in own if row is None]
+        if missing:
+            example = next(iter(members), None)
+            raise SourceError(
+                f"{len(missing)} of {len(own)} recordings are missing: {', '.join(map(repr, missing[:_MAX_NAMED]))}",
+                where=archive.path,
+                fix="check content_name and zip_audio_files_have_name_as_prefix; the archive has "
+                f"{example!r}, for example",
+            )
+        rows += [row for _, row in own if row is not None]
+    if options.segment_file:
+        wanted = read_segments(options.segment_file)
+        rows = [row for row in rows if row.entry.tag in wanted]
+    if options.subset is not None:  # RETURNN's: the first ones of a shuffle by NumPy's legacy generator
+        num_seqs = options.subset if isinstance(options.subset, int) else int(len(rows) * options.subset)
+        order = list(range(len(rows)))
+        np.random.RandomState(options.subset_seed).shuffle(order)
+        rows = [rows[i] for i in order[:num_seqs]]
+    locators = {"archive": np.array([row.archive for row in rows], np.int64)}
+    texts = {"text": [row.entry.text for row in rows]}
+    if options.features is not None and options.archives[0].is_folder:
+        texts["file"] = [row.entry.file or "" for row in rows]
+    elif options.features is not None:
+        for name in _MEMBER_COLUMNS:
+            locators[name] = np.array([getattr(row.member, name) for row in rows], np.int64)
+    return CorpusIndex.from_columns(
+        tags=[row.entry.tag for row in rows],
+        lengths={key: np.array(column, np.int64) for key, column in _lengths(options, rows).items()},
+        locators=locators,
+        texts=texts,
+    )
+
+
+def _row_of(
+    options: OggZipOptions, number: int, members: dict[str, Member], entry: TextEntry
+) -> tuple[TextEntry, _OggZipRow | None]:
+    """Return an entry as a row; `None`: its recording is missing."""
+    archive, member, is_there = options.archives[number], None, True
+    if options.features is not None:
+        if entry.file is None:
+            raise SourceError(
+                f"the sequence {entry.tag!r} names no 'file'",
+                where=archive.text_name,
+                fix="audio=None reads only the text",
+            )
+        name = archive.recording(entry.file, options.has_prefix)
+        member = members.get(name)
+        is_there = _in_folder(archive, name, os.path.isfile) if archive.is_folder else member is not None
+    return entry, _OggZipRow(number, entry, member) if is_there else None
+
+
+def _in_folder(archive: Archive, name: str, look: Callable[[str], Any]) -> Any:
+    return look(str(resolve_inside(os.path.dirname(archive.path), name)))
+
+
+def _lengths(options: OggZipOptions, rows: Sequence[_OggZipRow]) -> dict[str, list[int]]:
+    lengths = {
+        SORT_LENGTHS: [int(row.entry.duration * 100) for row in rows],
+        "orth": [len(row.entry.text.encode()) for row in rows],
+    }
+    if options.vocabulary is not None:
+        wheres = (f"{options.archives[row.archive].text_name}, tag {row.entry.tag!r}" for row in rows)
+        lengths["classes"] = [
+            len(options.encode(row.entry.text, where)) for row, where in zip(rows, wheres, strict=False)
+        ]
+    features = options.features
+    if features is not None and options.data_lengths == "duration":
+        rate = features.sample_rate or 0
+        lengths["data"] = [features.num_frames(round(row.entry.duration * rate)) for row in rows]
+    elif features is not None and options.data_lengths is not None:
+        stamps = [None if archive.is_folder else FileStamp.of(archive.path) for archive in options.archives]
+        lengths["data"] = [features.num_frames(n) for n in for_each(partial(_measure, options, stamps), rows)]
+    return lengths
+
+
+def _measure(options: OggZipOptions, stamps: Sequence[FileStamp | None], row: _OggZipRow) -> int:
+    """Return the number of samples of a recording, by its header."""
+    archive, stamp = options.archives[row.archive], stamps[row.archive]
+    where = f"{archive.path}, tag {row.entry.tag!r}"
+    if stamp is None or row.member is None:
+        name = archive.recording(row.entry.file or "", options.has_prefix)
+        return int(_in_folder(archive, name, partial(read_header, where=where))[0])
+    files = PlainFiles([stamp])
+    try:
+        return read_header(read_member(files.read, 0, row.member, where), where)[0]
+    finally:
+        files.close()
+
+
+def read_segments(path: str) -> set[str]:
+    """Return the tags in a text file, one a line; `.gz` is decompressed.
+
+    Raises:
+        SourceError: It cannot be read.
+    """
+    try:
+        with open_regular(path) as stored, gzip.open(stored) if path.endswith(".gz") else stored as file:
+            return set(file.read().decode().splitlines())
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise SourceError(
+            f"the segment file cannot be read: {error}", where=path, fix="one tag a line, UTF-8"
+        ) from error

@@ -1,15 +1,15 @@
-"""`Codec`: makes the arrays of one data key from what a format stores; `SpecLearner`: learns the layout of such arrays.
+"""`Codec`: makes the arrays of one data key from what a format stores.
 
-A codec that has to learn (labels, a layout, a sample rate) is shown all values once, when an index is made (`scan`,
-`end_scan`), and is given from then on what was learnt (`settle`); then it encodes one value at a time. What a value is,
-depends on the format: a text, a number, the bytes of a recording.
+What all values of a corpus say together (labels, a layout, a sample rate) is gathered as *facts*: a dict from each
+fact, such as a label or a shape, to where it was seen first. The facts of several parts are joined by `join_facts`, so
+that it does not matter which process looked at which part. `conclude` takes the facts of all values once, `settle` what
+was concluded before, from an index.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,21 +20,29 @@ from headrace.specs import DataSpec
 
 from .data_types import layout_text, learn_spec
 
+Facts = dict[Any, str]  # by what can be hashed
+
+
+def join_facts(facts: Facts, others: Facts) -> None:
+    """Add the facts of the values that follow."""
+    for fact, where in others.items():
+        facts.setdefault(fact, where)
+
 
 class Codec(ABC):
     """How the values of one data key become arrays.
 
     Attributes:
         labels: Class labels, or `None`.
-        must_see_all: Whether one process has to scan all values: what scans of parts have found cannot be joined.
         is_slow: Whether encoding takes many times as long as reading, as with a vocabulary.
+        learnt: JSON data: what was concluded that neither the layout nor the labels say.
         guesses_labels: Whether values are taken for labels without having been declared so; see `make_index`.
     """
 
     labels: Sequence[str] | None = None
-    must_see_all: bool = True
     is_slow: bool = False
     guesses_labels: bool = False
+    learnt: Any = None
 
     @property
     @abstractmethod
@@ -47,44 +55,33 @@ class Codec(ABC):
 
     @property
     def identity(self) -> list[Any]:
-        """What the user specified, as JSON data; scans do not change it. [] if the codec's owner has it."""
+        """What the user specified, as JSON data; values do not change it. [] if the codec's owner has it."""
         return []
-
-    @property
-    def learnt(self) -> Any:
-        """JSON data: what a scan found that neither the layout nor the labels say."""
-        return None
 
     @abstractmethod
     def encode(self, value: Any, where: str) -> NDArray[Any]:
         """Return the array of one value, `dtype[T, ...]`, as a new one; `SourceError` if it has none."""
 
-    def scan(self, value: Any, where: str) -> int:
-        """Learn from one value of the corpus; return the length of its array, 1 without a time axis."""
-        return len(self.encode(value, where))
+    def note(self, value: Any, where: str, facts: Facts) -> int:  # noqa: ARG002 - most learn nothing
+        """Add what one value says of all; return the length of its array, 1 without a time axis."""
+        return self.encode(value, where).size
 
-    @property
-    def scanned(self) -> Any:
-        """What the scan has found so far, for `join` in another process."""
-        return None
-
-    def join(self, scanned: Any) -> None:  # noqa: B027 - most keep nothing
-        """Take what the scan of other values has found; the same twice does no harm.
+    def conclude(self, facts: Facts) -> None:  # noqa: B027 - most learn nothing
+        """Take what all values say.
 
         Raises:
-            HeadraceError: The values do not fit together.
+            HeadraceError: They do not fit together.
         """
 
-    def end_scan(self) -> None:  # noqa: B027 - most have nothing to settle
-        """Settle what depends on all values, such as labels."""
-
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: B027 - as above
-        """Take what a scan of the same values found, in place of a scan."""
+        """Take what was concluded of the same values before."""
 
 
 def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:
-    """Return the options `specs`, `labels`, `guessed` and `vocabularies` of `make_index`, after the scan."""
+    """Return what `make_index` takes of codecs, after `conclude`."""
+    learnt = {key: codec.learnt for key, codec in codecs.items() if codec.learnt is not None}
     return {
+        **({"learnt": learnt} if learnt else {}),
         "specs": {key: codec.spec for key, codec in codecs.items()},
         "labels": {key: list(codec.labels) for key, codec in codecs.items() if codec.labels is not None},
         "guessed": [key for key, codec in codecs.items() if codec.guesses_labels],
@@ -92,110 +89,36 @@ def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:
     }
 
 
-class SpecLearner:
-    """The layout that the arrays of one data key have in common, learnt from one after the other.
-
-    The first array says it, unless the user did; the others must have its dtype and its axes.
+def layout_of(facts: Facts, what: str, fix: str, *, num_classes: int | None = None) -> DataSpec:
+    """Return the layout that arrays have in common: that of the first; axes but time that differ are free.
 
     Args:
+        facts: (name of a dtype, whether the first axis is time, sizes of the others) -> where it was seen first.
         what: What the arrays are called in messages.
-        given: Layout that the user declared; a free axis (`None`) may have any size.
-        num_classes: Number of classes, if the user declared it.
         fix: What to do about an array of another layout.
+        num_classes: Number of classes, if the user declared it.
 
-    Attributes:
-        known: The layout, as far as it is known.
-        has_freed: Whether an axis differed and became free.
+    Raises:
+        SourceError: One differs from the first in its dtype or number of axes; both are named.
+        ConfigError: There was no array; or the user said how many classes there are, and these are no integers.
     """
-
-    def __init__(
-        self,
-        what: str,
-        given: DataSpec | None = None,
-        *,
-        num_classes: int | None = None,
-        fix: str,
-    ) -> None:
-        self._what, self._num_classes, self._fix = what, num_classes, fix
-        self.known = given
-        self.has_freed = False
-        self._first = ""  # where others are compared with it
-        self._usual: tuple[Any, ...] | None = None  # what was seen before, and fits
-
-    @property
-    def spec(self) -> DataSpec:
-        """The layout.
-
-        Raises:
-            ConfigError: There was no array.
-        """
-        if self.known is None:
-            raise ConfigError(
-                f"there are no {self._what}, and so no dtype and shape", fix="check the path, or leave out the data key"
-            )
-        return self.known
-
-    def settle(self, spec: DataSpec) -> None:
-        """Take what was learnt before."""
-        self.known = spec
-
-    def join(self, spec: DataSpec | None) -> None:
-        """Take what was learnt from other arrays; `None`: there were none.
-
-        Raises:
-            SourceError: They do not fit those that were seen here.
-        """
-        if self.known is None or spec is None:
-            self.known = self.known or spec
-        else:
-            shape = tuple(-1 if size is None else size for size in spec.shape)  # no size: what is free becomes free
-            self._compare(self.known, np.dtype(spec.dtype), (0, *shape) if spec.has_time else shape, "", spec.has_time)
-
-    def learn(self, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, *, has_time: bool | None = None) -> None:
-        """Learn from one array.
-
-        Args:
-            dtype: In any byte order.
-            shape: With time, if it has some.
-            where: Location, for error messages.
-            has_time: Whether the first axis is time; `None`: as that of the first array, if it has an axis.
-
-        Raises:
-            SourceError: It is not like those before.
-            ConfigError: The user said how many classes there are, and these are no integers.
-        """
-        seen = dtype, shape[1:], len(shape), has_time
-        if seen == self._usual:
-            return
-        native = dtype.newbyteorder("=")
-        if self.known is None:
-            self.known = self._first_spec(native, shape, bool(shape) if has_time is None else has_time, where)
-            self._first = where
-        else:
-            self._compare(self.known, native, shape, where, has_time)
-        if self.known.has_time:
-            self._usual = seen
-
-    def _first_spec(self, dtype: np.dtype[Any], shape: tuple[int, ...], has_time: bool, where: str) -> DataSpec:
-        frame_shape = shape[has_time:]
-        if self._num_classes is None:
-            return learn_spec(dtype, frame_shape, has_time=has_time)
-        if dtype.kind not in "iu":
-            raise ConfigError(f"vocab is for class indices, and the {self._what} are {dtype}", where=where)
-        return DataSpec(dtype.name, frame_shape, True, self._num_classes, has_time)
-
-    def _compare(
-        self, spec: DataSpec, dtype: np.dtype[Any], shape: tuple[int, ...], where: str, has_time: bool | None
-    ) -> None:
-        fits = dtype.name == spec.dtype and len(shape) == spec.ndim and has_time in (None, spec.has_time)
-        if not fits:
+    if not facts:
+        raise ConfigError(
+            f"there are no {what}, and so no dtype and shape", fix="check the path, or leave out the data key"
+        )
+    (dtype, has_time, shape), first = next(iter(facts.items()))
+    free = list(shape)
+    for (other, also_time, sizes), where in facts.items():
+        if (other, also_time, len(sizes)) != (dtype, has_time, len(free)):
             raise SourceError(
-                f"{self._what}: this is {dtype.name}{list(shape)}, and {layout_text(spec)} is wanted",
-                where=where + (f", compared with {self._first}" if self._first not in ("", where) else ""),
-                fix=self._fix,
+                f"{what}: this is {layout_text(DataSpec(other, sizes, has_time=also_time))}, and "
+                f"{layout_text(DataSpec(dtype, shape, has_time=has_time))} is wanted",
+                where=f"{where}, compared with {first}",
+                fix=fix,
             )
-        sizes = shape[spec.has_time :]
-        free = tuple(want if want == size else None for want, size in zip(spec.shape, sizes, strict=True))
-        if free != spec.shape:
-            self.has_freed = True
-            self.known = replace(spec, shape=free, dim=free[-1] if free and not spec.sparse else spec.dim)
+        free = [size if size == own else None for size, own in zip(free, sizes, strict=True)]
+    if num_classes is None:
+        return learn_spec(np.dtype(dtype), free, has_time=has_time)
+    if np.dtype(dtype).kind not in "iu":
+        raise ConfigError(f"vocab is for class indices, and the {what} are {dtype}", where=first)
+    return DataSpec(dtype, tuple(free), True, num_classes, has_time)

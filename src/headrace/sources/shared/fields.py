@@ -21,7 +21,7 @@ from headrace.specs import DataSpec
 from headrace.vocabularies.base import FORMS, Vocabulary, init_vocabulary, short_form
 from headrace.vocabularies.ends import WithEnds, check_ends
 
-from .codec import Codec
+from .codec import Codec, Facts
 
 _FORMS = (
     'valid: a field name, or {"field": name, "vocab": ...}, with None, a list of labels, a dict label -> class, a '
@@ -41,6 +41,11 @@ class Field(Codec):
 
     name: str
 
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name."""
+        return [type(self).__name__, self.name]
+
 
 class ClassField(Field):
     """One label a sequence, as class index: a scalar, `int32[]`.
@@ -50,13 +55,11 @@ class ClassField(Field):
         labels: Labels in the order of their classes, or a dict label -> class; if `None`, the sorted distinct values.
     """
 
-    must_see_all = False
     _has_time = False
+    _symbols: Sequence[str] = ()  # labels that come after all others
 
     def __init__(self, name: str, labels: Sequence[str] | Mapping[str, int] | None) -> None:
-        self.name = name
-        self._is_given = labels is not None
-        self._seen: set[str] | None = set() if labels is None else None
+        self.name, self._is_given = name, labels is not None
         if isinstance(labels, Mapping):
             self._class_of = dict(labels)
             self.labels = _labels_of_mapping(labels, name)
@@ -77,7 +80,7 @@ class ClassField(Field):
     @property
     def identity(self) -> list[Any]:
         """Its kind, name, and the number and a digest of the labels that were given."""
-        own = [type(self).__name__, self.name, *([] if self._has_time else [_SCALAR])]
+        own = [*super().identity, *([] if self._has_time else [_SCALAR])]
         if not self._is_given:
             return own
         vocab = sorted((class_idx, label) for label, class_idx in self._class_of.items())
@@ -99,40 +102,27 @@ class ClassField(Field):
             ) from None
         return np.array(classes if self._has_time else classes[0], dtype=np.int32)
 
-    def scan(self, value: Any, where: str) -> int:
-        """Learn the labels of one value; return their number."""
-        if self._seen is None:
+    def note(self, value: Any, where: str, facts: Facts) -> int:
+        """Note the labels of one value; return their number."""
+        if self._is_given:
             return self.encode(value, where).size
         labels = self._labels_in(_checked_text(value, self.name, where))
-        self._seen.update(labels)
+        if not facts.keys() >= set(labels):  # nearly all were seen before: half the time of an update
+            facts.update(dict.fromkeys(labels, ""))
         return len(labels)
 
-    @property
-    def scanned(self) -> set[str] | None:
-        """The labels that were seen, if none were given."""
-        return self._seen
-
-    def join(self, scanned: set[str] | None) -> None:
-        """Take labels that were seen elsewhere."""
-        if self._seen is not None:
-            self._seen.update(scanned or ())
-
-    def end_scan(self) -> None:
+    def conclude(self, facts: Facts) -> None:
         """Take the sorted distinct labels, if none were given."""
-        if self._seen is not None:
-            self._take_labels(sorted(self._seen))
+        if not self._is_given:
+            self._set_labels([*sorted(facts.keys() - set(self._symbols)), *self._symbols])
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
-        """Take these labels, if none were given and none were learnt yet."""
-        self._take_labels(labels)
-
-    def _take_labels(self, labels: Sequence[str] | None) -> None:
-        if self._seen is not None:
+        """Take these labels, if none were given."""
+        if not self._is_given:
             self._set_labels(list(labels or []))
-            self._seen = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Without what it learnt, which may be large and is in the index: `settle` gives it back.
+        # Without what was concluded, which may be large and is in the index: `settle` gives it back.
         return type(self), (self.name, self._class_of if self._is_given else None)
 
 
@@ -177,11 +167,6 @@ class CharFieldWithEnds(CharField):
     def _labels_in(self, text: str) -> Sequence[str]:
         return [*self._before, *text, *self._behind]
 
-    def end_scan(self) -> None:
-        """Take the sorted distinct characters, and after them the symbols."""
-        if self._seen is not None:
-            self._take_labels([*sorted(self._seen.difference(self._symbols)), *self._symbols])
-
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.name, dict(zip(_ENDS, self._ends, strict=True)))
 
@@ -189,15 +174,8 @@ class CharFieldWithEnds(CharField):
 class ByteField(Field):
     """A text, as its UTF-8 bytes: `uint8[T]`, 256 classes."""
 
-    must_see_all = False
-
     def __init__(self, name: str) -> None:
         self.name = name
-
-    @property
-    def identity(self) -> list[Any]:
-        """Its kind and name."""
-        return [type(self).__name__, self.name]
 
     @property
     def spec(self) -> DataSpec:
@@ -210,45 +188,45 @@ class ByteField(Field):
 
 
 class IndexField(Field):
-    """Class indices that the manifest holds as numbers: one a sequence, `int32[]`, or lists of them, `int32[T]`.
+    """Class indices that are stored as numbers: one a sequence, `int32[]`, or lists of them, `int32[T]`.
 
     Where some sequences have a list, a single number is a list of one.
     """
 
-    must_see_all = False
-
     def __init__(self, name: str, num_classes: int) -> None:
-        self.name = name
-        self._num_classes = num_classes
-        self._has_time = False
+        self.name, self._num_classes, self._has_time = name, num_classes, False
 
     @property
     def identity(self) -> list[Any]:
         """Its kind, name and number of classes."""
-        return [type(self).__name__, self.name, _SCALAR, self._num_classes]
+        return [*super().identity, _SCALAR, self._num_classes]
 
     @property
     def spec(self) -> DataSpec:
         """Layout of the arrays."""
         return DataSpec("int32", sparse=True, dim=self._num_classes, has_time=self._has_time)
 
-    def scan(self, value: Any, where: str) -> int:
-        """Learn whether there are lists; return the number of class indices."""
-        self._has_time |= isinstance(value, list)
-        return self.encode(value, where).size
+    def note(self, value: Any, where: str, facts: Facts) -> int:
+        """Note whether there are lists; return the number of class indices."""
+        facts.setdefault(isinstance(value, list), where)
+        return len(self._indices(value, where))
 
-    @property
-    def scanned(self) -> bool:
-        """Whether there was a list."""
-        return self._has_time
-
-    def join(self, scanned: bool) -> None:
-        """Take whether there was a list elsewhere."""
-        self._has_time |= scanned
+    def conclude(self, facts: Facts) -> None:
+        """Take whether there are lists."""
+        self._has_time = True in facts
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
-        """Take what a scan of the same values found."""
+        """Take what was concluded of the same values."""
         self._has_time = spec.has_time
+
+    def _indices(self, value: Any, where: str) -> list[int]:
+        indices = value if isinstance(value, list) else [value]
+        for index in indices:
+            if type(index) is not int or not 0 <= index < self._num_classes:
+                raise SourceError(
+                    f"the field {self.name!r} has {index!r}, not a class index 0..{self._num_classes - 1}", where=where
+                )
+        return indices
 
     def encode(self, value: Any, where: str) -> NDArray[np.int32]:
         """Return the class index, `int32[]`, or the class indices, `int32[T]`."""
@@ -258,25 +236,17 @@ class IndexField(Field):
                 where=where,
                 fix="the data changed: open the corpus again",
             )
-        indices = value if isinstance(value, list) else [value]
-        for index in indices:
-            if type(index) is not int or not 0 <= index < self._num_classes:
-                raise SourceError(
-                    f"the field {self.name!r} has {index!r}, not a class index 0..{self._num_classes - 1}", where=where
-                )
+        indices = self._indices(value, where)
         return np.array(indices if self._has_time else indices[0], dtype=np.int32)
 
 
 class VocabularyField(Field):
     """A text, as the class indices of a vocabulary or tokenizer: `int32[T]`."""
 
-    must_see_all = False
     is_slow = True
 
     def __init__(self, name: str, vocabulary: Vocabulary) -> None:
-        self.name = name
-        self.vocabulary = vocabulary
-        self.labels = list(vocabulary.labels)
+        self.name, self.vocabulary, self.labels = name, vocabulary, list(vocabulary.labels)
 
     @property
     def spec(self) -> DataSpec:
@@ -286,7 +256,7 @@ class VocabularyField(Field):
     @property
     def identity(self) -> list[Any]:
         """Its kind and name, and the identity of the vocabulary."""
-        return [type(self).__name__, self.name, self.vocabulary.identity]
+        return [*super().identity, self.vocabulary.identity]
 
     def encode(self, value: Any, where: str) -> NDArray[np.int32]:
         """Return the class indices of a text, `int32[T]`."""
@@ -298,6 +268,54 @@ class VocabularyField(Field):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return VocabularyField, (self.name, self.vocabulary)
+
+
+class NumberField(Field):
+    """A whole number: a scalar, `int64[]`, or as class index `int32[]`.
+
+    Args:
+        name: Name of the field.
+        is_class: Whether values are class indices, whose number of classes is the largest and one.
+    """
+
+    def __init__(self, name: str, *, is_class: bool) -> None:
+        self.name, self._is_class, self._dim = name, is_class, 0 if is_class else None
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name."""
+        return [*super().identity, _SCALAR, self._is_class]
+
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays."""
+        return DataSpec("int32" if self._is_class else "int64", sparse=True, dim=self._dim, has_time=False)
+
+    def note(self, value: Any, where: str, facts: Facts) -> int:
+        """Note a class; return the length of its array, which is 1."""
+        if self._is_class:
+            facts[value] = ""
+        return self.encode(value, where).size
+
+    def conclude(self, facts: Facts) -> None:
+        """Take the number of classes, unless there are negative ones."""
+        if self._is_class:
+            self._dim = None if min(facts, default=0) < 0 else max(facts, default=-1) + 1
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
+        """Take the number of classes."""
+        self._dim = spec.dim
+
+    def encode(self, value: int, where: str) -> NDArray[Any]:
+        """Return the array of one number."""
+        dtype: np.dtype[Any] = np.dtype(np.int32 if self._is_class else np.int64)
+        if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+            raise SourceError(
+                f"{self.name!r} has {value}, beyond {8 * dtype.itemsize} bits",
+                where=where,
+                fix="store such numbers as a .npy member of a tar, or as text",
+            )
+        return np.array(value, dtype)
 
 
 def parse_field(data_key: str, target: Any) -> Field:
@@ -381,75 +399,3 @@ def _checked_text(value: Any, name: str, where: str) -> str:
             fix='for class indices give "vocab": the number of classes',
         )
     return value
-
-
-class NumberField(Field):
-    """A whole number: a scalar, `int64[]`, or as class index `int32[]`.
-
-    Args:
-        name: Name of the field.
-        is_class: Whether values are class indices, whose number of classes is the largest and one.
-    """
-
-    must_see_all = False
-
-    def __init__(self, name: str, *, is_class: bool) -> None:
-        self.name = name
-        self._is_class = is_class
-        self._smallest: int | None = None
-        self._largest = 0
-        self._spec: DataSpec | None = None
-
-    @property
-    def identity(self) -> list[Any]:
-        """Its kind and name."""
-        return [type(self).__name__, self.name, _SCALAR, self._is_class]
-
-    @property
-    def spec(self) -> DataSpec:
-        """Layout of the arrays."""
-        if self._spec is None:
-            raise ConfigError(f"there is no value of {self.name!r}, and so no layout", fix="leave out the data key")
-        return self._spec
-
-    def scan(self, value: Any, where: str) -> int:
-        """Learn from one number; return the length of its array, which is 1."""
-        self.join((value, value))
-        return self._array_of(value, where).size
-
-    @property
-    def scanned(self) -> tuple[int, int] | None:
-        """The smallest and the largest number."""
-        return None if self._smallest is None else (self._smallest, self._largest)
-
-    def join(self, scanned: tuple[int, int] | None) -> None:
-        """Take the smallest and the largest of other numbers."""
-        if scanned is not None:
-            self._smallest = scanned[0] if self._smallest is None else min(self._smallest, scanned[0])
-            self._largest = max(self._largest, scanned[1])
-
-    def _array_of(self, value: int, where: str) -> NDArray[Any]:
-        dtype: np.dtype[Any] = np.dtype(np.int32 if self._is_class else np.int64)
-        if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
-            raise SourceError(
-                f"{self.name!r} has {value}, beyond {8 * dtype.itemsize} bits",
-                where=where,
-                fix="store such numbers as a .npy member of a tar, or as text",
-            )
-        return np.array(value, dtype)
-
-    def end_scan(self) -> None:
-        """Choose the layout."""
-        if self._is_class:
-            dim = self._largest + 1 if self._smallest is not None and self._smallest >= 0 else None
-            self._spec = DataSpec("int32", sparse=True, dim=dim, has_time=False)
-        elif self._smallest is not None:
-            self._spec = DataSpec("int64", sparse=True, has_time=False)
-
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
-        """Take the layout that a scan of the same values found."""
-        self._spec = spec
-
-    def encode(self, value: Any, where: str) -> NDArray[Any]:
-        """Return the array of one number."""
-        return self._array_of(value, where)

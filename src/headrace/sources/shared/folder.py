@@ -10,29 +10,28 @@ from __future__ import annotations
 import logging
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 
-from headrace.errors import ConfigError, SourceError
-from headrace.files import FileStamp, resolve_inside
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.files import resolve_inside
 from headrace.files.locations import is_remote
-from headrace.index import CorpusIndex, open_or_build
 
-from .open_files import check_stamp
+from .fields import Field, parse_field
 from .parts import Tell, count_workers, map_parts, told_progress
-from .paths import Files, IndexOption, expand_path, named_by_path_error
+from .paths import Files, expand_path, named_by_path_error
 
 _LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other
 _MAX_BLOCK = 256  # items that a thread takes at a time
 _PART_ITEMS = 4096  # that a process takes at a time: some 0.4 s of work, and fewer are done before it has started
 _MIN_SHARED_ITEMS = 20_000  # two seconds of work
-_LISTING = "listing"  # where the digest is in the index
+FOLDER_FIELD, TAG_FIELD = "folder", "tag"  # what the name of a file says of a sequence
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -69,8 +68,8 @@ class Listing:
         """Return the absolute path of a file."""
         return os.path.join(self.root, self.names[number])
 
-    def split(self) -> tuple[list[str], list[str]]:
-        """Return the tags, which are the names without their suffixes, and the suffixes.
+    def tags(self) -> list[str]:
+        """Return the names without their suffixes.
 
         Raises:
             SourceError: Two files have the same tag.
@@ -85,19 +84,7 @@ class Listing:
                         where=f"{self.path(first[tag])}, {self.path(number)}",
                         fix="choose by suffixes=, or remove one",
                     )
-        return tags, [os.path.splitext(name)[1] for name in self.names]
-
-    def files(self) -> list[ListedFile]:
-        """Return the files in order."""
-        return [ListedFile(self.path(i), *known) for i, known in enumerate(zip(self.sizes, self.times, strict=True))]
-
-
-class ListedFile(NamedTuple):
-    """One file of a listing: its absolute path, its size in bytes, its modification time in nanoseconds."""
-
-    path: str
-    size: int
-    time: int
+        return tags
 
 
 def all_cases(suffixes: Sequence[str], owner: str) -> tuple[str, ...]:
@@ -111,31 +98,36 @@ def all_cases(suffixes: Sequence[str], owner: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper())))
 
 
-def listed_path(index: CorpusIndex, corpus_idx: int, root: str) -> str:
-    """Return the path of the file of a sequence, by the columns `suffix`, `size` and `time`, if it is what it was.
+def parse_targets(
+    targets: Mapping[str, Any] | None, names: Sequence[str] | None = (FOLDER_FIELD, TAG_FIELD)
+) -> dict[str, Field]:
+    """Return the fields that targets of files name; `names` are those that there are, if that is known.
 
     Raises:
-        SourceError: It changed, or is gone; or the index is damaged.
+        ConfigError: A target cannot be read, or is named "data", or its field is none of the names.
     """
-    suffix, size, time = (int(index.locator(name)[corpus_idx]) for name in ("suffix", "size", "time"))
-    suffixes: list[str] = index.meta["suffixes"]
-    if not 0 <= suffix < len(suffixes):
-        raise index.damaged(f"it says that sequence {corpus_idx} has suffix {suffix} of {len(suffixes)}")
-    path = os.path.join(root, index.tags[corpus_idx] + suffixes[suffix])
-    check_stamp(FileStamp(path, size, time, digest=""))
-    return path
+    fields = {key: parse_field(key, target) for key, target in (targets or {}).items()}
+    for key, field in fields.items():
+        if key == "data":
+            raise ConfigError('a target cannot be named "data": that is what the file holds')
+        if names is not None and field.name not in names:
+            fix = did_you_mean(field.name, names)
+            raise ConfigError(f"a folder has no field {field.name!r}", where=f"target {key!r}", fix=fix)
+    return fields
 
 
-def folder_of(tag: str, where: str) -> str:
-    """Return the name of the folder that a file is in.
+def folder_values(tag: str, names: Collection[str], where: str) -> dict[str, str]:
+    """Return what the name of a file says: its tag and, if it is among the names, its folder.
 
     Raises:
-        SourceError: It is in none, but at the top.
+        SourceError: The file is in no folder, but at the top.
     """
+    if FOLDER_FIELD not in names:
+        return {TAG_FIELD: tag}
     folders = tag.split("/")[:-1]
     if not folders:
         raise SourceError("the file is in no sub-folder that would be its label", where=where)
-    return folders[-1]
+    return {TAG_FIELD: tag, FOLDER_FIELD: folders[-1]}
 
 
 def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> Listing:
@@ -235,63 +227,15 @@ def _status(path: str) -> os.stat_result:
     return status
 
 
-def open_or_build_listed(
-    listing: Listing, build: Callable[[], CorpusIndex], *, index: IndexOption, kind: str
-) -> CorpusIndex:
-    """Return the index of a listing, built only if it must be; see `open_or_build`, of which this is the like.
-
-    Raises:
-        SourceError: The named index is not one of these files as they are now.
-    """
-
-    def build_with_listing() -> CorpusIndex:
-        corpus = build()
-        corpus.meta[_LISTING] = listing.digest
-        return corpus
-
-    kind = f"{kind} {listing.root}"
-    corpus = open_or_build((), build_with_listing, index=index, kind=kind)
-    if corpus.meta.get(_LISTING) == listing.digest:
-        return corpus
-    if index != "auto":
-        raise SourceError(
-            "files were added, removed or changed since the index was made",
-            where=f"{corpus.path}, {listing.root}",
-            fix="make it again with source.index.save(path)",
-        )
-    path = corpus.path
-    corpus = open_or_build((), build_with_listing, index=None, kind=kind)
-    if path is not None:
-        try:
-            corpus.save(path)
-            return CorpusIndex.open(path)
-        except (OSError, SourceError) as error:
-            _LOGGER.debug("the index stays in memory: %s", error)
-    return corpus
-
-
 def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Call a function for each item, several at a time; return the results in order, or raise the first error.
 
-    Items are looked at in threads, see `in_threads`, and many of them in worker processes, see `for_each_part`.
+    Items are looked at in threads, and many of them in worker processes, see `count_workers`. If these cannot do it, or
+    something is wrong with an item, this process goes on from there: an error is its own.
 
     Args:
         look: It keeps nothing from one item to the next.
         items: Files, mostly. Small: each may be carried to a process.
-    """
-    return for_each_part(partial(in_threads, look), items)
-
-
-def for_each_part(
-    look: Callable[[Sequence[_Item], Tell | None], list[_Result]], items: Sequence[_Item]
-) -> list[_Result]:
-    """Call a function for items, by all worker processes that gather the index, see `count_workers`, or by this one.
-
-    If processes cannot do it, or something is wrong with an item, this one goes on from there: an error is its own.
-
-    Args:
-        look: Returns a result for each of some items, and tells how many it has, and of how many.
-        items: As for `for_each`.
     """
     num_parts = -(-len(items) // _PART_ITEMS)
     num_workers = count_workers(num_parts, pays=len(items) >= _MIN_SHARED_ITEMS)
@@ -299,21 +243,17 @@ def for_each_part(
     if num_workers:
         parts = [items[number * _PART_ITEMS : (number + 1) * _PART_ITEMS] for number in range(num_parts)]
         try:
-            for found in map_parts(partial(_untold, look), parts, num_workers=num_workers):
+            for found in map_parts(partial(_in_threads, look), parts, num_workers=num_workers):
                 results += found
         except Exception as error:  # noqa: BLE001 - the first item with which something is wrong says so here
             _LOGGER.debug("no more workers look at files: %s", error)
     if len(results) < len(items):
         with told_progress("file") as tell:
-            results += look(items[len(results) :], tell)
+            results += _in_threads(look, items[len(results) :], tell)
     return results
 
 
-def _untold(look: Callable[[Sequence[_Item], None], list[_Result]], items: Sequence[_Item]) -> list[_Result]:
-    return look(items, None)
-
-
-def in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item], tell: Tell | None) -> list[_Result]:
+def _in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item], tell: Tell | None = None) -> list[_Result]:
     """Call a function for each item, several at a time; return the results in order, or raise the first error.
 
     Items go to threads in blocks: a future for each takes a kilobyte, and there may be millions of files.

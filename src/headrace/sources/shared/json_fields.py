@@ -1,17 +1,13 @@
 """Values of JSON as arrays: numbers, lists of them to any depth, and texts as UTF-8 bytes.
 
-JSON knows one kind of number. So a scan of all values says what a field is: whole numbers are int32, or int64 or uint64
+JSON knows one kind of number. So all values say together what a field is: whole numbers are int32, or int64 or uint64
 where one needs it. With a fraction anywhere, it is float32; or float64, where float32 would be infinite, or would
-change a number of 2**24 or more, which has no room for its last digits there (from 2**53 on, neither has float64). Who
-wants another dtype says so by an option. Fractions may be rounded; a whole number is read as it was written, or
-refused.
+change a number of 2**24 or more, which has no room for its last digits there. Who wants another dtype says so by an
+option. Fractions may be rounded; a whole number is read as it was written, or refused.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -20,11 +16,13 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
-from .data_types import extremes, learn_spec
+from .codec import Facts
+from .data_types import check_classes, extremes, learn_spec
 from .fields import Field
 
-_EXACT_SINGLE, _EXACT_DOUBLE = 2**24, 2**53  # to these, every whole number is itself in float32 and float64
+_WIDTHS = (2**24, 2**31 - 1, 2**53, 2**63 - 1, 2**64)  # the largest whole numbers of float32, int32, float64, int64
 _TEXT = DataSpec("uint8", sparse=True, dim=256, is_text=True)
+_TEXT_FACT, _EMPTY_FACT = "texts", "an empty list"
 
 
 class JsonField(Field):
@@ -32,278 +30,186 @@ class JsonField(Field):
 
     Args:
         name: Name of the field.
-        dtype: Dtype of the arrays, in place of what the scan says.
+        dtype: Dtype of the arrays, in place of what the values say.
         dim: Number of classes, for whole numbers and lists of them; else it is not known (`None`).
     """
 
     def __init__(self, name: str, dtype: str | None = None, dim: int | None = None) -> None:
-        self.name = name
+        self.name, self._dim = name, dim
         self._dtype = None if dtype is None else _number_dtype(dtype, name)
-        self._dim = dim
         self._spec: DataSpec | None = None
-        self._is_text: bool | None = None
-        self._ndim: int | None = None
-        self._frame_shape: tuple[int, ...] | None = None
-        self._has_empty = False  # whether there was an empty list
-        self._kinds: set[str] = set()
-        self._low = self._high = 0
-        self._is_wide = False  # whether numbers need float64, if any of them is a fraction
-        self._beyond_double: int | None = None  # a whole number that float64 changes
 
     @property
     def identity(self) -> list[Any]:
         """Its kind and name, and what the user said of its layout."""
-        dtype = None if self._dtype is None else self._dtype.name
-        return [type(self).__name__, self.name, dtype, self._dim]
+        return [*super().identity, None if self._dtype is None else self._dtype.name, self._dim]
 
     @property
     def spec(self) -> DataSpec:
-        """Layout of the arrays; known after the scan."""
+        """Layout of the arrays, once it is known."""
         assert self._spec is not None
         return self._spec
 
-    def scan(self, value: Any, where: str) -> int:
-        """Learn from one value; return the length of its array."""
+    def note(self, value: Any, where: str, facts: Facts) -> int:
+        """Note what one value is; return the length of its array."""
         if isinstance(value, str):
-            if self._is_text is not True:
-                self._note_kind(True, where)
+            if self._dtype is not None or self._dim is not None:
+                what = f"the field {self.name!r} has a text, but numbers are expected"
+                raise SourceError(what, where=where, fix="leave out its dtype and dim, if it is a text")
+            facts.setdefault(_TEXT_FACT, where)
             return len(value) if value.isascii() else len(_utf8(value, where))
-        array = _array_of(value, self.name, where)
-        self._note_kind(False, where)
-        self._note_shape(array, where)
-        if array.size:
-            self._kinds.add(array.dtype.kind)
-            if array.dtype.kind in "iu":
-                low, high = extremes(array)
-                self._low, self._high = min(self._low, low), max(self._high, high)
-                if max(-low, high) > _EXACT_SINGLE:
-                    self._is_wide = True
-                    changed = _changed_by(array, np.dtype(np.float64))
-                    self._beyond_double = changed if self._beyond_double is None else self._beyond_double
-            elif array.dtype.kind == "f" and not self._is_wide:
-                self._is_wide = not _fits(array, np.dtype(np.float32)) or _loses_digits(array, value)
-            self._check_values(array, value, where)
+        array = self._array_of(value, where)
+        if array.shape == (0,):
+            facts.setdefault(_EMPTY_FACT, where)
+            return 0
+        if self._dtype is not None:
+            self._refuse_lossy(array, self._dtype, where)
+        if self._dim is not None:
+            if array.dtype.kind not in "iu":
+                what = f"the field {self.name!r} has fractions, not classes"
+                raise SourceError(what, where=where, fix="leave dim out")
+            classes = DataSpec("int64", sparse=True, dim=self._dim)
+            check_classes(array, classes, f"{where}, field {self.name!r}" if where else where)
+        facts.setdefault((array.shape[1:] if array.ndim else None, *_width_of(array)), where)
         return len(array) if array.ndim else 1
 
-    def _note_kind(self, is_text: bool, where: str) -> None:
-        if self._is_text is None:
-            self._is_text = is_text
-            if is_text and (self._dtype is not None or self._dim is not None):
-                raise SourceError(
-                    f"the field {self.name!r} has a text, but numbers are expected",
-                    where=where,
-                    fix="leave out its dtype and dim, if it is a text",
-                )
-        elif self._is_text != is_text:
-            raise SourceError(
-                f"the field {self.name!r} has texts and numbers",
-                where=where,
-                fix="write all of its values as texts, or all as numbers",
-            )
-
-    def _note_shape(self, array: NDArray[Any], where: str) -> None:
-        """Check that an array has the axes and the frame shape of those before it; an empty list fits everywhere."""
-        is_empty = array.shape == (0,)
-        self._has_empty |= is_empty
-        if self._ndim is None and is_empty:
-            return  # of how many axes is not known yet, but one at least
-        expected = self._ndim if self._ndim is not None else max(array.ndim, int(self._has_empty))
-        if array.ndim != expected and not (is_empty and expected):
-            raise SourceError(
-                f"the field {self.name!r} has {array.ndim} axes here, and {expected} elsewhere",
-                where=where,
-                fix="nest all lists to the same depth",
-            )
-        self._ndim = expected
-        if not is_empty and array.ndim:
-            frame_shape = array.shape[1:]
-            if self._frame_shape is None:
-                self._frame_shape = frame_shape
-            elif frame_shape != self._frame_shape:
-                raise SourceError(
-                    f"a frame of {self.name!r} has the shape {frame_shape} here, and {self._frame_shape} elsewhere",
-                    where=where,
-                    fix="make inner lists equally long",
-                )
-
-    def _check_values(self, array: NDArray[Any], value: Any, where: str) -> None:
-        """Check the values against a dtype and a number of classes that were given."""
-        dtype, dim = self._dtype, self._dim
-        if dtype is not None and (not _fits(array, dtype) or _changes_an_integer(array, value, dtype)):
-            raise SourceError(
-                f"the field {self.name!r} has values that do not fit {dtype}, as {_example(array)}",
-                where=where,
-                fix="give another dtype",
-            )
-        if dim is not None and array.dtype.kind in "iu":
-            low, high = extremes(array)
-            if low < 0 or high >= dim:
-                wrong = low if low < 0 else high
-                raise SourceError(f"the field {self.name!r} has {wrong}, not a class 0..{dim - 1}", where=where)
-        if dim is not None and array.dtype.kind == "f":
-            raise SourceError(f"the field {self.name!r} has fractions, not classes", where=where, fix="leave dim out")
-
-    def end_scan(self) -> None:
-        """Settle the layout, which depends on all values."""
-        if self._is_text:
+    def conclude(self, facts: Facts) -> None:
+        """Take the layout that all values fit."""
+        first = next(iter(facts), _EMPTY_FACT)
+        shaped = {fact: where for fact, where in facts.items() if fact not in (_TEXT_FACT, _EMPTY_FACT)}
+        if _TEXT_FACT in facts:
+            if len(facts) > 1:
+                others = [fact for fact in facts if fact != _TEXT_FACT]
+                raise self._differs(facts, _TEXT_FACT, others[0], "has texts and numbers: write all as texts, or none")
             self._spec = _TEXT
             return
-        if self._dtype is not None:
-            dtype = self._dtype
-        elif "f" in self._kinds or not self._kinds:
-            self._refuse_beyond_double("fractions")
-            dtype = np.dtype(np.float64 if self._is_wide else np.float32)
-        elif self._kinds == {"b"}:
-            dtype = np.dtype(np.bool_)
-        else:
-            dtype = next(
-                np.dtype(name)
-                for name in ("int32", "int64", "uint64", "float64")
-                if name == "float64" or (np.iinfo(name).min <= self._low and self._high <= np.iinfo(name).max)
-            )
-            if dtype.kind == "f":
-                self._refuse_beyond_double("negative numbers")
-        has_time = self._ndim != 0
-        shape = self._frame_shape or ()
-        self._spec = learn_spec(dtype, shape, has_time=has_time, num_classes=self._dim)
+        shapes = {fact[0]: fact for fact in shaped}
+        if len(shapes) > 1 or (None in shapes and _EMPTY_FACT in facts):
+            one, other = [*shapes.values(), _EMPTY_FACT][:2]
+            raise self._differs(facts, one, other, "has arrays of different shapes, but for time")
+        shape = next(iter(shapes), ())
+        dtype = self._dtype or self._common_dtype(facts, shaped)
+        has_time = shape is not None and (bool(shaped) or first == _EMPTY_FACT)
+        self._spec = learn_spec(dtype, shape or (), has_time=has_time, num_classes=self._dim)
 
-    def _refuse_beyond_double(self, others: str) -> None:
-        if self._beyond_double is not None:
-            number = self._beyond_double
-            raise SourceError(
-                f"the field {self.name!r} has {others}, and the whole number {number}: no dtype holds both",
-                fix="write such numbers as texts, or into a field of their own",
-            )
+    def _common_dtype(self, facts: Facts, shaped: Facts) -> np.dtype[Any]:
+        """Return the least dtype that holds all values."""
+        by_kind = {kind: fact for fact in sorted(shaped, key=lambda fact: fact[2]) for kind in fact[1]}
+        widths = {kind: fact[2] for kind, fact in by_kind.items()}
+        name = "float32"
+        if "b" in widths and len(by_kind) > 1:
+            other = next(fact for kind, fact in by_kind.items() if kind != "b")
+            raise self._differs(facts, by_kind["b"], other, "has truth values and numbers")
+        if "b" in widths:
+            name = "bool"
+        elif "f" in widths:
+            if widths.get("i", 0) > 2:
+                raise self._differs(facts, by_kind["f"], by_kind["i"], "has fractions, and so large whole numbers")
+            name = "float64" if max(widths["f"], widths.get("i", 0)) > 0 else "float32"
+        elif "i" in widths:
+            if widths["i"] == 4 and "-" in widths:
+                what = "has negative numbers, and whole numbers of 64 bits"
+                raise self._differs(facts, by_kind["-"], by_kind["i"], what)
+            name = ("int32", "int32", "int64", "int64", "uint64")[widths["i"]]
+        return np.dtype(name)
 
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
-        """Take the layout that a scan of the same values found."""
+    def _differs(self, facts: Facts, one: Any, other: Any, what: str) -> SourceError:
+        """Return the error for two values that do not fit together."""
+        first, second = sorted((one, other), key=[*facts].index)
+        pair = " and ".join(_fact_text(fact) for fact in dict.fromkeys((first, second)))
+        what = f"the field {self.name!r} {what} ({pair}): no dtype holds both, and no shape"
+        return SourceError(
+            what,
+            where=f"{facts[second]}, compared with {facts[first]}",
+            fix="correct it, or write such values as texts, or leave the field out: fields=",
+        )
+
+    def settle(self, spec: DataSpec, labels: Any, learnt: Any = None) -> None:  # noqa: ARG002
+        """Take the layout that was concluded from the same values."""
         self._spec = spec
 
     def encode(self, value: Any, where: str) -> NDArray[Any]:
         """Return the array of one value, `dtype[T, ...]`, or a scalar array."""
         if isinstance(value, str):
             return np.frombuffer(_utf8(value, where), np.uint8).copy()
-        spec = self.spec
-        array = _array_of(value, self.name, where)
+        spec, array = self.spec, self._array_of(value, where)
         if array.shape == (0,):
             return np.zeros((0, *(size or 0 for size in spec.shape)), spec.dtype)
-        if array.ndim != spec.ndim or not _fits(array, np.dtype(spec.dtype)):
-            raise SourceError(
-                f"the field {self.name!r} is {array.dtype} with {array.ndim} axes, not {spec.dtype} with {spec.ndim}",
-                where=where,
-                fix="the file changed: open the corpus again",
-            )
-        return array.astype(spec.dtype)
+        if array.ndim != spec.ndim or (array.dtype.kind == "f" and spec.dtype[:5] != "float"):
+            what = f"the field {self.name!r} is {array.dtype} with {array.ndim} axes, not {spec.dtype} with {spec.ndim}"
+            raise SourceError(what, where=where, fix="the file changed: open the corpus again")
+        return array.astype(spec.dtype)  # which holds it: `note` looked at all numbers
+
+    def _refuse_lossy(self, array: NDArray[Any], dtype: np.dtype[Any], where: str) -> None:
+        """Refuse numbers that a dtype does not hold; fractions may be rounded."""
+        with np.errstate(over="ignore", invalid="ignore"):
+            cast = array.astype(dtype)
+        kind, width = _width_of(array)
+        if dtype.kind != "f":
+            fits = kind != "f" and (dtype.kind != "b" or kind == "b") and bool((cast == array).all())
+        elif kind == "f":
+            fits = bool(np.isfinite(cast).all()) and width <= (0 if dtype.itemsize <= 4 else 2)
+        else:  # Python compares whole numbers with fractions exactly
+            fits = kind != "b" and cast.reshape(-1).tolist() == array.reshape(-1).tolist()
+        if not fits:
+            largest = max(array.reshape(-1).tolist(), key=abs)
+            what = f"the field {self.name!r} has values that do not fit {dtype}, as {largest}"
+            raise SourceError(what, where=where, fix="give another dtype")
+
+    def _array_of(self, value: Any, where: str) -> NDArray[Any]:
+        """Return numbers as an array; `SourceError` for anything else, or for whole numbers that no array holds."""
+        array: NDArray[Any] = np.array(None)
+        if isinstance(value, bool | int | float | list):
+            try:
+                array = np.array(value)
+                if array.dtype.kind in "fO" and array.size and np.max(np.abs(array)) >= _WIDTHS[2]:
+                    exact = np.array(value, object)  # NumPy makes fractions of what needs 64 bits, and of what does not
+                    wide = [number for number in exact.flat if type(number) is int and abs(number) > _WIDTHS[2]]
+                    if all(type(number) is int for number in exact.flat):
+                        array = exact.astype(np.uint64)
+                    elif wide:
+                        array = exact
+            except (ValueError, OverflowError, TypeError):  # inner lists of different lengths, or larger numbers
+                array = np.array(None)
+        if array.dtype.kind in "biuf":
+            return array
+        text = repr(value)
+        raise SourceError(
+            f"the field {self.name!r} has {text[:60]}{'...' if len(text) > 60 else ''}, which is no number, text, or "
+            "list of numbers that one dtype of 64 bits holds",
+            where=where,
+            fix="make inner lists equally long, fill in what is null, or leave the field out: fields=",
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         dtype = None if self._dtype is None else self._dtype.name
         return JsonField, (self.name, dtype, self._dim)
 
 
-def _array_of(value: Any, name: str, where: str) -> NDArray[Any]:
-    """Return numbers as an array; `SourceError` for anything else."""
-    array: NDArray[Any] = np.array(None)
-    if isinstance(value, bool | int | float | list):
-        try:
-            array = np.array(value)
-        except (ValueError, OverflowError):  # inner lists of different lengths
-            array = np.array(None)
-        if array.dtype.kind == "f" and array.size and np.abs(array).max() >= _EXACT_DOUBLE:
-            array = _wide_integers(value, array, name, where)
-        if array.dtype.kind in "biuf":
-            return array
-    text = repr(value)
-    if array.dtype == object and array.size and all(type(number) is int for number in array.flat):
-        raise SourceError(
-            f"the field {name!r} has {text[:60]}, which 64 bits do not hold",
-            where=where,
-            fix="write such numbers as texts",
-        )
-    raise SourceError(
-        f"the field {name!r} has {text[:60]}{'...' if len(text) > 60 else ''}, which is no number, text, or list of "
-        "numbers",
-        where=where,
-        fix="make inner lists equally long, fill in what is null, or leave the field out: fields=",
+def _width_of(array: NDArray[Any]) -> tuple[str, int]:
+    """Return the kind of numbers ("b", "i", "i-" with negative ones, "f"), and how wide a dtype must be at least."""
+    kind = array.dtype.kind
+    if kind == "b":
+        return "b", 0
+    if kind == "f":
+        size = np.abs(array)
+        with np.errstate(over="ignore"):
+            single = array.astype(np.float32)
+        large = (size >= _WIDTHS[0]) & (size < _WIDTHS[2])
+        return "f", 2 if not np.isfinite(single).all() or (single[large] != array[large]).any() else 0
+    low, high = extremes(array)
+    largest = max(high, -low - 1)
+    return "i-" if low < 0 else "i", next(width for width, most in enumerate(_WIDTHS) if largest <= most)
+
+
+def _fact_text(fact: Any) -> str:
+    if isinstance(fact, str):
+        return fact
+    shape, kind, width = fact
+    name = {"b": "bool", "f": "float32" if width == 0 else "float64"}.get(
+        kind, ("int32", "int32", "int64", "int64", "uint64")[width]
     )
-
-
-def _wide_integers(value: Any, array: NDArray[Any], name: str, where: str) -> NDArray[Any]:
-    """Return whole numbers as uint64: NumPy makes fractions of them if some need 64 bits and some do not."""
-    exact = np.array(value, object)
-    if all(type(number) is int for number in exact.flat):
-        try:
-            return exact.astype(np.uint64)
-        except OverflowError:  # there are negative ones, too, or larger ones
-            return exact
-    for number in exact.flat:
-        if type(number) is int and int(float(number)) != number:
-            raise SourceError(
-                f"the field {name!r} has fractions, and the whole number {number}: no dtype holds both",
-                where=where,
-                fix="write such numbers as texts, or into a field of their own",
-            )
-    return array
-
-
-def _loses_digits(array: NDArray[Any], value: Any) -> bool:
-    """Tell whether float32 would change numbers so large that their last whole digit is lost, and float64 would not."""
-    size = np.abs(array)
-    large = array[(size >= _EXACT_SINGLE) & (size < _EXACT_DOUBLE)]
-    return bool((large.astype(np.float32) != large).any()) or _has_large_integer(array, value)
-
-
-def _changes_an_integer(array: NDArray[Any], value: Any, dtype: np.dtype[Any]) -> bool:
-    """Tell whether there is a whole number, written as one, among fractions that a dtype of these changes."""
-    if array.dtype.kind != "f" or np.abs(array).max() <= 2 ** (np.finfo(dtype).nmant + 1):
-        return False
-    whole = [number for number in np.array(value, object).flat if type(number) is int]
-    return any(_changed_by(np.array([number]), dtype) is not None for number in whole)
-
-
-def _has_large_integer(array: NDArray[Any], value: Any) -> bool:
-    """Tell whether there is a whole number, written as one, among fractions that needs float64 at least."""
-    if not array.size or np.abs(array).max() < _EXACT_DOUBLE:
-        return False
-    return any(type(number) is int and abs(number) >= _EXACT_DOUBLE for number in np.array(value, object).flat)
-
-
-def _changed_by(array: NDArray[Any], dtype: np.dtype[Any]) -> int | None:
-    """Return a whole number that is another one in a dtype of fractions; `None` if there is none."""
-    limit = 2 ** (np.finfo(dtype).nmant + 1)
-    large = array[(array > limit) | (array < -limit)] if array.dtype.kind == "i" else array[array > limit]
-    with np.errstate(over="ignore"):
-        stored = large.astype(dtype)
-    for number, as_stored in zip(large.tolist(), stored.tolist(), strict=True):
-        if not math.isfinite(as_stored) or int(as_stored) != number:
-            return int(number)
-    return None
-
-
-def _example(array: NDArray[Any]) -> Any:
-    """Return the number of the largest size, for an error."""
-    return max(array.reshape(-1).tolist(), key=abs)
-
-
-def _fits(array: NDArray[Any], dtype: np.dtype[Any]) -> bool:
-    """Tell whether a dtype holds these values; fractions may be rounded, integers not."""
-    if dtype.kind == "b" or array.dtype.kind == "b":
-        return dtype.kind != "b" or array.dtype.kind == "b"
-    if array.dtype.kind in "iu":
-        if dtype.kind == "f":
-            return _changed_by(array, dtype) is None
-        if array.dtype == dtype or not array.size:
-            return True
-        (least, largest), (low, high) = _limits(dtype), extremes(array)
-        return least <= low and high <= largest
-    with np.errstate(over="ignore"):
-        return dtype.kind == "f" and bool(np.isfinite(array.astype(dtype)).all())
-
-
-@cache
-def _limits(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the least and the largest integer of a dtype."""
-    limits = np.iinfo(dtype)
-    return int(limits.min), int(limits.max)
+    return name if shape is None else f"{name}{[None, *shape]}".replace("None", "T")
 
 
 def _number_dtype(dtype: Any, name: str) -> np.dtype[Any]:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -21,9 +21,9 @@ from headrace.errors import SourceError
 from headrace.files import open_regular
 from headrace.index import CorpusIndex
 
-from .codec import Codec
-from .parts import count_workers, scan_parts
-from .source import RecordSource, column_view
+from .parts import count_workers
+from .records import RecordSource
+from .source import column_view
 
 BAD_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _BLOCK_BYTES = 4 << 20  # the scan of one takes milliseconds, and its arrays stay in the cache of the processor
@@ -80,63 +80,32 @@ class LineStretch:
     first_line: int = 1
 
 
-class CountsLines(Protocol):
-    """The result of a scan of a stretch."""
-
-    num_lines: int
-
-
-_Taken = TypeVar("_Taken", bound=CountsLines)
-
-
-def take_stretches(
-    paths: Sequence[str], take: Callable[[LineStretch], _Taken], codecs_used: Collection[Codec]
-) -> Iterator[tuple[int, int, _Taken]]:
-    """Yield the results of scanning the lines of some files, stretch by stretch, by several processes where that pays.
-
-    An error is that of one process, and names the line that it would name.
+def cut_stretches(paths: Sequence[str], *, pays: bool) -> tuple[list[LineStretch], int]:
+    """Cut files into stretches that several processes may scan side by side, and say how many should; 0: none.
 
     Args:
         paths: The files.
-        take: Reads a stretch. The numbers of lines that it returns count from its first line.
-        codecs_used: Those that it encodes by, see `scan_parts`. They say whether it takes many times as long as
-            reading.
+        pays: Whether what is done with a line takes many times as long as reading it.
 
-    Yields:
-        Number of the file, how many lines of it come before, and what was taken.
+    Raises:
+        SourceError: A file cannot be read.
     """
-    stretches = [LineStretch(file_idx) for file_idx in range(len(paths))]
-    num_workers = 0
-    if not any(codec.must_see_all for codec in codecs_used):
-        sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in paths]
-        pays = any(codec.is_slow for codec in codecs_used) and sum(sizes) >= _MIN_SHARED_BYTES
-        num_workers = count_workers(sum(-(-size // _STRETCH_BYTES) for size in sizes), pays=pays)
-    if num_workers:
-        stretches = [part for file_idx, path in enumerate(paths) for part in _stretches_of(file_idx, path)]
-    num_lines = [0] * len(paths)  # that were read of each file
-
-    def take_here(part: LineStretch) -> _Taken:
-        return take(replace(part, first_line=num_lines[part.file_idx] + 1))
-
-    found = scan_parts(take, stretches, [*codecs_used], num_workers=num_workers, take_here=take_here)
-    for part, taken in zip(stretches, found, strict=True):
-        yield part.file_idx, num_lines[part.file_idx], taken
-        num_lines[part.file_idx] += taken.num_lines
-
-
-def _stretches_of(file_idx: int, path: str) -> Iterator[LineStretch]:
-    """Yield stretches of about one size, which end with lines."""
-    try:
-        with open_regular(path) as file:
-            size, start = os.fstat(file.fileno()).st_size, 0
-            while start < size:
-                file.seek(min(start + _STRETCH_BYTES, size))
-                file.readline()
-                stop = file.tell()
-                yield LineStretch(file_idx, start, stop if stop < size else None)
-                start = stop
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+    sizes = [os.path.getsize(path) if os.path.isfile(path) else 0 for path in paths]
+    pays = pays and sum(sizes) >= _MIN_SHARED_BYTES
+    num_workers = count_workers(sum(-(-size // _STRETCH_BYTES) for size in sizes), pays=pays)
+    if not num_workers:
+        return [LineStretch(file_idx) for file_idx in range(len(paths))], 0
+    stretches = []
+    for file_idx, path in enumerate(paths):
+        try:
+            with open_regular(path) as file:
+                start, line = 0, 1
+                while data := file.read(_STRETCH_BYTES) + file.readline():
+                    stretches.append(LineStretch(file_idx, start, start + len(data), line))
+                    start, line = start + len(data), line + data.count(b"\n")
+        except OSError as error:
+            raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+    return stretches, num_workers
 
 
 def scan_lines(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 from headrace.errors import check_count
@@ -116,43 +115,3 @@ def told_progress(unit: str) -> AbstractContextManager[Tell | None]:
 def are_large(paths: Sequence[str], num_bytes: int = _MIN_SHARED_BYTES) -> bool:
     """Whether files have at least `num_bytes` together; the default pays where only little of them is read."""
     return sum(map(os.path.getsize, filter(os.path.isfile, paths))) >= num_bytes
-
-
-def scan_parts(
-    take: Callable[[_Part], _Result],
-    parts: Sequence[_Part],
-    codecs: Sequence[Any],
-    *,
-    num_workers: int,
-    take_here: Callable[[_Part], _Result] | None = None,
-) -> Iterator[_Result]:
-    """Yield what is found in each part, in order, where codecs see the values of all parts.
-
-    An error is that of one process: from the first one on, this process does the work.
-
-    Args:
-        take: Scans a part, by these codecs. Of what it does, only they keep anything from one part to the next.
-        parts: Small: each is carried to a process.
-        codecs: Each a `Codec`, or like one. None of them `must_see_all`, or else no process helps.
-        num_workers: See `count_workers`.
-        take_here: In place of `take` in this process after an error.
-    """
-    if not num_workers or any(codec.must_see_all for codec in codecs):
-        yield from map_parts(take, parts, num_workers=0)
-        return
-    scanned = map_parts(partial(_scan_part, take, codecs), parts, num_workers=num_workers)
-    is_alone = False
-    for part in parts:
-        if not is_alone:
-            try:
-                result, found = next(scanned)
-                for codec, own in zip(codecs, found, strict=True):
-                    codec.join(own)
-            except Exception:  # noqa: BLE001 - the part says what is wrong, compared with those before
-                is_alone = True
-                scanned.close()
-        yield (take_here or take)(part) if is_alone else result
-
-
-def _scan_part(take: Callable[[Any], _Result], codecs: Sequence[Any], part: Any) -> tuple[_Result, list[Any]]:
-    return take(part), [codec.scanned for codec in codecs]

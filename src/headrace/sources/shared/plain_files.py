@@ -1,6 +1,6 @@
 """Bytes of the files of one corpus, at any position: at most a fixed number of files is open at a time.
 
-Many reads in one call (`read_many`) end with a look at each file, single reads share one: see `open_files.py`.
+A file is compared with its stamp when it is opened, see `open_files.py`.
 
 Bytes come by `preadv`, not from a memory map: no position is shared, so descriptors may be inherited by a forked
 process, and a file that is cut while it is read gives a `SourceError`, where a map would kill the process. Files that
@@ -13,7 +13,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Sequence
-from time import monotonic
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, FileStamp
 
-from .open_files import MAX_OPEN_FILES, REREAD, OpenFile, OpenFiles, cannot_open, check_stamp, older_half
+from .open_files import MAX_OPEN_FILES, REREAD, cannot_open, check_stamp, older_half
 
 _BYTE = np.dtype(np.uint8)
 
@@ -36,8 +35,7 @@ class PlainFiles:
 
     def __init__(self, stamps: Sequence[FileStamp]) -> None:
         self._stamps = stamps
-        self._open_files = OpenFiles()
-        self._files = self._open_files.files
+        self._descriptors: dict[int, int] = {}
 
     def read(self, file_idx: int, position: int, num_bytes: int) -> bytes:
         """Return the bytes position..position + num_bytes of a file.
@@ -67,22 +65,19 @@ class PlainFiles:
         """
         if num_bytes <= 0:
             return self._array_without_items(file_idx, shape, dtype)
-        file = self._files.get(file_idx) or self._open(file_idx)
-        if not 0 <= position <= file.size - num_bytes:
-            raise _ends_before(self._stamps[file_idx].path, file.size, position, num_bytes)
+        descriptor = self._descriptors.get(file_idx) or self._open(file_idx)
+        stamp = self._stamps[file_idx]
+        if not 0 <= position <= stamp.size - num_bytes:
+            raise _ends_before(stamp.path, stamp.size, position, num_bytes)
         try:
             array: NDArray[Any] = np.empty(shape, dtype)
-            done = os.preadv(file.descriptor, (array,), position)  # type: ignore[arg-type] # an array is a buffer
+            done = os.preadv(descriptor, (array,), position)  # type: ignore[arg-type] # an array is a buffer
             if done != num_bytes:
-                self._read_rest(file_idx, file.descriptor, position, array, done)
+                self._read_rest(file_idx, descriptor, position, array, done)
         except OSError as error:
-            raise SourceError(f"cannot read: {error.strerror}", where=self._stamps[file_idx].path) from error
+            raise SourceError(f"cannot read: {error.strerror}", where=stamp.path) from error
         except ValueError as error:
             raise self._no_array(file_idx, shape, error) from error
-        if monotonic() < file.look_at:  # `note_read`, without a call
-            file.is_unsure = True
-        else:
-            self._open_files.look(file)
         return array
 
     def _array_without_items(self, file_idx: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -97,7 +92,7 @@ class PlainFiles:
         return SourceError(f"there is no array of the shape {shape}: {error}", where=path, fix=REREAD)
 
     def read_many(self, reads: Iterable[tuple[int, int, NDArray[Any]]]) -> None:
-        """Fill arrays in C order, each given as file, position there, and array. Each file is looked at once.
+        """Fill arrays in C order, each given as file, position there, and array.
 
         Raises:
             SourceError: As for `read`; the content of the arrays is arbitrary then.
@@ -107,12 +102,10 @@ class PlainFiles:
                 num_bytes = array.nbytes
                 if not num_bytes:
                     continue
-                file = self._files.get(file_idx) or self._open(file_idx)
-                file.is_unsure = True
-                done = os.preadv(file.descriptor, (array,), position)  # type: ignore[arg-type] # as above
+                descriptor = self._descriptors.get(file_idx) or self._open(file_idx)
+                done = os.preadv(descriptor, (array,), position)  # type: ignore[arg-type] # as above
                 if done != num_bytes:
-                    self._read_rest(file_idx, file.descriptor, position, array, done)
-            self._open_files.confirm()
+                    self._read_rest(file_idx, descriptor, position, array, done)
         except OSError as error:
             raise SourceError(f"cannot read: {error.strerror}", where=self._stamps[file_idx].path) from error
         except OverflowError as error:  # a position beyond 64 bits
@@ -129,32 +122,36 @@ class PlainFiles:
                 raise _ends_before(path, size, position, len(rest))
             done += step
 
-    def _open(self, file_idx: int) -> OpenFile:
+    def _open(self, file_idx: int) -> int:
         stamp = self._stamps[file_idx]
         check_stamp(stamp)
-        if len(self._files) >= MAX_OPEN_FILES:
-            self._open_files.drop(next(iter(self._files)))
+        if len(self._descriptors) >= MAX_OPEN_FILES:
+            os.close(self._descriptors.pop(next(iter(self._descriptors))))
         while True:
             try:
-                descriptor = os.open(stamp.path, os.O_RDONLY | os.O_CLOEXEC)
+                descriptor = self._descriptors[file_idx] = os.open(stamp.path, os.O_RDONLY | os.O_CLOEXEC)
             except OSError as error:
                 if error.errno not in TOO_MANY_OPEN or not self.close_older_half():
                     raise cannot_open(stamp, error) from error
             else:
-                file = self._files[file_idx] = OpenFile(descriptor, stamp)
-                return file
+                return descriptor
 
     def close_older_half(self) -> bool:
         """Close half of the files, so that others find room, too; return whether there were any."""
-        older = older_half(self._files)
+        older = older_half(self._descriptors)
         for file_idx in older:
-            self._open_files.drop(file_idx)
+            os.close(self._descriptors.pop(file_idx))
         return bool(older)
 
     def close(self) -> None:
         """Close all files; a later read opens them again."""
-        for file_idx in list(self._files):
-            self._open_files.drop(file_idx)
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
+
+    def __del__(self) -> None:
+        if os is not None:  # at the end of the interpreter, which closes what is open
+            while self._descriptors:
+                os.close(self._descriptors.popitem()[1])
 
 
 def _ends_before(path: str, size: int, position: int, num_bytes: int) -> SourceError:

@@ -9,13 +9,12 @@ numbers that say where each sequence is. From then on a sequence is found by the
 
 Everything else is here: layouts and labels, pickling, checks of indices, keys, frames and lengths, parts of sequences,
 and reading of many sequences to where they are wanted. A format whose sequences are records of several keys (an object
-of JSON, an entry of a manifest) is a `RecordSource`.
+of JSON, an entry of a manifest) is a `RecordSource`, see `records.py`.
 """
 
 from __future__ import annotations
 
 import json
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +28,8 @@ from headrace.index import CorpusIndex, GeneratedTags, open_or_build
 from headrace.specs import DataSpec
 
 from ..base import Source, check_corpus_idx, check_data_key, slice_frames
-from .folder import Listing, open_or_build_listed
+from .codec import Codec
+from .folder import Listing
 from .paths import IndexOption, PathLike
 from .plain_files import PlainFiles
 
@@ -45,6 +45,7 @@ def make_index(
     locators: Mapping[str, ArrayLike],
     guessed: Sequence[str] = (),
     vocabularies: Mapping[str, Any] | None = None,
+    texts: Mapping[str, Sequence[str]] | None = None,
     **meta: Any,
 ) -> CorpusIndex:
     """Build the index that an `IndexedSource` reads by.
@@ -57,6 +58,7 @@ def make_index(
         locators: Name -> column, `number[N]`: what `_locate` needs.
         guessed: The data keys whose values were taken for labels without having been declared so.
         vocabularies: Data key -> what tells the vocabulary of its texts from others, as JSON data.
+        texts: Name -> text of each sequence.
         **meta: JSON data that holds for the corpus.
 
     Raises:
@@ -67,7 +69,7 @@ def make_index(
     about: dict[str, Any] = {"specs": {key: spec.to_json() for key, spec in specs.items()}, "labels": labels}
     if vocabularies:
         about["vocabularies"] = vocabularies
-    return CorpusIndex.from_columns(tags=tags, lengths=lengths, locators=locators, meta={**about, **meta})
+    return CorpusIndex.from_columns(tags=tags, lengths=lengths, locators=locators, texts=texts, meta={**about, **meta})
 
 
 def _refuse_texts(data_key: str, labels: Sequence[str], num_seqs: int) -> None:
@@ -185,6 +187,12 @@ class IndexedSource(Source):
 
     # --- what all do ---
 
+    def _settle(self, codecs: Mapping[str, Codec]) -> None:
+        """Give codecs what was concluded when the index was made."""
+        learnt = self._index.meta.get("learnt", {})
+        for key, codec in codecs.items():
+            codec.settle(self.specs[key], self.labels.get(key), learnt.get(key))
+
     def _open(
         self,
         options: Any,
@@ -205,10 +213,8 @@ class IndexedSource(Source):
                 every process.
         """
         if isinstance(files, Listing):
-            corpus = open_or_build_listed(files, gather, index=index, kind=kind)
-        else:
-            corpus = open_or_build(files, gather, index=index, kind=kind)
-        self._attach(options, corpus)
+            kind, files = f"{kind} {files.root} {files.digest}", ()
+        self._attach(options, open_or_build(files, gather, index=index, kind=kind))
 
     def _attach(self, options: Any, index: CorpusIndex) -> None:
         self._options, self._index, self._num_seqs = options, index, index.num_seqs
@@ -429,33 +435,6 @@ class IndexedSource(Source):
 
     def __setstate__(self, state: tuple[Any, CorpusIndex]) -> None:
         self._attach(*state)
-
-
-class RecordSource(IndexedSource):
-    """A source whose sequences are records, from which the arrays of several keys are made.
-
-    Examples:
-        >>> from headrace.sources import JsonlSource, RecordSource
-        >>> issubclass(JsonlSource, RecordSource)  # a line holds the arrays of all keys
-        True
-    """
-
-    @abstractmethod
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:
-        """Return what is stored of a sequence that is there, as far as some keys need it."""
-
-    @abstractmethod
-    def _encode(self, record: Any, corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:
-        """Return the array of a key, as a new one; `where` is what `_where` says of the sequence."""
-
-    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return self._encode(self._record(corpus_idx, (data_key,)), corpus_idx, data_key, self._where(corpus_idx))
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one sequence, from one read."""
-        check_corpus_idx(corpus_idx, self._num_seqs)
-        record, where = self._record(corpus_idx, tuple(self.specs)), self._where(corpus_idx)
-        return {key: self._checked(corpus_idx, key, self._encode(record, corpus_idx, key, where)) for key in self.specs}
 
 
 def column_view(column: NDArray[Any]) -> memoryview[int]:

@@ -2,7 +2,7 @@
 
 `cells_of` turns an Arrow array into `Cells`: views of its buffers, whatever its type. Whether rows are null or ragged
 is worked out for all of them at once. Invariant: a view is never outside of the buffers, whatever offsets a damaged
-file has: they are checked here.
+file has: Arrow checks all of them, and what views and dictionaries point at, before any is used.
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ class Cells:
             shape.append(size)
         return self.values[first:last].reshape(shape)
 
+    def is_null(self, row: int) -> bool:
+        """Tell whether a text, or bytes, are null."""
+        return any(mask[row] for mask, _ in self.wrong)
+
     def complaint(self, row: int) -> str | None:
         """Say what is wrong with a row; None if nothing is."""
         return next((text for mask, text in self.wrong if mask[row]), None)
@@ -112,13 +116,16 @@ def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -
     """
     pa = import_arrow()
     array = getattr(array, "storage", array)
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
+    if pa.types.is_string(array.type) or pa.types.is_large_string(array.type):  # whose UTF-8 is looked at when read
+        array = array.view(pa.binary() if pa.types.is_string(array.type) else pa.large_binary())
     try:
-        array.validate()
-    except pa.ArrowInvalid as error:
-        raise _damaged(str(error), where) from error
-    maker = _Maker(pa, nulls_are_empty, where)
+        array.validate(full=True)
+        if pa.types.is_dictionary(array.type):
+            array = array.dictionary_decode()
+    except pa.ArrowException as error:
+        what = f"the table is damaged: {error}"
+        raise SourceError(what, where=where, fix="write or download the file again") from error
+    maker = _Maker(pa, nulls_are_empty)
     if layout.leaf in ("text", "bytes"):
         return maker.texts(array)
     return maker.numbers(array, layout)
@@ -127,8 +134,8 @@ def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -
 class _Maker:
     """Makes cells of arrays; what all steps need is here."""
 
-    def __init__(self, pa: Any, nulls_are_empty: bool, where: str) -> None:
-        self._pa, self._nulls_are_empty, self._where = pa, nulls_are_empty, where
+    def __init__(self, pa: Any, nulls_are_empty: bool) -> None:
+        self._pa, self._nulls_are_empty = pa, nulls_are_empty
 
     def texts(self, array: Any) -> Cells:
         """Return the bytes of texts."""
@@ -138,10 +145,10 @@ class _Maker:
         is_large = types.is_large_string(array.type) or types.is_large_binary(array.type)
         buffers = array.buffers()
         offsets = _numbers_in(buffers[1], np.dtype(np.int64 if is_large else np.int32), array.offset, len(array) + 1)
-        data = _bytes_in(buffers[2])
-        self._check_offsets(offsets, len(data))
-        cells = Cells(len(array), data, offsets[:-1], offsets[1:])
-        self._take_nulls(cells, array)
+        cells = Cells(len(array), _bytes_in(buffers[2]), offsets[:-1], offsets[1:])
+        mask = _null_mask(array)
+        if mask is not None:
+            self._note_null_rows(cells, mask)
         return cells
 
     def numbers(self, array: Any, layout: Layout) -> Cells:
@@ -202,7 +209,6 @@ class _Maker:
         offsets = _numbers_in(
             array.buffers()[1], np.dtype(np.int64 if is_large else np.int32), array.offset, len(array) + 1
         )
-        self._check_offsets(offsets, len(array.values))
         first, last = int(offsets[0]), int(offsets[-1])
         return offsets - first if first else offsets, array.values.slice(first, last - first)
 
@@ -213,10 +219,6 @@ class _Maker:
         if mask is not None:
             sizes[mask] = 0
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), array.flatten()
-
-    def _check_offsets(self, offsets: NDArray[Any], num_items: int) -> None:
-        if offsets[0] < 0 or offsets[-1] > num_items or (offsets[1:] < offsets[:-1]).any():
-            raise _damaged("the offsets of a column do not ascend within its values", self._where)
 
     def _leaf(self, array: Any, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
         """Return numbers, and which of them are null and must not be."""
@@ -230,11 +232,6 @@ class _Maker:
             values[mask] = np.nan
             mask = None
         return values, mask
-
-    def _take_nulls(self, cells: Cells, array: Any) -> None:
-        mask = _null_mask(array)
-        if mask is not None:
-            self._note_null_rows(cells, mask)
 
     def _note_null_rows(self, cells: Cells, mask: NDArray[np.bool_]) -> None:
         """Empty null rows: the items that they refer to may be anything."""
@@ -316,7 +313,3 @@ def _numbers_in(buffer: Any, dtype: np.dtype[Any], start: int, num_items: int) -
 
 def _bytes_in(buffer: Any) -> NDArray[np.uint8]:
     return np.zeros(0, np.uint8) if buffer is None or not buffer.size else np.frombuffer(buffer, np.uint8)
-
-
-def _damaged(what: str, where: str) -> SourceError:
-    return SourceError(f"the table is damaged: {what}", where=where, fix="write or download the file again")

@@ -1,14 +1,14 @@
-"""How the columns of a table become data keys, one class for each way.
+"""How the columns of a table become data keys: which ones, by the user's options and the schema, and as what arrays.
 
 `NumberField` takes numbers and bytes as they are: all rows of a piece at once, which takes some 10 ns a row where a
-codec takes microseconds. `TextField` and `RecordingField` give values to a codec. The type of the column and the user
-choose. Each says in a scan of the corpus how long its arrays are, and then gives the array of one row.
+codec takes microseconds. `CodedField` gives texts, recordings and images to a codec, one by one. Each says, when an
+index is gathered, how long its arrays are, and then gives the array of one row.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,93 +16,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import SourceError
+from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import resolve_inside
 from headrace.specs import DataSpec
 
 from ..audio.codec import RecordingCodec
-from ..images import ImageCodec
-from ..shared.codec import Codec
-from ..shared.data_types import check_classes, learn_spec
+from ..images import IMAGE_OPTIONS, ImageCodec
+from ..shared.codec import Codec, Facts
+from ..shared.data_types import check_classes, learn_spec, tell_unchosen
+from ..shared.fields import parse_field
 from .cells import Cells
-from .schema import Column
+from .schema import Column, Schema
 
+NULLS = ("refuse", "empty")
+_NUMBER_OPTIONS = ("field", "vocab")
+_OPTIONS_OF = {
+    "text": ("field", "vocab", "labels"),
+    "recording": ("field", "features", "sample_rate", "channel"),
+    "image": ("field", *IMAGE_OPTIONS),
+}
 Rows = NDArray[np.int64] | None
 
 
-class TableField(ABC):
-    """How one column becomes one data key.
-
-    Attributes:
-        data_key: The data key.
-        column: The column.
-        parts: Fields of the column that are read; "" is the column itself.
-        is_plain: Whether an array is a view of what is stored.
-        must_see_all: Whether one process has to scan all rows, see `Codec`.
-    """
-
-    is_plain = False
-    must_see_all = False
-    parts: tuple[str, ...] = ("",)
-
-    def __init__(self, data_key: str, column: Column) -> None:
-        self.data_key, self.column = data_key, column
-
-    @property
-    @abstractmethod
-    def identity(self) -> list[Any]:
-        """JSON data that names the column and all that changes what an index says of it."""
-
-    @property
-    def labels(self) -> Sequence[str] | None:
-        """Class labels, after the scan."""
-        return None
-
-    @property
-    def guesses_labels(self) -> bool:
-        """Whether values are taken for labels without having been declared so, see `Codec`."""
-        return False
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether it has a vocabulary, see `Codec`."""
-        return False
-
-    @abstractmethod
-    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
-        """Learn from all rows of a piece, or some; return the length of each, `int64[n]`."""
-
-    @property
-    @abstractmethod
-    def scanned(self) -> Any:
-        """What the scan has found so far, see `Codec`."""
-
-    @abstractmethod
-    def join(self, scanned: Any) -> None:
-        """Take what the scan of other rows has found, see `Codec`."""
-
-    @abstractmethod
-    def end_scan(self) -> DataSpec:
-        """Return the layout of the arrays, which may depend on all rows."""
-
-    @property
-    def facts(self) -> Any:
-        """JSON data that the scan has found, for `settle`."""
-        return None
-
-    @abstractmethod
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:
-        """Take what a scan has found."""
-
-    def declare(self, spec: DataSpec) -> None:  # noqa: B027 - most have nothing to do with it
-        """Take a layout in place of the one that was found, which it refines."""
-
-    @abstractmethod
-    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
-        """Return the array of one row; it may be a view of what is stored."""
-
-
-class NumberField(TableField):
+class NumberField:
     """Numbers, lists of numbers, or the bytes of texts, as they are stored.
 
     Args:
@@ -111,9 +47,20 @@ class NumberField(TableField):
         declared: Layout that our writer stored; used where it fits.
         labels: Class labels, if declared.
         num_classes: Number of classes, if declared.
+
+    Attributes:
+        parts: Fields of the column that are read; "" is the column itself.
+        is_plain: Whether an array is a view of what is stored.
+        guesses_labels: See `Codec`, as `is_slow` and `learnt`.
+        gives_samples: Whether the arrays are samples of audio.
+        labels: Class labels, if there are some.
     """
 
     is_plain = True
+    guesses_labels = is_slow = gives_samples = False
+    learnt: Any = None
+    parts: tuple[str, ...] = ("",)
+    labels: Sequence[str] | None
 
     def __init__(
         self,
@@ -123,36 +70,37 @@ class NumberField(TableField):
         labels: Sequence[str] | None = None,
         num_classes: int | None = None,
     ) -> None:
-        super().__init__(data_key, column)
         assert column.layout is not None
-        self.layout = column.layout
-        self._declared, self._labels = declared, labels
+        self.data_key, self.column, self.layout = data_key, column, column.layout
+        self._declared, self.labels = declared, labels
         self._num_classes = num_classes if labels is None else len(labels)
-        self._sizes: dict[int, tuple[int, int]] = {}
         self._is_checked = num_classes is not None or (labels is not None and declared is None)
         self._spec: DataSpec | None = None
 
     @property
     def identity(self) -> list[Any]:
-        """The column, its type, and the classes."""
-        return ["numbers", self.column.name, self.column.arrow_type, self._num_classes, list(self._labels or [])]
+        """JSON data that names the column and all that changes what an index says of it."""
+        return ["numbers", self.column.name, self.column.arrow_type, self._num_classes, list(self.labels or [])]
 
     @property
-    def labels(self) -> Sequence[str] | None:
-        """Class labels, if declared."""
-        return self._labels
+    def spec(self) -> DataSpec:
+        """Layout of the arrays, once it is known."""
+        assert self._spec is not None
+        return self._spec
 
-    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
-        """Learn the sizes of axes, and refuse rows that make no array."""
+    def note(self, cells: Sequence[Cells], rows: Rows, facts: Facts) -> NDArray[np.int64]:
+        """Note the sizes of axes, and refuse rows that make no array; return the length of each row, `int64[n]`."""
         (own,) = cells
         wrong = own.first_wrong(rows)
         if wrong is not None:
             raise self._error(own, wrong)
         lengths = own.lengths() if rows is None else own.lengths()[rows]
-        for axis, (least, largest) in own.sizes.items():
-            self._note_size(axis, least, largest)
-        if own.starts is not None and len(lengths):
-            self._note_size(0, int(lengths.min()), int(lengths.max()))
+        sizes = dict(own.sizes)
+        if own.starts is not None and len(lengths) and self._axes[0] is not None:
+            sizes[0] = int(lengths.min()), int(lengths.max())
+        for axis, bounds in sizes.items():
+            for size in bounds:
+                facts.setdefault((axis, size), own.where)
         if self._is_checked and own.values.ndim == 1 and own.starts is None:
             values = own.values if rows is None else own.values[rows]
             outside = np.flatnonzero((values < 0) | (values >= (self._num_classes or 0)))
@@ -161,37 +109,21 @@ class NumberField(TableField):
                 self._check_classes(own.values[row : row + 1], f"{own.where}, row {row}")
         return lengths
 
-    def _note_size(self, axis: int, least: int, largest: int) -> None:
-        before = self._sizes.get(axis, (least, largest))
-        self._sizes[axis] = min(before[0], least), max(before[1], largest)
-
-    @property
-    def scanned(self) -> dict[int, tuple[int, int]]:
-        """Axis -> the least and the largest size of it."""
-        return self._sizes
-
-    def join(self, scanned: dict[int, tuple[int, int]]) -> None:
-        """Take sizes that were found elsewhere."""
-        for axis, (least, largest) in scanned.items():
-            self._note_size(axis, least, largest)
-
-    def end_scan(self) -> DataSpec:
-        """Return the layout: an axis that has one size in all rows is of that size, unless it is time."""
+    def conclude(self, facts: Facts) -> None:
+        """Take the layout: an axis that has one size in all rows is of that size, unless it is time."""
         axes = list(self._axes)
-        for axis in range(len(axes)):
-            if axis not in self._sizes:
-                continue
-            least, largest = self._sizes[axis]
-            said = axes[axis]
-            if said is not None and (least, largest) != (said, said):
+        for axis, said in enumerate(axes):
+            sizes = [size for number, size in facts if number == axis]
+            if said is not None and any(size != said for size in sizes):
+                found = f"{min(sizes)} to {max(sizes)} items"
                 raise SourceError(
-                    f"axis {axis} of the column {self.column.name!r} has {least} to {largest} items, not {said}",
+                    f"axis {axis} of the column {self.column.name!r} has {found}, not {said}",
+                    where=next(where for fact, where in facts.items() if fact[0] == axis and fact[1] != said),
                     fix="correct the data, or their shape in the schema",
                 )
-            if axis and least == largest:
-                axes[axis] = least
+            if axis and len(set(sizes)) == 1:
+                axes[axis] = sizes[0]
         self._spec = self._spec_of(axes)
-        return self._spec
 
     @property
     def _axes(self) -> tuple[int | None, ...]:
@@ -217,9 +149,9 @@ class NumberField(TableField):
         axes = zip(_axes_of(said), _axes_of(found), strict=True)
         return said if all(None in (ours, own) or ours == own for ours, own in axes) else found
 
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:  # noqa: ARG002
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:  # noqa: ARG002
         """Take the layout."""
-        self._spec, self._labels = spec, labels
+        self._spec, self.labels = spec, labels
 
     def declare(self, spec: DataSpec) -> None:
         """Take a layout; its classes are checked from now on."""
@@ -249,30 +181,38 @@ class NumberField(TableField):
         fix = "correct or filter the rows" + ("" if "lists" in str(what) else ', or give nulls="empty"')
         return SourceError(f"the column {self.column.name!r} {what}", where=f"{cells.where}, row {row}", fix=fix)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sizes": {}}
-
 
 def _axes_of(spec: DataSpec) -> list[int | None]:
     return [*([None] if spec.has_time else []), *spec.shape]
 
 
-class ValueField(TableField):
-    """Values that a codec makes arrays of, one by one. Sub-classes say what the value of a row is.
+class CodedField:
+    """Texts, recordings or images, of which a codec makes arrays, one by one.
 
     Args:
         data_key: The data key.
         column: The column.
         codec: The codec.
+        paths: Of recordings and images: which files may be read where a row has no bytes. `None`: these are texts.
     """
 
-    def __init__(self, data_key: str, column: Column, codec: Codec) -> None:
-        super().__init__(data_key, column)
-        self.codec, self.must_see_all = codec, codec.must_see_all
+    is_plain = False
 
-    @abstractmethod
-    def _value(self, cells: Sequence[Cells], row: int, where: str) -> Any:
-        """Return what the codec gets of a row; `where` names the row."""
+    def __init__(self, data_key: str, column: Column, codec: Codec, paths: FilePaths | None = None) -> None:
+        self.data_key, self.column, self.codec, self._paths = data_key, column, codec, paths
+        self.is_slow, self.guesses_labels = codec.is_slow, codec.guesses_labels
+        self.gives_samples = isinstance(codec, RecordingCodec) and codec.features is None
+        self._has_axis = True
+        has_parts = paths is not None and column.layout is not None and column.layout.leaf != "bytes"
+        self.parts = ("bytes", "path") if has_parts else ("",)
+
+    @property
+    def identity(self) -> list[Any]:
+        """JSON data that names the column and all that changes what an index says of it."""
+        if self._paths is None:
+            return ["text", *self.codec.identity]
+        own = ["recording", self.codec.channel] if isinstance(self.codec, RecordingCodec) else ["image"]
+        return [*own, self.column.name, *self.codec.identity, self._paths.root]
 
     @property
     def labels(self) -> Sequence[str] | None:
@@ -280,62 +220,54 @@ class ValueField(TableField):
         return self.codec.labels
 
     @property
-    def guesses_labels(self) -> bool:
-        """That of the codec."""
-        return self.codec.guesses_labels
-
-    @property
-    def is_slow(self) -> bool:
-        """That of the codec."""
-        return self.codec.is_slow
-
-    @property
-    def facts(self) -> Any:
+    def learnt(self) -> Any:
         """What the codec has learnt besides."""
         return self.codec.learnt
 
-    def scan(self, cells: Sequence[Cells], rows: Rows) -> NDArray[np.int64]:
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays, once it is known."""
+        return self.codec.spec
+
+    def _value(self, cells: Sequence[Cells], row: int, where: str) -> Any:
+        """Return what the codec gets of a row: a text, the bytes of a file, or its path."""
+        data = cells[0]
+        if self._paths is None:
+            return text_of(data, row, self.column.name, where)
+        if not data.is_null(row):
+            return data.view(row).tobytes()
+        if len(cells) == 1 or cells[1].is_null(row):
+            raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
+        return self._paths.resolve(text_of(cells[1], row, self.column.name, where), self.column.name, where)
+
+    def note(self, cells: Sequence[Cells], rows: Rows, facts: Facts) -> NDArray[np.int64]:
         """Let the codec see all rows of a piece, or some; return the length of each, `int64[n]`."""
         lengths = []
         for row in range(cells[0].num_rows) if rows is None else rows.tolist():
             at_row = f"{cells[0].where}, row {row}"
-            lengths.append(self.codec.scan(self._value(cells, row, at_row), at_row))
+            lengths.append(self.codec.note(self._value(cells, row, at_row), at_row, facts))
         return np.array(lengths, np.int64)
 
-    @property
-    def scanned(self) -> Any:
-        """What the codec has found."""
-        return self.codec.scanned
+    def conclude(self, facts: Facts) -> None:
+        """Let the codec take what all rows say."""
+        self.codec.conclude(facts)
 
-    def join(self, scanned: Any) -> None:
-        """Let the codec take what others have found."""
-        self.codec.join(scanned)
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:
+        """Let the codec take what was concluded before."""
+        self.codec.settle(spec, labels, learnt)
 
-    def end_scan(self) -> DataSpec:
-        """Return the layout of the arrays."""
-        self.codec.end_scan()
-        return self.codec.spec
-
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, facts: Any) -> None:
-        """Let the codec take what it found."""
-        self.codec.settle(spec, labels, facts)
+    def declare(self, spec: DataSpec) -> None:
+        """Take `float32[T]` or `float32[T, 1]` for samples."""
+        self._has_axis = bool(spec.shape) or not isinstance(self.codec, RecordingCodec)
 
     def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
-        """Return the array of one row."""
+        """Return the array of one row, as a new one."""
         at_row = f"{cells[0].where}, row {row}"
-        return self.codec.encode(self._value(cells, row, at_row), at_row)
+        array = self.codec.encode(self._value(cells, row, at_row), at_row)
+        return array if self._has_axis else array[:, 0]
 
 
-class TextField(ValueField):
-    """A text, encoded as a field of a manifest."""
-
-    @property
-    def identity(self) -> list[Any]:
-        """That of the field."""
-        return ["text", *self.codec.identity]
-
-    def _value(self, cells: Sequence[Cells], row: int, where: str) -> str:
-        return text_of(cells[0], row, self.column.name, where)
+TableField = NumberField | CodedField
 
 
 def text_of(cells: Cells, row: int, name: str, where: str) -> str:
@@ -390,87 +322,174 @@ class FilePaths:
         )
 
 
-class FileField(ValueField):
-    """Files in a structure of their bytes and their path, as Hugging Face stores them; or a column of bytes.
+def choose_fields(
+    schema: Schema, fields: Mapping[str, Any] | None, *, tag_column: str | None, paths: FilePaths, where: str
+) -> list[TableField]:
+    """Choose how columns become data keys.
 
     Args:
-        data_key: The data key.
-        column: The column.
-        codec: The codec; it gets bytes or a path.
-        paths: Which files may be read where a row has no bytes.
+        schema: Schema of the table.
+        fields: Data key -> name of a column, or a dict; None: all columns that become arrays, but for that of the tags.
+        tag_column: The column of the tags.
+        paths: Paths of files that the table only names.
+        where: The table, for messages.
+
+    Raises:
+        ConfigError: A column does not exist or becomes no array, or an option does not fit its type.
+    """
+    if fields is None:
+        names = dict.fromkeys([*(name for name in schema.specs if name in schema.top), *schema.top])
+        usable = [name for name in names if name != tag_column and schema.columns[name].layout is not None]
+        left_out = [name for name in names if name != tag_column and name not in usable]
+        tell_unchosen((name for name in usable if _leaf_of(schema.columns[name]) == "text"), left_out, where)
+        targets = {name: {"field": name, **_as_bytes(schema.columns[name])} for name in usable}
+        return [_choose(key, target, schema, paths, where) for key, target in targets.items()]
+    if not isinstance(fields, Mapping):
+        raise ConfigError(f"fields is a dict data key -> column, not {fields!r}", where=where)
+    return [_choose(key, target, schema, paths, where) for key, target in fields.items()]
+
+
+def _choose(key: str, target: Any, schema: Schema, paths: FilePaths, where: str) -> TableField:
+    options = target
+    if isinstance(target, str):
+        options = {"field": target, **(_as_bytes(schema.column(target, where)) if key == "orth" else {})}
+    if not isinstance(options, Mapping) or not isinstance(options.get("field"), str):
+        raise ConfigError(
+            f"the field of the data key {key!r} cannot be read: {target!r}",
+            where=where,
+            fix='give the name of a column, or {"field": name, ...}',
+        )
+    column = schema.column(options["field"], where)
+    if column.layout is None:
+        raise ConfigError(
+            f"the column {column.name!r} has the type {column.arrow_type}, which becomes no array",
+            where=where,
+            fix="name another column, or a field of it, or convert it to numbers, text or bytes",
+        )
+    leaf = column.layout.leaf
+    if leaf in ("recording", "bytes") and any(name in options for name in IMAGE_OPTIONS) and not column.layout.axes:
+        leaf = "image"  # the schema does not say it, and these are options of nothing else
+    valid = _OPTIONS_OF.get(leaf, _NUMBER_OPTIONS)
+    for name in options:
+        if name not in valid:
+            raise ConfigError(
+                f"a column of {column.arrow_type} has no option {name!r}",
+                where=f"{where}, data key {key!r}",
+                fix=did_you_mean(str(name), valid),
+            )
+    if leaf == "image":
+        said = options if column.mode is None else {"mode": column.mode, **options}
+        return CodedField(key, column, ImageCodec.parse(f"images of the column {column.name!r}", said), paths)
+    if leaf == "recording":
+        rate = options.get("sample_rate") or column.sample_rate
+        codec = RecordingCodec(options.get("features", "raw"), rate, options.get("channel"))
+        return CodedField(key, column, codec, paths)
+    if column.layout.leaf == "text" and options.get("vocab") != "bytes":
+        return CodedField(key, column, parse_field(key, dict(options)))
+    return _number_field(key, column, schema, options.get("vocab"), where)
+
+
+def _number_field(key: str, column: Column, schema: Schema, vocab: Any, where: str) -> NumberField:
+    labels, num_classes = schema.labels.get(column.name, column.labels), None
+    if vocab is not None and _leaf_of(column) not in ("text", "bytes"):
+        if isinstance(vocab, list | tuple) and all(isinstance(label, str) for label in vocab):
+            labels = list(vocab)
+        elif type(vocab) is int and vocab > 0:
+            labels, num_classes = None, vocab
+        else:
+            raise ConfigError(
+                f"the vocab of a column of numbers is their number of classes, or a list of labels, not {vocab!r}",
+                where=f"{where}, data key {key!r}",
+            )
+        if np.dtype(_leaf_of(column)).kind not in "iu":
+            raise ConfigError(f"{column.arrow_type} are not class indices", where=f"{where}, data key {key!r}")
+    declared = schema.specs.get(column.name) if vocab is None else None
+    return NumberField(key, column, declared, labels, num_classes)
+
+
+def _as_bytes(column: Column) -> dict[str, Any]:
+    """Return the option by which a text is its UTF-8 bytes."""
+    return {"vocab": "bytes"} if _leaf_of(column) == "text" else {}
+
+
+def _leaf_of(column: Column) -> str:
+    return column.layout.leaf if column.layout is not None else ""
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How the rows of tables become sequences, for good: it is pickled with a source.
+
+    Attributes:
+        fields: Of each data key.
+        tag: The column with the tags; None: they are made up.
+        nulls: What a null is: `"refuse"` or `"empty"`.
+        takes_all: Whether all columns are wanted that become arrays, of whatever name.
     """
 
-    def __init__(self, data_key: str, column: Column, codec: Codec, paths: FilePaths) -> None:
-        super().__init__(data_key, column, codec)
-        self._paths = paths
-        self.parts = ("",) if column.layout is not None and column.layout.leaf == "bytes" else ("bytes", "path")
+    fields: Sequence[TableField]
+    tag: Column | None
+    nulls: str
+    takes_all: bool
 
-    def _value(self, cells: Sequence[Cells], row: int, where: str) -> bytes | str:
-        """Return the bytes of a file, or where they are."""
-        data = cells[0]
-        if not _is_null(data, row):
-            return data.view(row).tobytes()
-        if len(cells) == 1 or _is_null(cells[1], row):
-            raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
-        return self._paths.resolve(text_of(cells[1], row, self.column.name, where), self.column.name, where)
+    @property
+    def identity_text(self) -> str:
+        """A text that names all that changes an index."""
+        fields = [[field.data_key, *field.identity] for field in self.fields]
+        return json.dumps([fields, None if self.tag is None else self.tag.name, self.nulls], default=repr)
 
 
-class ImageField(FileField):
-    """Images: `uint8[H, W, C]`.
+def choose_tag(schema: Schema, tag_field: str | None, where: str) -> Column | None:
+    """Return the column of the tags: the one that is named, or else the one that our writer made.
 
-    Args:
-        data_key: The data key.
-        column: The column.
-        options: `mode` and `size`, see `ImageCodec`. Without `mode`, that of the column's feature counts.
-        paths: See `FileField`.
+    Raises:
+        ConfigError: There is no such column, or it has neither texts nor whole numbers.
     """
+    name = tag_field
+    if name is None:
+        if schema.tag not in schema.top:  # of another writer, or somebody took the column away
+            return None
+        name = str(schema.tag)
+    column = schema.column(name, where)
+    layout = column.layout
+    if layout is None or layout.axes or (layout.leaf != "text" and np.dtype(layout.leaf).kind not in "iu"):
+        raise ConfigError(
+            f"the column {name!r} of {column.arrow_type} cannot be the tags", where=where, fix="name a column of texts"
+        )
+    return column
 
-    def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], paths: FilePaths) -> None:
-        options = options if column.mode is None else {"mode": column.mode, **options}
-        super().__init__(data_key, column, ImageCodec.parse(f"images of the column {column.name!r}", options), paths)
 
-    @property
-    def identity(self) -> list[Any]:
-        """The column and the options."""
-        return ["image", self.column.name, *self.codec.identity, self._paths.root]
+def choose_options(
+    schema: Schema,
+    where: str,
+    *,
+    fields: Mapping[str, Any] | None,
+    tag_field: str | None,
+    nulls: str,
+    root: str | os.PathLike[str] | None,
+    audio_root: str | os.PathLike[str] | None = None,
+    may_be_absolute: bool = False,
+    may_be_empty: bool = False,
+) -> TableOptions:
+    """Check the user's options for the columns against the schema of the first table.
 
+    `audio_root` is another name of `root`, and `may_be_absolute` is that of `FilePaths`.
 
-class RecordingField(FileField):
-    """Audio in a structure of its bytes and its path, as Hugging Face stores it: `float32[T, 1]`, or features.
-
-    Args:
-        data_key: The data key.
-        column: The column.
-        options: `features`, `sample_rate` and `channel`, as `AudioSource` takes them.
-        paths: See `FileField`.
+    Raises:
+        ConfigError: An option is wrong, or a column does not exist or does not fit.
     """
-
-    codec: RecordingCodec
-
-    def __init__(self, data_key: str, column: Column, options: Mapping[str, Any], paths: FilePaths) -> None:
-        features, sample_rate = options.get("features", "raw"), options.get("sample_rate") or column.sample_rate
-        super().__init__(data_key, column, RecordingCodec(features, sample_rate, options.get("channel")), paths)
-        self._has_axis = True
-
-    @property
-    def identity(self) -> list[Any]:
-        """The column and the options."""
-        return ["recording", self.column.name, *self.codec.identity, self.codec.channel, self._paths.root]
-
-    @property
-    def gives_samples(self) -> bool:
-        """Whether it gives samples, and no features."""
-        return self.codec.features is None
-
-    def declare(self, spec: DataSpec) -> None:
-        """Take `float32[T]` or `float32[T, 1]` for samples."""
-        self._has_axis = bool(spec.shape)
-
-    def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
-        """Decode one recording, `float32[T, D]`."""
-        array = super().view(cells, row)
-        return array if self._has_axis else array[:, 0]
-
-
-def _is_null(cells: Cells, row: int) -> bool:
-    return any(mask[row] for mask, _ in cells.wrong)
+    if nulls not in NULLS:
+        raise ConfigError(f"nulls is {nulls!r}", fix=did_you_mean(str(nulls), NULLS))
+    tag = choose_tag(schema, tag_field, where)
+    if root is not None and audio_root is not None:
+        raise ConfigError("root and audio_root say the same", where=where, fix="give root=")
+    root = audio_root if root is None else root
+    paths = FilePaths(None if root is None else os.path.abspath(root), may_be_absolute)
+    chosen = choose_fields(schema, fields, tag_column=None if tag is None else tag.name, paths=paths, where=where)
+    if not chosen and schema.tag is None and not may_be_empty:  # our writer makes files without data keys
+        raise ConfigError(
+            f"none of the columns {list(schema.top)} becomes an array",
+            where=where,
+            fix="name those that are wanted, or fields of them, by fields=",
+        )
+    return TableOptions(chosen, tag, nulls, takes_all=fields is None)

@@ -1,15 +1,14 @@
 """From the pieces of tables to one index of the corpus.
 
-`Tables` is what a format has to implement for its files. `gather_tables` goes over all pieces once and notes where
-each row is and how long its arrays are: for lists from their offsets, for recordings from their headers. Parquet has no
-offsets without decoding, so that one pass over the columns in use is made for it. Several processes may share it.
+`gather_tables` goes over all pieces once and notes where each row is and how long its arrays are: for lists from their
+offsets, for recordings from their headers. Parquet has no offsets without decoding, so that one pass over the columns
+in use is made for it. Several processes may share it.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,84 +18,19 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError, did_you_mean
 from headrace.index import CorpusIndex, GeneratedTags
 
-from ..shared.parts import are_large, count_workers, scan_parts
+from ..shared.codec import found_by
+from ..shared.parts import are_large, count_workers, map_parts
+from ..shared.records import Gathered
 from ..shared.source import make_index
 from .cells import Cells, cells_of
-from .choice import TableOptions
-from .fields import TableField
+from .fields import TableField, TableOptions, text_of
+from .files import Tables
 from .schema import Column, Layout, Schema
 
 _STRETCHES_PER_WORKER = 4  # so that none waits long for the last one
 _MAX_STRETCHES = 1 << 20  # more than processes: how many there are depends on the number of these
 _PART_LAYOUTS = {"bytes": Layout((), "bytes"), "path": Layout((), "text")}
 Rows = NDArray[np.int64]
-
-
-class Tables(ABC):
-    """The pieces of one or more tables of one schema. Files are opened when they are needed, also after `close`.
-
-    Attributes:
-        num_tables: How many tables there are, one after the other.
-        slow_hint: Hint for a user whose order of rows makes pieces be decoded again and again.
-        are_shared: Whether other processes can open them, from what is pickled of this.
-    """
-
-    num_tables: int
-    are_shared: bool = False
-    slow_hint: str = ""
-
-    @abstractmethod
-    def name(self, table_idx: int) -> str:
-        """Return what messages call a table: its path."""
-
-    @abstractmethod
-    def schema(self, table_idx: int) -> Schema:
-        """Return the schema of a table."""
-
-    @abstractmethod
-    def num_pieces(self, table_idx: int) -> int:
-        """Return the number of pieces of a table."""
-
-    @abstractmethod
-    def num_rows(self, table_idx: int, piece: int) -> int:
-        """Return the number of rows of a piece."""
-
-    @abstractmethod
-    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
-        """Return a column of a piece, or a field of it, as an Arrow array.
-
-        Raises:
-            SourceError: It cannot be read.
-        """
-
-    def is_view(self, table_idx: int, array: Any) -> bool:  # noqa: ARG002
-        """Tell whether an array takes no memory of its own."""
-        return True
-
-    def check_size(self, table_idx: int) -> None:  # noqa: B027 - a table in memory cannot change
-        """Refuse a table whose file was cut or made longer: before views of it are used.
-
-        Raises:
-            SourceError: The file was cut or made longer.
-        """
-
-    def note_used(self, table_idx: int) -> None:  # noqa: B027 - as above
-        """Look at the file of a table now and then: after a view of it was copied. See `confirm_reads`.
-
-        Raises:
-            SourceError: It is not what it was when it was indexed.
-        """
-
-    def confirm(self, tables: Sequence[int]) -> None:  # noqa: B027 - as above
-        """Look at the files of tables: after views of them were copied.
-
-        Raises:
-            SourceError: One is not what it was when it was indexed.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release files and what is kept of them."""
 
 
 class Piece(NamedTuple):
@@ -144,25 +78,8 @@ class _Stretch:
     stop: int | None = None
 
 
-@dataclass
-class _Rows:
-    """What is known of the rows of some pieces: for each data key or locator, an array of each piece."""
-
-    lengths: dict[str, list[NDArray[np.int64]]]
-    tags: list[bytes] = field(default_factory=list)
-    locators: dict[str, list[NDArray[Any]]] = field(default_factory=lambda: {"table": [], "piece": [], "row": []})
-
-    def add(self, other: _Rows) -> None:
-        """Add the rows of the next pieces."""
-        self.tags += other.tags
-        for key, lengths in other.lengths.items():
-            self.lengths[key] += lengths
-        for name, columns in other.locators.items():
-            self.locators[name] += columns
-
-
 def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = None) -> CorpusIndex:
-    """Index the rows of all tables; the fields learn what they need to know.
+    """Index the rows of all tables; the fields conclude their layouts.
 
     Args:
         tables: The tables.
@@ -178,12 +95,27 @@ def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = Non
         pays = are_large([tables.name(table) for table in range(tables.num_tables)])
         num_workers = count_workers(_MAX_STRETCHES, pays=pays)
     stretches = _stretches(tables, num_workers)
-    take = partial(_take_rows, tables, options, wanted)
-    found = _Rows({own.data_key: [] for own in options.fields})
+    fields: dict[str, Any] = {own.data_key: own for own in options.fields}
+    found = _nothing(options)
     num_workers = min(num_workers, len(stretches)) if len(stretches) > 1 else 0
-    for part in scan_parts(take, stretches, options.fields, num_workers=num_workers):
+    for part in map_parts(partial(_take_rows, tables, options, wanted), stretches, num_workers=num_workers):
         found.add(part)
-    return _index_of(found, options, None if rows is None or wanted is None else np.searchsorted(wanted, rows))
+    columns = (found.lengths, found.locators)
+    lengths, locators = ({name: np.array(column, np.int64) for name, column in own.items()} for own in columns)
+    tags: Any = found.tags if options.tag is not None else GeneratedTags(len(locators["row"] if rows is None else rows))
+    if rows is not None and wanted is not None:
+        order = np.searchsorted(wanted, rows)
+        lengths, locators = ({name: column[order] for name, column in own.items()} for own in (lengths, locators))
+        tags = [found.tags[i] for i in order.tolist()] if found.tags else tags
+    for key, own in fields.items():
+        own.conclude(found.facts[key])
+        if not own.spec.has_time:
+            lengths[key] = np.ones(len(lengths[key]), np.int64)
+    return make_index(**found_by(fields), tags=tags, lengths=lengths, locators=locators)
+
+
+def _nothing(options: TableOptions) -> Gathered:
+    return Gathered.of([own.data_key for own in options.fields], ("table", "piece", "row"))
 
 
 def _stretches(tables: Tables, num_workers: int) -> list[_Stretch]:
@@ -199,9 +131,9 @@ def _stretches(tables: Tables, num_workers: int) -> list[_Stretch]:
     ]
 
 
-def _take_rows(tables: Tables, options: TableOptions, wanted: Rows | None, part: _Stretch) -> _Rows:
+def _take_rows(tables: Tables, options: TableOptions, wanted: Rows | None, part: _Stretch) -> Gathered:
     """Return what is known of the rows of some pieces, or of those of them that are wanted."""
-    table, found = part.table, _Rows({own.data_key: [] for own in options.fields})
+    table, found = part.table, _nothing(options)
     if table and not part.start:
         _check_same(tables.schema(0), tables.schema(table), options, tables.name(0), tables.name(table))
     first_row = 0
@@ -221,50 +153,19 @@ def _within(rows: Rows, first: int, num_rows: int) -> Rows:
 
 
 def _take_piece(
-    found: _Rows, tables: Tables, options: TableOptions, table: int, piece: int, num_rows: int, chosen: Rows | None
+    found: Gathered, tables: Tables, options: TableOptions, table: int, piece: int, num_rows: int, chosen: Rows | None
 ) -> None:
     """Add the rows of a piece, or some of them."""
     where = f"{tables.name(table)}, piece {piece}"
+    rows = np.arange(num_rows) if chosen is None else chosen
     for own in options.fields:
         cells, *_ = read_cells(tables, table, piece, own, options.nulls)
         _check_num_rows(own.column, cells[0], num_rows, where)
-        found.lengths[own.data_key].append(own.scan(cells, chosen))
-    rows = np.arange(num_rows, dtype=np.int32) if chosen is None else chosen.astype(np.int32)
+        found.lengths[own.data_key].frombytes(own.note(cells, chosen, found.facts[own.data_key]).tobytes())
     if options.tag is not None:
         found.tags += _tags_of(tables, table, piece, options.tag, rows, num_rows)
-    found.locators["row"].append(rows)
-    found.locators["table"].append(np.full(len(rows), table, np.int32))
-    found.locators["piece"].append(np.full(len(rows), piece, np.int32))
-
-
-def _index_of(found: _Rows, options: TableOptions, order: Rows | None) -> CorpusIndex:
-    """Return the index, its sequences in this order of those that were found."""
-    locators = {name: _joined(parts, np.int32) for name, parts in found.locators.items()}
-    lengths = {key: _joined(parts, np.int64) for key, parts in found.lengths.items()}
-    tags = found.tags
-    if order is not None:
-        locators = {name: column[order] for name, column in locators.items()}
-        lengths = {key: column[order] for key, column in lengths.items()}
-        tags = [tags[i] for i in order.tolist()] if tags else tags
-    specs = {own.data_key: own.end_scan() for own in options.fields}
-    num_seqs = len(locators["row"])
-    for key, spec in specs.items():
-        if not spec.has_time:
-            lengths[key] = np.ones(num_seqs, np.int64)
-    return make_index(
-        specs=specs,
-        labels={own.data_key: list(own.labels) for own in options.fields if own.labels is not None},
-        tags=tags if options.tag is not None else GeneratedTags(num_seqs),
-        lengths=lengths,
-        locators=locators,
-        guessed=[own.data_key for own in options.fields if own.guesses_labels],
-        vocabularies={own.data_key: own.identity for own in options.fields if own.is_slow},
-        facts={own.data_key: own.facts for own in options.fields if own.facts is not None},
-    )
-
-
-def _joined(parts: list[NDArray[Any]], dtype: type) -> NDArray[Any]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+    for name, column in (("table", np.full(len(rows), table)), ("piece", np.full(len(rows), piece)), ("row", rows)):
+        found.locators[name].frombytes(column.astype(np.int64).tobytes())
 
 
 def _check_num_rows(column: Column, cells: Cells, num_rows: int, where: str) -> None:
@@ -276,30 +177,17 @@ def _check_num_rows(column: Column, cells: Cells, num_rows: int, where: str) -> 
         )
 
 
-def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArray[Any], num_rows: int) -> list[bytes]:
+def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArray[Any], num_rows: int) -> list[str]:
     assert column.layout is not None
     where = f"{tables.name(table)}, piece {piece}"
     cells = cells_of(tables.array(table, piece, column.path), column.layout, nulls_are_empty=False, where=where)
     _check_num_rows(column, cells, num_rows, where)
-    wrong = cells.first_wrong(rows.astype(np.int64))
+    wrong = cells.first_wrong(rows)
     if wrong is not None:
         raise SourceError(f"the tag {column.name!r} is null", where=f"{where}, row {wrong}", fix="filter the rows")
-    if cells.starts is None or cells.stops is None:
-        return [str(value).encode() for value in cells.values[rows].tolist()]
-    first = int(cells.starts[0]) if cells.num_rows else 0
-    text = cells.values[first : int(cells.stops.max(initial=first))].tobytes()
-    starts, stops = (edges[rows] - first for edges in (cells.starts, cells.stops))
-    tags = [text[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-    for row, tag in zip(rows.tolist(), tags, strict=True) if not text.isascii() else ():
-        try:
-            tag.decode()
-        except UnicodeDecodeError as error:
-            raise SourceError(
-                f"the tag {tag!r} is not UTF-8: {error}",
-                where=f"{where}, row {row}",
-                fix="is the file truncated? write or download it again",
-            ) from error
-    return tags
+    if cells.starts is None:
+        return [str(value) for value in cells.values[rows].tolist()]
+    return [text_of(cells, row, column.name, f"{where}, row {row}") for row in rows.tolist()]
 
 
 def _check_same(first: Schema, other: Schema, options: TableOptions, first_name: str, name: str) -> None:
@@ -317,15 +205,15 @@ def _check_same(first: Schema, other: Schema, options: TableOptions, first_name:
                 where=name,
                 fix=did_you_mean(column.name, other.columns),
             )
+        said = [(schema.specs.get(column.name), schema.labels.get(column.name)) for schema in (first, other)]
         pairs = [
             ("type", column.arrow_type, found.arrow_type, column.layout == found.layout),
             ("labels", column.labels, found.labels, column.labels == found.labels),
             ("shape", column.shape, found.shape, column.shape == found.shape),
-            ("specs", *(schema.specs.get(column.name) for schema in (first, other)), None),
-            ("labels", *(schema.labels.get(column.name) for schema in (first, other)), None),
+            *((what, one, two, one == two) for what, one, two in zip(("specs", "labels"), *said, strict=True)),
         ]
         for what, ours, theirs, is_same in pairs:
-            if not (ours == theirs if is_same is None else is_same):
+            if not is_same:
                 raise SourceError(
                     f"the column {column.name!r} has other {what}: {theirs}, and in {first_name} {ours}",
                     where=name,

@@ -24,11 +24,11 @@ from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
 from ..shared.paths import IndexOption, PathLike
-from .choice import choose_options
-from .fields import RecordingField
-from .gather import Tables, gather_tables
+from .fields import choose_options
+from .files import Tables, descend
+from .gather import gather_tables
 from .schema import Schema, import_arrow, read_schema
-from .source import TableCorpus, TableSource, descend
+from .source import TableCorpus, TableSource
 
 _INDEX_KIND = "hugging-face/2"
 
@@ -101,16 +101,29 @@ def _load(datasets: ModuleType, named: Any, where: str) -> Any:
     pa = import_arrow()
     try:
         if isinstance(named, Mapping):
+            _refuse_programs(named, where)
             return datasets.load_dataset(**named)
         if isinstance(named, str | os.PathLike):
             return datasets.load_from_disk(_absolute(named))
         if not named:
             raise ConfigError("the list of Arrow files is empty", fix="name at least one")
         return datasets.concatenate_datasets([datasets.Dataset.from_file(_absolute(path)) for path in named])
-    except (OSError, ValueError, pa.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as error:
         if isinstance(error, ConfigError):
             raise
-        raise SourceError(f"the dataset cannot be loaded: {error}", where=where, fix="check the path") from error
+        raise SourceError(
+            f"the dataset cannot be loaded: {type(error).__name__}: {error}",
+            where=where,
+            fix="check the path; is a file of the folder damaged? save the dataset again",
+        ) from error
+
+
+def _refuse_programs(named: Mapping[str, Any], where: str) -> None:
+    """Refuse arguments of `load_dataset` by which older versions run what a file or a repository has."""
+    if named.get("path") == "pandas" or named.get("trust_remote_code"):
+        what = 'path="pandas" loads pickles' if named.get("path") == "pandas" else "trust_remote_code runs a script"
+        fix = "convert the data to Parquet, and load that; or pass the dataset itself, loaded by your own program"
+        raise ConfigError(f"a dataset is not loaded by running programs: {what}", where=where, fix=fix)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -195,8 +208,7 @@ class HuggingFaceSource(TableSource):
 
     def is_recording(self, data_key: str) -> bool:
         """Tell whether a data key is samples of audio."""
-        field = self._fields[data_key]
-        return isinstance(field, RecordingField) and field.gives_samples
+        return self._fields[data_key].gives_samples
 
     def declare(self, specs: Mapping[str, DataSpec]) -> None:
         """Take layouts that say more than what was found: free axes, numbers of classes; samples without second axis.

@@ -4,38 +4,30 @@ A table comes in pieces, which are read on demand: row groups of Parquet, record
 in memory. The index says in which piece each sequence is, and in which row of it. A piece of a column that was looked
 at is kept in a bounded cache: for Parquet because it was expensive to decode, for Arrow (views of a mapping) to spare
 the look-up.
-
-Of tables in files, at most a fixed number is open, and each is compared with its stamp when it is read. A descriptor is
-kept beside what Arrow has open, since Arrow shows none: by it a file that was rewritten in place is told from one that
-was replaced by another of the same name, which does no harm.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 from abc import abstractmethod
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import SourceError, check_count
-from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
+from headrace.errors import check_count
+from headrace.files import FileStamp
 
 from ..base import check_corpus_idx, check_data_key
-from ..shared.open_files import MAX_OPEN_FILES, OpenFile, OpenFiles, check_stamp, older_half
 from ..shared.paths import Files, IndexOption, PathLike, list_paths
 from ..shared.source import IndexedSource, column_view
 from .cells import Cells
-from .choice import TableOptions, choose_options
-from .fields import TableField
-from .gather import Tables, gather_tables, read_cells
-from .schema import Schema, import_arrow, read_schema
+from .fields import TableField, TableOptions, choose_options
+from .files import ArrowFile, ParquetFile, TableFiles, Tables
+from .gather import gather_tables, read_cells
 
 DEFAULT_CACHE_BYTES = 256 << 20
 _VIEW_BYTES = 2048  # what a piece costs that is only views: the objects
@@ -71,7 +63,7 @@ class TableSource(IndexedSource):
         index = self._index
         self._fields = {field.data_key: field for field in self._options.tables.fields}
         for key, field in self._fields.items():
-            field.settle(self.specs[key], self.labels.get(key), index.meta["facts"].get(key))
+            field.settle(self.specs[key], self.labels.get(key), index.meta.get("learnt", {}).get(key))
         self._columns = tuple(index.locator(name) for name in ("table", "piece", "row"))
         self._tables_of, self._pieces_of, self._rows_of = map(column_view, self._columns)
 
@@ -88,7 +80,6 @@ class TableSource(IndexedSource):
         array = self._view(corpus_idx, data_key)
         if self._fields[data_key].is_plain:
             array = array.copy()
-        self._tables.note_used(table)
         return array
 
     def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
@@ -96,17 +87,13 @@ class TableSource(IndexedSource):
         table = self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
         self._tables.check_size(table)
         arrays = {key: self._checked(corpus_idx, key, self._view(corpus_idx, key)) for key in self.specs}
-        arrays = {key: array.copy() if self._fields[key].is_plain else array for key, array in arrays.items()}
-        self._tables.note_used(table)
-        return arrays
+        return {key: array.copy() if self._fields[key].is_plain else array for key, array in arrays.items()}
 
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         """Return frames of a key; of stored numbers, no others are copied."""
         table = self._tables_of[corpus_idx]
         self._tables.check_size(table)
-        array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))[start:end].copy()
-        self._tables.note_used(table)
-        return array
+        return self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))[start:end].copy()
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes, if values are stored as they are given: a slice is a view of the rows that are held."""
@@ -128,31 +115,27 @@ class TableSource(IndexedSource):
         if len(out) != (int(stops[-1]) if len(stops) else 0):
             raise IndexError(f"{lengths.sum()} frames of {data_key!r} do not fit into {len(out)} rows")
         starts = stops - lengths
-        tables = self._tables_in(corpus_indices)
+        self._check_tables(corpus_indices)
         for number in self._by_piece(corpus_indices):
             corpus_idx = int(corpus_indices[number])
             array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))
             out[int(starts[number]) : int(stops[number])] = array if spec.has_time else array[None]
-        self._tables.confirm(tables)
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; rows of one piece together."""
         check_data_key(data_key, self.specs)
         self._checked_indices(corpus_indices)
-        tables = self._tables_in(corpus_indices)
+        self._check_tables(corpus_indices)
         for number in self._by_piece(corpus_indices):
             array = self._view(int(corpus_indices[number]), data_key)
             if (array.shape, array.dtype) != (outs[number].shape, outs[number].dtype):
                 raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[number].shape}")
             outs[number][...] = array
-        self._tables.confirm(tables)
 
-    def _tables_in(self, corpus_indices: NDArray[np.int64]) -> list[int]:
-        """Return the tables that some sequences are in; none was cut, so that views of it may be used."""
-        found: list[int] = np.unique(self._columns[0][corpus_indices]).tolist()
-        for table in found:
+    def _check_tables(self, corpus_indices: NDArray[np.int64]) -> None:
+        """Make sure that no table that some sequences are in was cut: views of it are used."""
+        for table in np.unique(self._columns[0][corpus_indices]).tolist():
             self._tables.check_size(table)
-        return found
 
     def _by_piece(self, corpus_indices: NDArray[np.int64]) -> list[int]:
         """Return the numbers of sequences in a list of them, ordered so that no piece is needed twice."""
@@ -207,123 +190,11 @@ class TableSource(IndexedSource):
         self._tables.close()
 
 
-_Handle = TypeVar("_Handle")
-
-
-class TableFiles(Tables, Generic[_Handle]):
-    """Tables in files, one in each.
-
-    Args:
-        stamps: The files as they were indexed.
-    """
-
-    are_shared = True
-
-    def __init__(self, stamps: Sequence[FileStamp]) -> None:
-        self._stamps = stamps
-        self.num_tables = len(stamps)
-        self._handles: dict[int, _Handle] = {}
-        self._open_files = OpenFiles()
-        self._files = self._open_files.files
-
-    @abstractmethod
-    def _open(self, path: str, descriptor: int) -> _Handle:
-        """Open a file, which `descriptor` has open, too. What Arrow raises becomes a `SourceError`."""
-
-    @abstractmethod
-    def _schema_of(self, handle: _Handle) -> Any:
-        """Return the Arrow schema of an open file."""
-
-    @abstractmethod
-    def _column_of(self, handle: _Handle, piece: int, name: str) -> Any:
-        """Return a column of a piece, as Arrow array. What Arrow raises becomes a `SourceError`."""
-
-    @abstractmethod
-    def _release(self, handle: _Handle) -> None:
-        """Close a file."""
-
-    def name(self, table_idx: int) -> str:
-        """Return the path of a file."""
-        return self._stamps[table_idx].path
-
-    def schema(self, table_idx: int) -> Schema:
-        """Return the schema of a file."""
-        return read_schema(self._schema_of(self.handle(table_idx)), self.name(table_idx))
-
-    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
-        """Return a column of a piece, or a field of it.
-
-        Raises:
-            SourceError: It cannot be read.
-        """
-        pa = import_arrow()
-        self.check_size(table_idx)
-        try:
-            array = descend(self._column_of(self.handle(table_idx), piece, path[0]), path[1:])
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise SourceError(
-                f"the column {path[0]!r} cannot be read: {error}",
-                where=f"{self.name(table_idx)}, piece {piece}",
-                fix="is the file truncated? write or download it again",
-            ) from error
-        self._open_files.look(self._files[table_idx])
-        return array
-
-    def handle(self, table_idx: int) -> _Handle:
-        """Return an open file.
-
-        Raises:
-            SourceError: It is gone, changed, or cannot be read.
-        """
-        handle = self._handles.get(table_idx)
-        if handle is None:
-            stamp = self._stamps[table_idx]
-            check_stamp(stamp)
-            while len(self._handles) >= MAX_OPEN_FILES:
-                self._drop(next(iter(self._handles)))
-            descriptor, handle = self._opened(stamp.path)
-            self._files[table_idx] = OpenFile(descriptor, stamp)
-            self._handles[table_idx] = handle
-        return handle
-
-    def _opened(self, path: str) -> tuple[int, _Handle]:
-        """Open a file; where the system allows no more open files, close half of the others."""
-        pa = import_arrow()
-        while True:
-            try:
-                with ExitStack() as stack:
-                    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-                    stack.callback(os.close, descriptor)
-                    handle = self._open(path, descriptor)
-                    stack.pop_all()
-                    return descriptor, handle
-            except (pa.ArrowException, OSError, ValueError) as error:
-                too_many = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
-                if not (too_many and self._handles):
-                    fix = "is it truncated, or of another format? write or download it again"
-                    fix = TOO_MANY_OPEN_FIX if too_many else fix
-                    raise SourceError(f"this cannot be read: {error}", where=path, fix=fix) from error
-            for table_idx in older_half(self._handles):
-                self._drop(table_idx)
-
-    def _drop(self, table_idx: int) -> None:
-        self._open_files.drop(table_idx)
-        self._release(self._handles.pop(table_idx))
-
-    def close(self) -> None:
-        """Close all files; they are opened again when needed."""
-        while self._handles:
-            self._drop(next(iter(self._handles)))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self._stamps,)
-
-
 class FileTableSource(TableSource):
     """Sequences of tables in files. Sub-classes say how a file is opened; for arguments, see `ParquetSource`."""
 
     _kind: str
-    _tables_class: type[TableFiles[Any]]
+    _opener: type[ArrowFile] | type[ParquetFile]
 
     def __init__(
         self,
@@ -339,7 +210,7 @@ class FileTableSource(TableSource):
     ) -> None:
         check_count("cache_bytes", cache_bytes)
         paths = list_paths(files, type(self).__name__)
-        tables = self._tables_class([FileStamp.of(path) for path in paths])
+        tables = TableFiles(self._opener, [FileStamp.of(path) for path in paths])
         try:
             options = choose_options(
                 tables.schema(0),
@@ -357,19 +228,70 @@ class FileTableSource(TableSource):
             tables.close()
 
     def _open_tables(self) -> Tables:
-        return self._tables_class(self._index.files)
+        return TableFiles(self._opener, self._index.files)
 
 
-def descend(array: Any, path: Sequence[str]) -> Any:
-    """Return a field of an Arrow array of structures; null where the structure is."""
-    for name in path:
-        array = array.flatten()[array.type.get_field_index(name)]
-    return array
+class ParquetSource(FileTableSource):
+    """Random access to the rows of Parquet files. Needs `headrace[arrow]`.
+
+    Columns become data keys by their types:
+
+    - numbers and bools: one value without a time axis; a list of them: frames, `dtype[T]`; lists of lists: `dtype[T,
+    D]`,
+      with a free axis if D differs from row to row; an axis of a fixed-size list is never time;
+    - texts and binaries: their bytes, `uint8[T]`; texts by a vocabulary, if fields say so;
+    - a structure of `bytes` and `path`, as Hugging Face stores audio: samples, `float32[T, 1]`;
+    - integers with at most one axis are class indices, with labels where the schema has them.
+
+    Other columns (times, decimals, lists of texts, ...) are left out, and refused if they are named. Fields of
+    structures are named "column.field". Files that `ParquetWriter` wrote come back as they were: data keys, dtypes,
+    shapes, labels, tags.
+
+    Args:
+        files: One path, or several with the same columns.
+        fields: Data key -> name of a column, or a dict `{"field": name, ...}` with "vocab" (of texts as in
+            `parse_field`; of integers the number of classes or a list of labels) or "features", "sample_rate" and
+            "channel" (of audio, as in `AudioSource`). Texts without "vocab" are labels, but UTF-8 bytes for a bare
+            name as the data key "orth". If `None`, all columns that become arrays, texts as UTF-8 bytes.
+        tag_field: Column with the tags, texts or whole numbers; they may repeat. If `None`, that of `ParquetWriter`,
+            else they are "seq-0", "seq-1", ...
+        nulls: `"refuse"`, or `"empty"`: a null list or text has no frames, and a null float is a NaN. Other nulls are
+            always refused.
+        root: Folder of recordings and images of which the file has only paths; they must not lead out of it.
+        audio_root: Another name of `root`.
+        cache_bytes: How much of decoded row groups to keep, in each process; one group of each column is always kept.
+        index: `"auto"` keeps the index of a large corpus in the cache folder and finds it there the next time; `None`
+            always gathers it, in memory; a path opens an index that was saved with the same options. Gathering
+            decodes the columns in use once: Parquet says of no row how long it is.
+
+    Raises:
+        ConfigError: An option is wrong, or pyarrow is missing.
+        SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
+    """
+
+    _kind, _opener = "parquet/2", ParquetFile
 
 
-def one_array(chunked: Any) -> Any:
-    """Return the one array of a column that came in chunks."""
-    if chunked.num_chunks == 1:
-        return chunked.chunk(0)
-    pa = import_arrow()
-    return pa.concat_arrays(chunked.chunks) if chunked.num_chunks else pa.array([], chunked.type)
+class ArrowSource(FileTableSource):
+    """Random access to the rows of Arrow files, of the file (Feather) or the stream format. Needs `headrace[arrow]`.
+
+    Columns become data keys as `ParquetSource` describes. Lengths come from the offsets of lists: no value is read.
+    Files are memory-mapped: do not change or cut them while they are read; to replace one, write another file and
+    rename it. Compressed files are read, too; their batches are decompressed one by one and kept for some time.
+
+    Args:
+        files: One path, or several with the same columns.
+        fields: See `ParquetSource`.
+        tag_field: See `ParquetSource`.
+        nulls: See `ParquetSource`.
+        root: See `ParquetSource`.
+        audio_root: See `ParquetSource`.
+        cache_bytes: How much of decompressed batches to keep, in each process; see `ParquetSource`.
+        index: See `ParquetSource`; gathering it reads offsets of lists, texts that are encoded, and headers of audio.
+
+    Raises:
+        ConfigError: An option is wrong, or pyarrow is missing.
+        SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
+    """
+
+    _kind, _opener = "arrow/2", ArrowFile

@@ -12,12 +12,12 @@ import json
 import os
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, check_count
+from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
 from headrace.specs import DataSpec
 
 from ..shared.writer import Writer
@@ -176,3 +176,127 @@ def _column_of(rows: Sequence[NDArray[Any]], spec: DataSpec) -> Any:
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         array = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), array, type=types[depth])
     return array
+
+
+_PARQUET_COMPRESSIONS = ("snappy", "zstd", "gzip", "brotli", "lz4")
+_PARQUET_GROUP_BYTES = 1 << 20  # decoded in about 10 ms: so long takes the first row of a group, in any order
+
+
+class ParquetWriter(TableWriter):
+    """Writes one Parquet file, sequence by sequence; a context manager, which aborts if its block fails.
+
+    A sequence is a row, a data key a column; the tags are a column, too. `ParquetSource` reads back what was written:
+    data keys, dtypes, shapes, labels. Complex numbers and frames of no numbers cannot be held. Pages have checksums.
+
+    Args:
+        path: The file to make. Its folder must exist.
+        specs: Data key -> layout. Without it, the first sequence says what the keys, dtypes and shapes are.
+        labels: Data key -> class labels.
+        overwrite: Whether an existing file may be replaced.
+        rows_per_group: Rows in a row group; it is the least that a reader decodes, and the most that is in memory
+            here. If `None`, as many as 1 MiB holds.
+        compression: `"zstd"`, `"snappy"`, `"gzip"`, `"brotli"`, `"lz4"` or `None`.
+        tag_field: Name of the column of the tags.
+
+    Raises:
+        ConfigError: An option is wrong, or the file exists, or pyarrow is missing.
+        SourceError: The folder is missing or cannot be written to.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        specs: Mapping[str, DataSpec] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        overwrite: bool = False,
+        rows_per_group: int | None = None,
+        compression: str | None = "zstd",
+        tag_field: str = "tag",
+    ) -> None:
+        if compression is not None and compression not in _PARQUET_COMPRESSIONS:
+            raise ConfigError(
+                f"unknown compression {compression!r}",
+                where="ParquetWriter",
+                fix=did_you_mean(str(compression), _PARQUET_COMPRESSIONS),
+            )
+        self._compression = compression or "none"
+        super().__init__(
+            path,
+            specs=specs,
+            labels=labels,
+            overwrite=overwrite,
+            rows_per_group=rows_per_group,
+            group_bytes=_PARQUET_GROUP_BYTES,
+            tag_field=tag_field,
+        )
+
+    def _open_sink(self, path: str, schema: Any) -> Any:
+        return import_arrow().parquet.ParquetWriter(
+            path, schema, compression=self._compression, use_dictionary=False, write_page_checksum=True
+        )
+
+    def _write_group(self, sink: Any, batch: Any) -> None:
+        sink.write_batch(batch, row_group_size=max(batch.num_rows, 1))
+
+
+_ARROW_COMPRESSIONS = ("zstd", "lz4")
+_FORMS = ("file", "stream")
+_ARROW_GROUP_BYTES = 4 << 20  # the most that is in memory here; a reader maps batches of any size
+
+
+class ArrowWriter(TableWriter):
+    """Writes one Arrow file (Feather), sequence by sequence; a context manager, which aborts if its block fails.
+
+    A sequence is a row, a data key a column; the tags are a column, too. `ArrowSource` reads back what was written:
+    data keys, dtypes, shapes, labels. Complex numbers and frames of no numbers cannot be held.
+
+    Args:
+        path: The file to make. Its folder must exist.
+        specs: Data key -> layout. Without it, the first sequence says what the keys, dtypes and shapes are.
+        labels: Data key -> class labels.
+        overwrite: Whether an existing file may be replaced.
+        rows_per_group: Rows in a record batch. If `None`, as many as 4 MiB hold.
+        compression: `"zstd"`, `"lz4"`, or `None`, so that nothing has to be unpacked to be read.
+        form: `"file"`, or `"stream"`, the form that Hugging Face's datasets have.
+        tag_field: Name of the column of the tags.
+
+    Raises:
+        ConfigError: An option is wrong, or the file exists, or pyarrow is missing.
+        SourceError: The folder is missing or cannot be written to.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        specs: Mapping[str, DataSpec] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        overwrite: bool = False,
+        rows_per_group: int | None = None,
+        compression: str | None = None,
+        form: Literal["file", "stream"] = "file",
+        tag_field: str = "tag",
+    ) -> None:
+        for name, value, valid in (("compression", compression, _ARROW_COMPRESSIONS), ("form", form, _FORMS)):
+            if value not in valid and (name == "form" or value is not None):
+                raise ConfigError(f"unknown {name} {value!r}", where="ArrowWriter", fix=did_you_mean(str(value), valid))
+        self._compression, self._form = compression, form
+        super().__init__(
+            path,
+            specs=specs,
+            labels=labels,
+            overwrite=overwrite,
+            rows_per_group=rows_per_group,
+            group_bytes=_ARROW_GROUP_BYTES,
+            tag_field=tag_field,
+        )
+
+    def _open_sink(self, path: str, schema: Any) -> Any:
+        ipc = import_arrow().ipc
+        options = ipc.IpcWriteOptions(compression=self._compression)
+        new = ipc.new_file if self._form == "file" else ipc.new_stream
+        return new(path, schema, options=options)
+
+    def _write_group(self, sink: Any, batch: Any) -> None:
+        sink.write_batch(batch)

@@ -1,10 +1,10 @@
 """Where each member of a tar archive is, from the headers alone, and which sequence it belongs to, by its name.
 
-`tarfile` makes an object for each member, which takes some 30 microseconds; here a header costs about four. Read are
-the POSIX formats (ustar, pax), GNU's, and the old one before both. What is not a plain file with a name inside the
-archive is refused. Nothing is ever written under these names, but an archive with a link or a path with `..` was made
-by mistake, or to deceive. Every header is compared with its sum, and an archive must have its end mark: without one it
-is truncated, and sequences would be missing silently.
+`tarfile` makes an object for each member, which takes some 30 microseconds; here a usual header of a plain file costs
+about four, and `tarfile` reads the others. What is not a plain file with a name inside the archive is refused. Nothing
+is ever written under these names, but an archive with a link or a path with `..` was made by mistake, or to deceive.
+Every header is compared with its sum, and an archive must have its end mark: without one it is truncated, and sequences
+would be missing silently.
 
 A member is called `<key>.<extension>`: the key ends at the first dot of the last part of the path. That is the rule of
 the WebDataset format. Members of one sequence have one key and follow one another. What has no dot there, or nothing
@@ -21,6 +21,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import tarfile
 import zlib
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
@@ -29,22 +30,14 @@ from headrace.errors import SourceError
 
 BLOCK = 512  # an archive is made of such blocks: a header, then the data, filled up with zeros
 _BUFFER_BYTES = 4096  # read at once: a page costs no more than a header, and a short member needs no other read
-_MAX_TEXT_BYTES = 1 << 20  # of a long name, or of a pax header; more is damage
-_MAX_LENGTH_DIGITS = 7  # of a record of the pax format
-_LINE_FEED = 10
 _ZEROS = bytes(BLOCK)
-
-_PLAIN = frozenset(b"0\x007")  # kinds of members; 7 was to be stored in one run, which says nothing today
-_FOLDER = ord("5")
-_SAYS_MORE = frozenset(b"xgLK")  # of the member that follows (g: of all)
 _REFUSED = {
-    "1": "a hard link",
-    "2": "a symbolic link",
-    "3": "a device",
-    "4": "a device",
-    "6": "a pipe",
-    "S": "a sparse file",
-    "V": "the name of a volume",
+    tarfile.LNKTYPE: "a hard link",
+    tarfile.SYMTYPE: "a symbolic link",
+    tarfile.CHRTYPE: "a device",
+    tarfile.BLKTYPE: "a device",
+    tarfile.FIFOTYPE: "a pipe",
+    tarfile.GNUTYPE_SPARSE: "a sparse file",
 }
 _COMPRESSED = {
     b"\x1f\x8b": "gunzip",
@@ -88,39 +81,45 @@ class TarBytes:
         """Return the bytes position..position + num_bytes; fewer at the end of the file."""
         offset = position - self._start
         if offset < 0 or offset + num_bytes > len(self._buffer):
-            self._buffer, self._start, offset = self._pread(position, max(num_bytes, _BUFFER_BYTES)), position, 0
+            data = b""
+            try:
+                while len(data) < num_bytes:  # Linux gives at most 2 GiB at a time
+                    wanted = max(num_bytes, _BUFFER_BYTES) - len(data)
+                    part = os.pread(self._descriptor, wanted, position + len(data))
+                    if not part:
+                        break
+                    data = data + part if data else part
+            except OSError as error:
+                raise SourceError(f"the archive cannot be read: {error.strerror}", where=self.path) from error
+            self._buffer, self._start, offset = data, position, 0
         return self._buffer[offset : offset + num_bytes]
-
-    def _pread(self, position: int, num_bytes: int) -> bytes:
-        data = b""
-        try:
-            while len(data) < num_bytes:  # Linux gives at most 2 GiB at a time
-                part = os.pread(self._descriptor, num_bytes - len(data), position + len(data))
-                if not part:
-                    break
-                data = data + part if data else part
-        except OSError as error:
-            raise SourceError(f"the archive cannot be read: {error.strerror}", where=self.path) from error
-        return data
-
-    def close(self) -> None:
-        """Release the file."""
-        os.close(self._descriptor)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *args: object) -> None:
-        self.close()
+        os.close(self._descriptor)
 
 
 class MemberFile(io.RawIOBase):
-    """A member as a file of its own, for a library that seeks in it."""
+    """A stretch of an archive as a file of its own, for a library that seeks in it.
 
-    def __init__(self, archive: TarBytes, member: Member) -> None:
+    Attributes:
+        size: Its bytes.
+    """
+
+    def __init__(self, archive: TarBytes, start: int, size: int) -> None:
         super().__init__()
-        self._archive, self._start, self._size = archive, member.position, member.num_bytes
-        self._position = 0
+        self._archive, self._start, self.size, self._position = archive, start, size, 0
+
+    @property
+    def end(self) -> int:
+        """Where it ends in the archive."""
+        return self._start + self.size
+
+    def head(self, num_bytes: int) -> bytes:
+        """Return the first bytes, or all there are."""
+        return self._archive.read(self._start, min(num_bytes, self.size))
 
     def readable(self) -> bool:
         """Return True."""
@@ -131,18 +130,14 @@ class MemberFile(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to a position in the member, and return it."""
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        """Move to a position, and return it."""
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}[whence]
         self._position = max(base + offset, 0)
-        return self._position
-
-    def tell(self) -> int:
-        """Return the position in the member."""
         return self._position
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer from the position on; return how many bytes there were."""
-        num_bytes = max(min(len(buffer), self._size - self._position), 0)
+        num_bytes = max(min(len(buffer), self.size - self._position), 0)
         data = self._archive.read(self._start + self._position, num_bytes)
         buffer[: len(data)] = data
         self._position += len(data)
@@ -155,156 +150,91 @@ def scan_members(archive: TarBytes) -> Iterator[Member]:
     Raises:
         SourceError: It is no plain tar archive, it is truncated or damaged, or a member is no plain file inside of it.
     """
-    _refuse_other_formats(archive)
     path, size, end = archive.path, archive.size, 0
-    said: dict[str, bytes] = {}
-    while True:
-        start, header = end, archive.read(end, BLOCK)
-        if header == _ZEROS:
-            break
-        if len(header) < BLOCK:
-            raise _truncated(path, size, "it has no end mark, which is blocks of zeros")
-        num_bytes, kind, position = _size_in(header, path, start), header[156], start + BLOCK
-        if kind in _SAYS_MORE:
-            said |= _read_said(archive, kind, start, num_bytes)
-            end = _round_up(position + num_bytes)
-            continue
-        name = _name_in(header)
-        if said:
-            name, num_bytes = said.get("path", name), _size_said(said, num_bytes, path, start)
-            if any(attribute.startswith("GNU.sparse") for attribute in said):
-                kind = ord("S")
-            said = {}
-        if kind == _FOLDER or (kind in _PLAIN and name.endswith(b"/")):
-            end = position
-            continue
-        if kind not in _PLAIN:
-            what = _REFUSED.get(chr(kind), f"of the unknown kind {chr(kind)!r}")
-            raise SourceError(f"the member {_text(name)!r} is {what}", where=f"{path}, byte {start}", fix=_REPACK)
-        end = _round_up(position + num_bytes)
-        if position + num_bytes > size:
-            raise _truncated(path, size, f"the member {_text(name)!r} is said to end at byte {position + num_bytes}")
-        yield Member(_checked_name(name, path, start), start, position, num_bytes)
-    _check_tail(archive, end)
-
-
-def _round_up(position: int) -> int:
-    return -(-position // BLOCK) * BLOCK
-
-
-def _refuse_other_formats(archive: TarBytes) -> None:
-    start = archive.read(0, 8)
-    if not start:
-        raise _truncated(archive.path, 0, "it is empty; an archive of no files has an end mark")
     for magic, tool in _COMPRESSED.items():
-        if start.startswith(magic):
+        if archive.read(0, 8).startswith(magic):
             raise SourceError(
                 "the archive is compressed: no member can be found in it without reading all before",
-                where=archive.path,
+                where=path,
                 fix=f"unpack it once ({tool}; not the members), or read it as a stream with headrace.pipes "
                 "(load_from_tar, webdataset)",
             )
+    opened: tarfile.TarFile | None = None
+    while (header := archive.read(end, BLOCK)) != _ZEROS:
+        start = end
+        if len(header) < BLOCK:
+            raise _truncated(path, size, "it has no end mark, which is blocks of zeros")
+        usual = _usual(header)
+        if usual is not None:
+            name, num_bytes, position = usual[0], usual[1], start + BLOCK
+        else:
+            try:
+                opened = opened or tarfile.TarFile(fileobj=MemberFile(archive, 0, size), errors="strict")
+                info = _unusual(opened, start, path)
+            except (tarfile.TarError, UnicodeDecodeError, ValueError, OverflowError) as error:
+                raise SourceError(
+                    f"the archive is truncated or damaged, or the checksum of a header is wrong: {error}",
+                    where=f"{path}, byte {start}",
+                    fix="get or make it again",
+                ) from error
+            name, num_bytes, position = info.name, info.size if info.isreg() else 0, info.offset_data
+        end = -(-(position + num_bytes) // BLOCK) * BLOCK
+        if position + num_bytes > size:
+            raise _truncated(path, size, f"the member {name!r} is said to end at byte {position + num_bytes}")
+        if usual is not None or info.isreg():
+            yield Member(_checked_name(name, path, start), start, position, num_bytes)
+    _check_tail(archive, end)
 
 
-def _size_in(header: bytes, path: str, start: int) -> int:
-    """Return the size that a header says, after a look at its sum."""
-    own_field = header[148:156]
-    try:
-        is_usual = own_field[:6].isdigit() and own_field[6] in b"\0 " and own_field[7] in b"\0 "
-        said = int(own_field[:6], 8) if is_usual else _number(own_field)
-        num_bytes = int(header[124:135], 8) if header[135] in b"\0 " else _number(header[124:136])
-    except ValueError:
-        said, num_bytes = _number(own_field), _number(header[124:136])
+def _usual(header: bytes) -> tuple[str, int] | None:
+    """Return name and size of a plain file, if its header has the usual form and the right sum."""
+    digits, own = header[124:136], header[148:156]
+    if header[156] not in b"0\0" or not (own[:6].isdigit() and own[6:].strip(b"\0 ") == b""):
+        return None
+    if not (digits[:11].isdigit() and digits[11] in b"\0 "):
+        return None
     # The lower half of Adler-32 is 1 + the sum of the bytes, modulo 65521, at a tenth of the price of `sum`. In the sum
     # of a header, its own field counts as eight spaces.
-    if zlib.adler32(header) & 0xFFFF != (1 + said + sum(own_field) - 8 * 32) % 65521 and said != _signed_sum(header):
-        fix = "this is no tar archive, or it is damaged: get it again"
-        raise SourceError("the checksum of a header is wrong", where=f"{path}, byte {start}", fix=fix)
-    if num_bytes < 0:
-        raise _damaged("a header has no size", path, start)
-    return num_bytes
-
-
-def _number(digits: bytes) -> int:
-    """Read a number in octal digits, or in binary after a byte 128; -1 if it is neither."""
-    if digits[:1] == b"\x80":
-        return int.from_bytes(digits[1:], "big")
-    text = digits.lstrip(b" ").rstrip(b" \0")
-    return int(text, 8) if text.isdigit() and not set(text) & set(b"89") else 0 if not text else -1
-
-
-def _signed_sum(header: bytes) -> int:
-    """Return the sum as old programs made it, which took bytes for numbers with a sign."""
-    signed = [byte - 256 if byte > 127 else byte for byte in header[:148] + header[156:]]
-    return sum(signed) + 8 * 32
-
-
-def _name_in(header: bytes) -> bytes:
-    name = header[:100].partition(b"\0")[0]
-    if header[345] and header[257:263] == b"ustar\0":  # GNU has other things there
-        return header[345:500].partition(b"\0")[0] + b"/" + name
-    return name
-
-
-def _read_said(archive: TarBytes, kind: int, start: int, num_bytes: int) -> dict[str, bytes]:
-    """Read a header that says more of the member that follows: a long name, or attributes of the pax format."""
-    if num_bytes > _MAX_TEXT_BYTES:
-        raise _damaged(f"a name or its attributes have {num_bytes} bytes", archive.path, start)
-    text = archive.read(start + BLOCK, num_bytes)
-    if len(text) < num_bytes:
-        raise _truncated(archive.path, archive.size, f"a header is said to end at byte {start + BLOCK + num_bytes}")
-    if kind == ord("L"):
-        return {"path": text.partition(b"\0")[0]}
-    if kind == ord("K"):  # where a link leads; the link is refused
-        return {}
-    attributes = _pax_attributes(text, archive.path, start)
-    if kind == ord("g"):
-        if attributes.keys() & {"path", "size"}:
-            raise _damaged("attributes of all members have a path or a size", archive.path, start)
-        return {}
-    return attributes
-
-
-def _pax_attributes(text: bytes, path: str, start: int) -> dict[str, bytes]:
-    """Take apart records of the form `<bytes of the record> <name>=<value>` and a line feed."""
-    attributes: dict[str, bytes] = {}
-    position = 0
-    end = len(text.rstrip(b"\0"))
-    while position < end:
-        space = text.find(b" ", position, position + _MAX_LENGTH_DIGITS + 1)
-        digits = text[position:space] if space >= 0 else b""
-        stop = position + int(digits) if digits.isdigit() else 0
-        equals = text.find(b"=", space, stop)
-        if not space < equals < stop <= len(text) or text[stop - 1] != _LINE_FEED:
-            raise _damaged("attributes of a member are not of the pax format", path, start)
-        attributes[text[space + 1 : equals].decode("utf-8", "replace")] = text[equals + 1 : stop - 1]
-        position = stop
-    return attributes
-
-
-def _size_said(said: dict[str, bytes], num_bytes: int, path: str, start: int) -> int:
-    size = said.get("size")
-    if size is None:
-        return num_bytes
-    if not size.isdigit() or len(size) > 18:
-        raise _damaged(f"a member is said to have {size!r} bytes", path, start)
-    return int(size)
-
-
-def _checked_name(name: bytes, path: str, start: int) -> str:
-    """Return a name that is text and stays inside the archive, without a leading `./`."""
     try:
-        text = name.decode()
-    except UnicodeDecodeError as error:
+        if zlib.adler32(header) & 0xFFFF != (1 + int(own[:6], 8) + sum(own) - 8 * 32) % 65521:
+            return None
+        name = header[:100].partition(b"\0")[0].decode()
+        if header[345] and header[257:263] == b"ustar\0":  # GNU has other things there
+            name = header[345:500].partition(b"\0")[0].decode() + "/" + name
+        return None if name.endswith("/") else (name, int(digits[:11], 8))
+    except ValueError:
+        return None
+
+
+def _unusual(opened: tarfile.TarFile, start: int, path: str) -> tarfile.TarInfo:
+    """Return what `tarfile` says of a member, if it is a folder or a plain file.
+
+    Raises:
+        SourceError: It is something else.
+    """
+    assert opened.fileobj is not None
+    opened.fileobj.seek(start)
+    info = tarfile.TarInfo.fromtarfile(opened)
+    if opened.pax_headers.keys() & {"path", "size"}:
         raise SourceError(
-            f"the name of the member {name!r} is not UTF-8 text", where=f"{path}, byte {start}", fix="rename the file"
-        ) from error
-    if text[:1] == "." and text[:2] == "./":
-        while text.startswith("./"):
-            text = text[2:].lstrip("/")
+            "attributes of all members have a path or a size", where=f"{path}, byte {start}", fix="make it again"
+        )
+    is_sparse = info.issparse() or any(name.startswith("GNU.sparse") for name in info.pax_headers)
+    if is_sparse or not (info.isreg() or info.isdir()):
+        kind = tarfile.GNUTYPE_SPARSE if is_sparse else info.type
+        what = _REFUSED.get(kind, f"of the unknown kind {kind.decode(errors='replace')!r}")
+        raise SourceError(f"the member {info.name!r} is {what}", where=f"{path}, byte {start}", fix=_REPACK)
+    return info
+
+
+def _checked_name(name: str, path: str, start: int) -> str:
+    """Return a name that stays inside the archive, without a leading `./`."""
+    text = name
+    while text.startswith("./"):
+        text = text[2:].lstrip("/")
     if not text or text[0] == "/" or (".." in text and ".." in text.split("/")):
         raise SourceError(
-            f"the member {_text(name)!r} leads out of the archive",
+            f"the member {name!r} leads out of the archive",
             where=f"{path}, byte {start}",
             fix="make the archive again with paths below one folder: tar -C FOLDER --sort=name -cf",
         )
@@ -313,8 +243,8 @@ def _checked_name(name: bytes, path: str, start: int) -> str:
 
 def _check_tail(archive: TarBytes, end: int) -> None:
     """Refuse anything but zeros after the end mark: joined archives, of which readers see only the first."""
-    position, step = end, 1 << 20
-    while position < archive.size:
+    step = 1 << 20
+    for position in range(end, archive.size, step):
         data = archive.read(position, min(step, archive.size - position))
         if data.count(0) != len(data):
             raise SourceError(
@@ -322,21 +252,10 @@ def _check_tail(archive: TarBytes, end: int) -> None:
                 where=f"{archive.path}, byte {position}",
                 fix="archives cannot be joined with `cat`: give them as several files, or use `tar --concatenate`",
             )
-        position += step
-        if not data:
-            break
 
 
 def _truncated(path: str, size: int, what: str) -> SourceError:
     return SourceError(f"the archive is truncated after {size} bytes: {what}", where=path, fix="get or make it again")
-
-
-def _damaged(what: str, path: str, start: int) -> SourceError:
-    return SourceError(f"the archive is damaged: {what}", where=f"{path}, byte {start}", fix="get or make it again")
-
-
-def _text(name: bytes) -> str:
-    return name.decode("utf-8", "backslashreplace")
 
 
 METADATA_NAME = "__headrace__/corpus.json"  # written by `TarWriter`: specs, labels, which member is which data key

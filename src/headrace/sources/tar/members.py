@@ -1,9 +1,9 @@
 """How the members with one extension become the arrays of one data key.
 
-One class for each way to what a codec gets: `BytesDecoder` (as they are), `ValueDecoder` (a text, a number or a value
-in a JSON object), `NpyDecoder` and `NpzDecoder` (NumPy's formats: one array, or several by name), and `FileDecoder`;
-`parse_members` chooses, by the user's options or by the extension. Nothing that a member holds is executed, whatever
-its extension: pickles stay bytes.
+`MemberKey` takes a value out of a member, and its codec makes an array of it: `BytesCodec` (the bytes as they are),
+`ArrayCodec` (NumPy's formats: one array, or one of several by name), or one that other formats have, too, for texts,
+numbers, recordings and images. `parse_members` chooses, by the user's options or by the extension. Nothing that a
+member holds is executed, whatever its extension: pickles stay bytes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import io
 import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import IO, Any
 
 import msgspec
@@ -25,118 +26,196 @@ from headrace.specs import DataSpec
 from ..audio.codec import RecordingCodec
 from ..images import EXTENSIONS as IMAGE_EXTENSIONS
 from ..images import IMAGE_OPTIONS, ImageCodec
-from ..shared.codec import Codec, SpecLearner
+from ..shared.codec import Codec, Facts, layout_of
 from ..shared.data_types import check_classes
-from ..shared.fields import Field, IndexField, NumberField, parse_field
+from ..shared.fields import IndexField, NumberField, parse_field
 from ..shared.json_fields import JsonField
 from ..shared.npy import HEAD_BYTES, USUAL_BYTES, NpyHeader, parse_any_npy, parse_npy, parse_usual_npy
-from .archive import Member, MemberFile, TarBytes
+from .archive import MemberFile
+
+_SAVE_AGAIN = "it is truncated, or something was put behind it: write it again with numpy.save"
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError)
 
 
-class MemberDecoder:
-    """Decodes the members with one extension: takes a value out of a member, and a codec makes an array of it.
-
-    Args:
-        ext: The extension.
-        codec: From what is in a member to an array.
-        identity: JSON data that names everything the user said; no scan changes it.
-
-    Attributes:
-        ext: The extension.
-        codec: The codec.
-        identity: See above.
-        is_plain: Whether the bytes of an array are the last bytes of its member, as they are.
-        has_stored_layout: Whether the layout that the writer stored holds for these arrays.
-    """
-
-    is_plain: bool = False
-    has_stored_layout: bool = False
-
-    def __init__(self, ext: str, codec: Codec, identity: list[Any]) -> None:
-        self.ext, self.codec, self.identity = ext, codec, identity
-
-    def scan(self, archive: TarBytes, member: Member, where: str) -> int:
-        """Look at one member; return the length of its array."""
-        return self.codec.scan(self.value(archive.read(member.position, member.num_bytes), where), where)
-
-    def has_value(self, archive: TarBytes, member: Member, where: str) -> bool:  # noqa: ARG002
-        """Tell whether there is something for `value` to return; the codec learns nothing of it."""
-        return True
-
-    def value(self, data: bytes, where: str) -> Any:  # noqa: ARG002
-        """Return what the codec gets of the bytes of a member."""
-        return data
-
-    def decode(self, data: bytes, where: str) -> NDArray[Any]:
-        """Return the array of a member, `dtype[T, ...]`, as a new one."""
-        return self.codec.encode(self.value(data, where), where)
-
-
-class BytesDecoder(MemberDecoder):
+class BytesCodec(Codec):
     """Members as they are: `uint8[T]`; UTF-8 text has 256 classes, anything else has none."""
-
-    is_plain = True
-    has_stored_layout = True
-
-    def __init__(self, ext: str, *, is_text: bool) -> None:
-        super().__init__(ext, _BytesCodec(is_text=is_text), ["bytes", ext, is_text])
-
-    def scan(self, archive: TarBytes, member: Member, where: str) -> int:  # noqa: ARG002 - the size says it
-        """Return the number of bytes."""
-        return member.num_bytes
-
-
-class _BytesCodec(Codec):
-    """Bytes as they are."""
-
-    must_see_all = False
 
     def __init__(self, *, is_text: bool) -> None:
         self._spec = DataSpec("uint8", sparse=True, dim=256, is_text=True) if is_text else DataSpec("uint8", dim=1)
 
     @property
     def spec(self) -> DataSpec:
+        """Layout of the arrays."""
         return self._spec
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
         """Take the layout: the writer of the archive may know it better."""
         self._spec, self.labels = spec, labels
 
+    def note(self, value: MemberFile, where: str, facts: Facts) -> int:  # noqa: ARG002
+        """Return the number of bytes."""
+        return value.size
+
     def encode(self, value: bytes, where: str) -> NDArray[Any]:  # noqa: ARG002
+        """Return the bytes."""
         return np.frombuffer(value, np.uint8).copy()
 
 
-class ValueDecoder(MemberDecoder):
-    """Members that hold one value each: text, a whole number, or something in a JSON object.
+class ArrayCodec(Codec):
+    """Arrays in NumPy's format. The index sees headers.
 
     Args:
         ext: The extension.
-        kind: "text", "number" or "json".
-        steps: Names that lead into a JSON object.
-        field: How a value becomes an array.
+        name: Name of an array among several, as it was given to `numpy.savez`; `None`: a member is one array.
+        vocab: Number of classes, or their labels, if values are class indices; they are then compared with it.
     """
 
-    def __init__(self, ext: str, kind: str, steps: tuple[str, ...], field: Field) -> None:
-        # Other fields have their labels in their own identity, or learn them.
-        labels = field.labels if isinstance(field, IndexField) else None
-        super().__init__(ext, field, [kind, ext, list(steps), field.identity, labels])
-        self._kind, self._steps = kind, steps
+    def __init__(self, ext: str, name: str | None, vocab: int | Sequence[str] | None) -> None:
+        self._name, self._vocab = name, vocab
+        self._num_classes = vocab if isinstance(vocab, int | None) else len(vocab)
+        self.labels = None if isinstance(vocab, int | None) else list(vocab)
+        self._what = f"members .{ext}" if name is None else f"arrays {name!r} in members .{ext}"
+        self._spec: DataSpec | None = None
+        self.learnt: bool | None = None  # whether all are laid out as they are returned
 
-    def has_value(self, archive: TarBytes, member: Member, where: str) -> bool:
-        """Tell whether a JSON object has the field, and not null."""
-        if self._kind != "json":
+    @property
+    def spec(self) -> DataSpec:
+        """Layout of the arrays; the number of classes is known only if it was said."""
+        return self._spec or layout_of({}, self._what, "")
+
+    @property
+    def identity(self) -> list[Any]:
+        """What the user said."""
+        return [self._name, self._vocab]
+
+    def note(self, value: MemberFile, where: str, facts: Facts) -> int:
+        """Note the header of an array; return the length of its first axis, 1 without one."""
+        size, header = value.size, None
+        if self._name is not None:
+            head, size = self._read(value, HEAD_BYTES, where)
+            header = parse_any_npy(head, where)
+        else:
+            header = parse_usual_npy(value.head(USUAL_BYTES)) or parse_npy(value.head(HEAD_BYTES), where)
+        if header.end != size:
+            raise SourceError(
+                f"an array of {header.dtype}{list(header.shape)} takes {header.end} bytes with its header, "
+                f"and the member has {size}",
+                where=where,
+                fix=_SAVE_AGAIN,
+            )
+        is_usual = header.dtype.isnative and not (header.fortran and len(header.shape) > 1)
+        facts.setdefault((header.dtype.name, bool(header.shape), header.shape[1:], is_usual), where)
+        return header.shape[0] if header.shape else 1
+
+    def conclude(self, facts: Facts) -> None:
+        """Take the layout of the first array; the others must have its dtype and number of axes."""
+        if not facts:
+            return
+        fix = "one data key has one dtype and one number of axes: correct the array, or name other fields="
+        layouts: Facts = {}
+        for fact, where in facts.items():
+            layouts.setdefault(fact[:3], where)
+        self._spec = layout_of(layouts, self._what, fix, num_classes=self._num_classes)
+        free = {fact[2] for fact in facts}
+        self.learnt = all(fact[3] for fact in facts) and len(free) == 1
+
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:
+        """Take layout, labels, and whether arrays are laid out as they are returned."""
+        self._spec, self.labels, self.learnt = spec, labels, learnt
+
+    def encode(self, value: bytes, where: str) -> NDArray[Any]:
+        """Return an array in C order and the byte order of this machine, after a look at its dtype and classes."""
+        if self._name is not None:
+            value = self._read(io.BytesIO(value), -1, where)[0]
+        header: NpyHeader = parse_any_npy(value, where)
+        native = header.dtype.newbyteorder("=")
+        if header.end != len(value) or native.name != self.spec.dtype:
+            raise SourceError(f"the array is now {header.dtype}{list(header.shape)}", where=where, fix=_SAVE_AGAIN)
+        flat = np.frombuffer(value, header.dtype, offset=header.num_bytes)
+        array = np.array(flat.reshape(header.shape, order="F" if header.fortran else "C"), native, order="C")
+        if self._num_classes is not None:
+            check_classes(array, self.spec, where)
+        return array
+
+    def _read(self, file: IO[bytes] | io.RawIOBase, num_bytes: int, where: str) -> tuple[bytes, int]:
+        """Return the first bytes of an array in a zip archive, and its size there."""
+        try:
+            with zipfile.ZipFile(file) as archive:
+                name = f"{self._name}.npy"
+                if name not in archive.namelist():
+                    there = ", ".join(entry.removesuffix(".npy") for entry in archive.namelist()[:10])
+                    raise SourceError(
+                        f"there is no array {self._name!r}, only {there}", where=where, fix="name another by fields="
+                    )
+                info = archive.getinfo(name)
+                with archive.open(info) as stream:
+                    return stream.read(num_bytes), info.file_size
+        except _ZIP_ERRORS as error:
+            raise SourceError(
+                f"the arrays cannot be read: {error}", where=where, fix="write them again with numpy.savez"
+            ) from error
+
+
+@dataclass(frozen=True)
+class MemberKey:
+    """How the members with one extension become the arrays of one data key.
+
+    Attributes:
+        ext: The extension.
+        kind: "bytes", "array", "file" (with a header of its own: recordings, images), or what a codec gets: "text",
+            "number", "json".
+        codec: Makes the arrays.
+        steps: Names that lead into a JSON object.
+        has_stored_layout: Whether the layout that the writer stored holds for these arrays, unless the user said it.
+    """
+
+    ext: str
+    kind: str
+    codec: Codec
+    steps: tuple[str, ...] = ()
+    has_stored_layout: bool = False
+
+    @property
+    def identity(self) -> list[Any]:
+        """JSON data that names everything the user said."""
+        # Other codecs have their labels in their own identity, or learn them.
+        labels = self.codec.labels if isinstance(self.codec, IndexField) else None
+        return [self.kind, self.ext, self.steps, self.codec.identity, labels]
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the bytes of an array are the last bytes of its member, as they are."""
+        return self.has_stored_layout and self.codec.learnt is not False and None not in self.codec.spec.shape
+
+    def has_value(self, member: MemberFile, where: str) -> bool:
+        """Tell whether there is something to encode: a JSON object has the field, and not null."""
+        if self.kind != "json":
             return True
-        value = _object_in(archive.read(member.position, member.num_bytes), where)
-        for step in self._steps:
+        value = _object_in(member.head(member.size), where)
+        for step in self.steps:
             value = value.get(step) if isinstance(value, dict) else None
         return value is not None
 
-    def value(self, data: bytes, where: str) -> Any:
-        """Return the value in a member."""
-        if self._kind == "json":
-            return _value_in(data, self._steps, where)
+    def note(self, member: MemberFile, where: str, facts: Facts) -> int:
+        """Look at one member; return the length of its array."""
+        value: Any = member
+        if self.kind == "file":
+            value = io.BufferedReader(member, 1 << 13)
+        elif self.kind in ("text", "number", "json"):
+            value = self._value(member.head(member.size), where)
+        return self.codec.note(value, where, facts)
+
+    def encode(self, data: bytes, where: str) -> NDArray[Any]:
+        """Return the array of a member, `dtype[T, ...]`, as a new one."""
+        is_value = self.kind in ("text", "number", "json")
+        return self.codec.encode(self._value(data, where) if is_value else data, where)
+
+    def _value(self, data: bytes, where: str) -> Any:
+        """Return the text, number or value of an object that a member holds."""
+        if self.kind == "json":
+            return _value_in(data, self.steps, where)
         text = decode_utf8(data, where)
-        if self._kind == "text":
+        if self.kind == "text":
             return text.removesuffix("\n").removesuffix("\r")
         digits = text.strip()
         if not digits.removeprefix("-").isdecimal() or not digits.isascii() or len(digits) > 19:
@@ -146,23 +225,6 @@ class ValueDecoder(MemberDecoder):
                 fix=f'give {{"field": "{self.ext}", "vocab": [labels]}} by fields=, if it is text',
             )
         return int(digits)
-
-
-class FileDecoder(MemberDecoder):
-    """Members that are files with a header of their own: recordings, images.
-
-    Args:
-        kind: "audio" or "image".
-        ext: The extension.
-        codec: Makes samples, features or pixels of them.
-    """
-
-    def __init__(self, kind: str, ext: str, codec: Codec) -> None:
-        super().__init__(ext, codec, [kind, ext, *codec.identity])
-
-    def scan(self, archive: TarBytes, member: Member, where: str) -> int:
-        """Read a header; return the number of samples or frames, 1 for an image."""
-        return self.codec.scan(io.BufferedReader(MemberFile(archive, member), 1 << 13), where)
 
 
 def _object_in(data: bytes, where: str) -> Any:
@@ -196,155 +258,6 @@ def text_of(data: bytes, steps: tuple[str, ...] | None, where: str) -> str:
     return str(value)
 
 
-_SAVE_AGAIN = "it is truncated, or something was put behind it: write it again with numpy.save"
-_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, NotImplementedError, ValueError)
-
-
-class ArrayCodec(Codec):
-    """Arrays in NumPy's format: a scan sees headers, and what is encoded are the bytes.
-
-    Args:
-        what: What the arrays are called in messages.
-        vocab: Number of classes, or their labels, if values are class indices; they are then compared with it.
-    """
-
-    must_see_all = False
-
-    def __init__(self, what: str, vocab: int | Sequence[str] | None) -> None:
-        self._num_classes = vocab if isinstance(vocab, int | None) else len(vocab)
-        self.labels = None if isinstance(vocab, int | None) else list(vocab)
-        fix = "one data key has one dtype and one number of axes: correct the array, or name other fields="
-        self._learner = SpecLearner(what, num_classes=self._num_classes, fix=fix)
-        self._is_usual = True  # whether all have the byte order of this machine, and C order
-
-    @property
-    def spec(self) -> DataSpec:
-        """Layout of the arrays; the number of classes is known only if it was said."""
-        return self._learner.spec
-
-    @property
-    def learnt(self) -> bool:
-        """Whether all arrays are laid out as they are returned, with the same frame shape."""
-        return self._is_usual and not self._learner.has_freed
-
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:
-        """Take layout, labels, and whether arrays are laid out as they are returned."""
-        self._learner.settle(spec)
-        self.labels, self._is_usual = labels, bool(learnt)
-
-    def scan(self, value: NpyHeader, where: str) -> int:
-        """Learn from a header; return the length of the first axis, 1 without one."""
-        if not value.dtype.isnative or (value.fortran and len(value.shape) > 1):
-            self._is_usual = False
-        self._learner.learn(value.dtype, value.shape, where)
-        return value.shape[0] if value.shape else 1
-
-    @property
-    def scanned(self) -> tuple[DataSpec | None, bool]:
-        """The layout, and whether all have the usual order of bytes and axes."""
-        return self._learner.known, self._is_usual
-
-    def join(self, scanned: tuple[DataSpec | None, bool]) -> None:
-        """Take what was found of other arrays."""
-        self._learner.join(scanned[0])
-        self._is_usual &= scanned[1]
-
-    def encode(self, value: bytes, where: str) -> NDArray[Any]:
-        """Return an array in C order and the byte order of this machine, after a look at its dtype and classes."""
-        header = parse_any_npy(value, where)
-        native = header.dtype.newbyteorder("=")
-        if header.end != len(value) or native.name != self.spec.dtype:
-            raise SourceError(f"the array is now {header.dtype}{list(header.shape)}", where=where, fix=_SAVE_AGAIN)
-        flat = np.frombuffer(value, header.dtype, offset=header.num_bytes)
-        array = np.array(flat.reshape(header.shape, order="F" if header.fortran else "C"), native, order="C")
-        if self._num_classes is not None:
-            check_classes(array, self.spec, where)
-        return array
-
-
-class NpyDecoder(MemberDecoder):
-    """One array a member.
-
-    Args:
-        ext: The extension.
-        vocab: See `ArrayCodec`.
-    """
-
-    codec: ArrayCodec
-
-    def __init__(self, ext: str, vocab: int | Sequence[str] | None = None) -> None:
-        super().__init__(ext, ArrayCodec(f"members .{ext}", vocab), ["npy", ext, vocab])
-        # What a writer noted counts, unless the user said it.
-        self.has_stored_layout = vocab is None
-
-    @property
-    def is_plain(self) -> bool:  # type: ignore[override]
-        """Whether an array is the last bytes of its member: nothing is to be turned, or to be looked at."""
-        return self.has_stored_layout and self.codec.learnt and None not in self.codec.spec.shape
-
-    def scan(self, archive: TarBytes, member: Member, where: str) -> int:
-        """Read a header; return the length of the first axis, 1 without one."""
-        header = parse_usual_npy(archive.read(member.position, min(USUAL_BYTES, member.num_bytes)))
-        if header is None:
-            header = parse_npy(archive.read(member.position, min(HEAD_BYTES, member.num_bytes)), where)
-        _check_size(header, member.num_bytes, where)
-        return self.codec.scan(header, where)
-
-
-class NpzDecoder(MemberDecoder):
-    """One array of several in a member, by its name, compressed or not.
-
-    Args:
-        ext: The extension.
-        name: Name of the array, as it was given to `numpy.savez`.
-        vocab: See `ArrayCodec`.
-    """
-
-    def __init__(self, ext: str, name: str, vocab: int | Sequence[str] | None = None) -> None:
-        super().__init__(ext, ArrayCodec(f"arrays {name!r} in members .{ext}", vocab), ["npz", ext, name, vocab])
-        self._name = name
-
-    def scan(self, archive: TarBytes, member: Member, where: str) -> int:
-        """Read the list of arrays and a header; return the length of the first axis, 1 without one."""
-        head, size = self._read(MemberFile(archive, member), HEAD_BYTES, where)
-        header = parse_any_npy(head, where)
-        _check_size(header, size, where)
-        return self.codec.scan(header, where)
-
-    def value(self, data: bytes, where: str) -> bytes:
-        """Return the bytes of the array, with its header."""
-        return self._read(io.BytesIO(data), -1, where)[0]
-
-    def _read(self, file: IO[bytes] | io.RawIOBase, num_bytes: int, where: str) -> tuple[bytes, int]:
-        """Return the first bytes of an array in a zip archive, and its size there."""
-        try:
-            with zipfile.ZipFile(file) as archive:
-                name = f"{self._name}.npy"
-                if name not in archive.namelist():
-                    there = ", ".join(entry.removesuffix(".npy") for entry in archive.namelist()[:10])
-                    raise SourceError(
-                        f"there is no array {self._name!r}, only {there}", where=where, fix="name another by fields="
-                    )
-                info = archive.getinfo(name)
-                with archive.open(info) as stream:
-                    return stream.read(num_bytes), info.file_size
-        except _ZIP_ERRORS as error:
-            raise SourceError(
-                f"the arrays cannot be read: {error}", where=where, fix="write them again with numpy.savez"
-            ) from error
-
-
-def _check_size(header: NpyHeader, num_bytes: int, where: str) -> None:
-    end = header.end
-    if end != num_bytes:
-        raise SourceError(
-            f"an array of {header.dtype}{list(header.shape)} takes {end} bytes with its header, "
-            f"and the member has {num_bytes}",
-            where=where,
-            fix=_SAVE_AGAIN,
-        )
-
-
 AUDIO_EXTENSIONS = frozenset(("wav", "flac", "ogg", "oga", "opus", "mp3", "aiff", "aif", "au", "w64", "rf64", "caf"))
 _TEXT_EXTENSIONS = frozenset(("txt", "text", "transcript", "lab", "json", "jsn", "jsonl", "csv", "tsv", "srt", "xml"))
 _CLASS_EXTENSIONS = frozenset(("cls", "cls2", "class"))
@@ -364,7 +277,7 @@ def default_data_key(ext: str) -> str:
     return name if dot and (last.lower() in AUDIO_EXTENSIONS | IMAGE_EXTENSIONS | {"npy", "txt"}) else ext
 
 
-def parse_fields(fields: Any) -> dict[str, MemberDecoder]:
+def parse_fields(fields: Any) -> dict[str, MemberKey]:
     """Choose how each data key is read: `fields` is a dict, or a list of extensions with their usual data keys.
 
     Raises:
@@ -385,7 +298,7 @@ def parse_fields(fields: Any) -> dict[str, MemberDecoder]:
     return {key: parse_members(key, target) for key, target in fields.items()}
 
 
-def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> MemberDecoder:
+def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> MemberKey:
     """Choose how one data key is read.
 
     Args:
@@ -411,12 +324,12 @@ def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> Memb
     if lasts <= AUDIO_EXTENSIONS:
         _refuse_options(options, _AUDIO_OPTIONS, where)
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate")
-        return FileDecoder("audio", field, RecordingCodec(features, sample_rate, options.get("channel")))
+        return MemberKey(field, "file", RecordingCodec(features, sample_rate, options.get("channel")))
     if lasts <= IMAGE_EXTENSIONS:
         _refuse_options(options, ("field", *IMAGE_OPTIONS), where)
         if options.get("mode") == "bytes" and "size" not in options:
-            return BytesDecoder(field, is_text=False)
-        return FileDecoder("image", field, ImageCodec.parse(f"members .{field}", options))
+            return MemberKey(field, "bytes", BytesCodec(is_text=False), has_stored_layout=True)
+        return MemberKey(field, "file", ImageCodec.parse(f"members .{field}", options))
     if len(lasts) > 1:
         raise ConfigError(
             f"a field cannot be read: {field!r}",
@@ -426,23 +339,24 @@ def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> Memb
     _refuse_options(options, _VALUE_OPTIONS, where)
     if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
         vocab = _classes_of(options, where)
-        return NpzDecoder(field, ".".join(steps), vocab) if steps else NpyDecoder(field, vocab)
+        codec = ArrayCodec(field, ".".join(steps) or None, vocab)
+        return MemberKey(field, "array", codec, has_stored_layout=not steps and vocab is None)
     is_bare = options.keys() == {"field"}
     if steps:
         named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
-        return ValueDecoder(field, "json", steps, named)
+        return MemberKey(field, "json", named, steps)
     if is_bare:
-        return _decoder_of_ext(field, last)
+        return _member_of_ext(field, last)
     said = options.get("vocab")
     if last in _NUMBER_EXTENSIONS and isinstance(said, int | list | tuple):
-        return ValueDecoder(field, "number", (), _index_field(data_key, field, said))
-    return ValueDecoder(field, "text", (), parse_field(data_key, {**options, "field": field}))
+        return MemberKey(field, "number", _index_field(data_key, field, said))
+    return MemberKey(field, "text", parse_field(data_key, {**options, "field": field}))
 
 
-def _decoder_of_ext(ext: str, last: str) -> MemberDecoder:
+def _member_of_ext(ext: str, last: str) -> MemberKey:
     if last in _NUMBER_EXTENSIONS:
-        return ValueDecoder(ext, "number", (), NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
-    return BytesDecoder(ext, is_text=last in _TEXT_EXTENSIONS)
+        return MemberKey(ext, "number", NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
+    return MemberKey(ext, "bytes", BytesCodec(is_text=last in _TEXT_EXTENSIONS), has_stored_layout=True)
 
 
 def split_field(field: str, where: str) -> tuple[str, tuple[str, ...]]:

@@ -1,43 +1,59 @@
 """`TarSource`: random access to sequences in tar archives of the WebDataset format.
 
-An archive is walked through once, for its index; from then on a sequence is read from its position in the file, and
-nothing is unpacked to the disk. Read `archive.py` for archives and for what makes a sequence,
-`members.py` for how members become arrays, `gather.py` for what is indexed.
+Each archive is walked through once, for the index; from then on a sequence is read from its position in the file, and
+nothing is unpacked to the disk. Read `archive.py` for archives and for what makes a sequence, `members.py` for how
+members become arrays.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+import logging
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.index import CorpusIndex
 
+from ..shared.parts import are_large, count_workers, map_parts
 from ..shared.paths import Files, IndexOption, list_paths
+from ..shared.records import Gathered
 from ..shared.source import IndexedSource, PlainKey, column_view
-from .gather import SHARD_AND_KEY, TarOptions, gather_index
-from .members import MemberDecoder, parse_fields, parse_members, split_field
+from .archive import METADATA_NAME, Member, MemberFile, TarBytes, scan_members, split_name, unescape
+from .members import MemberKey, default_data_key, parse_fields, parse_members, split_field, text_of
+from .writer import Metadata, merge_metadata, read_metadata
 
+INDEX_KIND = "tar/3"  # with the version of what the columns and `meta` say, and of how lengths are counted
+SHARD_AND_KEY = "shard/key"
+_LOGGER = logging.getLogger("headrace.sources")
 _MISSING = ("error", "skip")
 
 
 @dataclass(frozen=True, slots=True)
-class _Column:
-    """Precomputed values of one key, for fast reads.
+class TarOptions:
+    """The user's options.
 
     Attributes:
-        decoder: How bytes become an array.
-        plain: What reading needs, if the arrays lie in the archives as they are returned.
-        ends: `int64[N]`, where each member ends in its file.
-        sizes: `int64[N]`, the size of each member.
+        members: Data key -> how its members become arrays; `None`: by the extensions of the first sequence.
+        tag: Where tags come from: `None` (the key), `SHARD_AND_KEY`, or extension and names in JSON.
+        missing: What is done with a sequence that lacks a member.
     """
 
-    decoder: MemberDecoder
-    plain: PlainKey | None
-    ends: memoryview[int]
-    sizes: memoryview[int]
+    members: dict[str, MemberKey] | None
+    tag: tuple[str, tuple[str, ...]] | str | None
+    missing: Literal["error", "skip"]
+
+    @property
+    def kind(self) -> str:
+        """Identify the source and every option that changes its index: the same text in every process."""
+        said = self.members and [[key, codec.identity] for key, codec in self.members.items()]
+        return f"{INDEX_KIND} {json.dumps([said, self.tag, self.missing], default=repr)}"
 
 
 class TarSource(IndexedSource):
@@ -109,23 +125,21 @@ class TarSource(IndexedSource):
         index = self._index
         self._file_of = column_view(index.locator("file"))
         self._sizes = [stamp.size for stamp in index.files]
-        self._columns = {key: self._column(key) for key in self.specs}
-        self._plain = {key: column.plain for key, column in self._columns.items() if column.plain is not None}
-
-    def _column(self, data_key: str) -> _Column:
-        index = self._index
-        decoder = (self._options.members or {}).get(data_key) or parse_members(
-            data_key, index.meta["extensions"][data_key], is_found=True
-        )
-        decoder.codec.settle(self.specs[data_key], self.labels.get(data_key), index.meta["learnt"][data_key])
-        ends, sizes = index.locator(f"end/{data_key}"), index.locator(f"bytes/{data_key}")
-        plain = PlainKey.of(self.specs[data_key], index.lengths(data_key)) if decoder.is_plain else None
-        return _Column(decoder, plain, column_view(ends), column_view(sizes))
+        self._codecs: dict[str, MemberKey] = {}
+        self._places: dict[str, tuple[memoryview[int], memoryview[int]]] = {}  # where members end, and their sizes
+        for key, spec in self.specs.items():
+            member_key = (self._options.members or {}).get(key)
+            member_key = member_key or parse_members(key, index.meta["extensions"][key], is_found=True)
+            member_key.codec.settle(spec, self.labels.get(key), index.meta.get("learnt", {}).get(key))
+            self._codecs[key] = member_key
+            self._places[key] = column_view(index.locator(f"end/{key}")), column_view(index.locator(f"bytes/{key}"))
+            if member_key.is_plain:
+                self._plain[key] = PlainKey.of(spec, index.lengths(key))
 
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
-        column = self._columns[data_key]
-        file_idx, end, num_bytes = self._file_of[corpus_idx], column.ends[corpus_idx], column.sizes[corpus_idx]
-        plain = column.plain  # its numbers are at the end of the member, after a header
+        ends, sizes = self._places[data_key]
+        file_idx, end, num_bytes = self._file_of[corpus_idx], ends[corpus_idx], sizes[corpus_idx]
+        plain = self._plain.get(data_key)  # its numbers are at the end of the member, after a header
         size = num_bytes if plain is None else plain.lengths[corpus_idx] * plain.frame_bytes
         # A damaged index must not read other bytes: what it says is compared with the file, here where it is used.
         if not 0 <= file_idx < len(self._sizes) or not 0 <= size <= num_bytes <= end <= self._sizes[file_idx]:
@@ -133,8 +147,227 @@ class TarSource(IndexedSource):
         return file_idx, end - size, size
 
     def _decode(self, data: bytes, data_key: str, where: str) -> NDArray[Any]:
-        decoder = self._columns[data_key].decoder
-        return decoder.decode(data, f"{where}, .{decoder.ext}")
+        codec = self._codecs[data_key]
+        return codec.encode(data, f"{where}, .{codec.ext}")
 
     def _where(self, corpus_idx: int) -> str:
         return f"{self._index.files[self._file_of[corpus_idx]].path}, tag {self._index.tags[corpus_idx]!r}"
+
+
+@dataclass
+class FoundMembers(Gathered):
+    """What is known of one or several archives.
+
+    Attributes:
+        metadata: What the writer of each stored.
+        num_skipped: Sequences that lack a member.
+        nameless: The files whose names are none of a member.
+    """
+
+    metadata: list[Metadata | None] = field(default_factory=list)
+    num_skipped: int = 0
+    nameless: list[str] = field(default_factory=list)
+
+    def add(self, others: Gathered) -> None:
+        """Add what is known of the next archives."""
+        assert isinstance(others, FoundMembers)
+        super().add(others)
+        self.metadata += others.metadata
+        self.num_skipped += others.num_skipped
+        self.nameless += others.nameless
+
+
+def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
+    """Walk through archives: some 10 microseconds a sequence of one array, and what it takes to read headers of audio.
+
+    Raises:
+        SourceError: An archive is truncated, or not to be trusted, or a sequence is not like the others.
+        ConfigError: The options do not fit what is there.
+    """
+    codecs = _codecs_of_first(paths) if options.members is None else options.members
+    gather = partial(_gather_archive, options, codecs)
+    found = gather(None)
+    num_workers = count_workers(len(paths), pays=are_large(paths))
+    for file_idx, part in enumerate(map_parts(gather, paths, num_workers=num_workers)):
+        part.locators["file"] = array("q", [file_idx]) * len(part.tags)
+        found.add(part)
+    if found.nameless and not found.tags:
+        raise SourceError(
+            f"none of the {len(found.nameless)} files has a name such as `key.extension`",
+            where=found.nameless[-1],
+            fix="name the members so: what stands before the first dot is the sequence, the rest says what it is",
+        )
+    if found.num_skipped:
+        _LOGGER.warning(
+            "%d sequences lack a member or a field of a JSON member, and are left out (missing='skip')",
+            found.num_skipped,
+        )
+    stored = [metadata for metadata in found.metadata if metadata is not None]
+    metadata = merge_metadata(stored) if stored and len(stored) == len(found.metadata) else None
+    if metadata is not None and options.members is None:
+        codecs = _renamed(found, codecs, metadata)
+    extensions = {key: codec.ext for key, codec in codecs.items()}
+    adopt = None if metadata is None else partial(metadata.adopt, codecs)
+    return found.index({key: own.codec for key, own in codecs.items()}, adopt=adopt, extensions=extensions)
+
+
+def _codecs_of_first(paths: Sequence[str]) -> dict[str, MemberKey]:
+    """Return how the members of the first sequence become arrays."""
+    codecs: dict[str, MemberKey] = {}
+    for path in paths:
+        with TarBytes(path) as archive:
+            for _, parts in _sequences(archive, None):
+                for ext in parts:
+                    data_key = default_data_key(ext)
+                    if data_key in codecs:
+                        raise SourceError(
+                            f"the members .{ext} and .{codecs[data_key].ext} would both be the data key {data_key!r}",
+                            where=path,
+                            fix="name them: fields={data key: extension, ...}",
+                        )
+                    codecs[data_key] = parse_members(data_key, ext, is_found=True)
+                return codecs
+    return codecs
+
+
+def _sequences(archive: TarBytes, found: FoundMembers | None) -> Iterator[tuple[str, dict[str, Member]]]:
+    """Yield key and members of each sequence, by extension; what is no member of one is noted as found."""
+    seen: set[str] = set()
+    key: str | None = None
+    parts: dict[str, Member] = {}
+    for member in scan_members(archive):
+        names = None if member.name == METADATA_NAME else split_name(member.name)
+        if names is None:
+            where = f"{archive.path}, member {member.name!r}"
+            if found is not None and member.name == METADATA_NAME:
+                found.metadata = [read_metadata(archive.read(member.position, member.num_bytes), where)]
+            elif found is not None:
+                found.nameless.append(where)
+            continue
+        if names[0] != key:
+            if key is not None:
+                yield key, parts
+            key, parts = names[0], {}
+        wrong, fix = "", ""
+        if not parts and key in seen:
+            wrong = f"members of the sequence {key!r} do not follow one another"
+            fix = "sort the names when making the archive (tar --sort=name); two sequences of one archive cannot have "
+            fix += "the same key"
+        elif names[1] in parts:
+            wrong, fix = "the archive has this member twice", "make the archive again, with one of them"
+        if wrong:
+            raise SourceError(wrong, where=f"{archive.path}, member {member.name!r}, byte {member.start}", fix=fix)
+        seen.add(names[0])
+        parts[names[1]] = member
+    if key is not None:
+        yield key, parts
+
+
+def _gather_archive(options: TarOptions, codecs: Mapping[str, MemberKey], path: str | None) -> FoundMembers:
+    """Walk through one archive; `None` is one of no members."""
+    places = [f"{what}/{key}" for key in codecs for what in ("end", "bytes")]
+    found = FoundMembers.of(codecs, [*places, *(["file"] if path is None else [])])
+    if path is None:
+        return found
+    found.metadata = [None]
+    known = None if options.members else {codec.ext for codec in codecs.values()}
+    with TarBytes(path) as archive:
+        for key, parts in _sequences(archive, found):
+            if known is not None and not parts.keys() <= known and _lacks(parts, codecs) is None:
+                there = ", ".join("." + ext for ext in sorted(parts.keys() - known))
+                raise SourceError(
+                    f"the sequence {key!r} has the members {there}, which the first has not",
+                    where=path,
+                    fix="name the ones to read: fields={data key: extension, ...}",
+                )
+            lacking = _lacks(parts, codecs)
+            if lacking is not None and options.missing == "error":
+                there = ", ".join("." + ext for ext in parts)
+                raise SourceError(
+                    f"the sequence {key!r} has no member .{lacking}, only {there}",
+                    where=path,
+                    fix='name the ones to read (fields={data key: extension, ...}), or leave it out: missing="skip"',
+                )
+            if lacking is not None or not _add(options, codecs, found, archive, parts):
+                found.num_skipped += 1
+                continue
+            found.tags.append(_tag_of(options, archive, key, parts))
+    if found.metadata != [None] and options.tag in (None, SHARD_AND_KEY):
+        found.tags = [*map(unescape, found.tags)]
+    if options.tag == SHARD_AND_KEY:
+        found.tags = [f"{Path(path).stem}/{tag}" for tag in found.tags]
+    return found
+
+
+def _add(
+    options: TarOptions,
+    codecs: Mapping[str, MemberKey],
+    found: FoundMembers,
+    archive: TarBytes,
+    parts: Mapping[str, Member],
+) -> bool:
+    """Add the members of a sequence; `False`: a field of a JSON member is missing, and it is left out."""
+    chosen: list[tuple[str, MemberKey, MemberFile, str]] = []
+    for data_key, codec in codecs.items():
+        member = _member_of(parts, codec.ext)
+        assert member is not None
+        file = MemberFile(archive, member.position, member.num_bytes)
+        chosen.append((data_key, codec, file, f"{archive.path}, member {member.name!r}"))
+    if options.missing == "skip" and not all(codec.has_value(file, where) for _, codec, file, where in chosen):
+        return False
+    for data_key, codec, file, where in chosen:
+        found.lengths[data_key].append(codec.note(file, where, found.facts[data_key]))
+        found.locators[f"end/{data_key}"].append(file.end)
+        found.locators[f"bytes/{data_key}"].append(file.size)
+    return True
+
+
+def _lacks(parts: Mapping[str, Member], codecs: Mapping[str, MemberKey]) -> str | None:
+    """Return an extension of which a sequence has no member."""
+    return next((codec.ext for codec in codecs.values() if _member_of(parts, codec.ext) is None), None)
+
+
+def _member_of(parts: Mapping[str, Member], ext: str) -> Member | None:
+    """Return the member with an extension, or with one of several; capitals count only where both are there."""
+    if ext in parts:
+        return parts[ext]
+    wanted = ext.split(";")
+    found = next((parts[one] for one in wanted if one in parts), None)
+    lower = [one.lower() for one in wanted]
+    return found or next((member for name, member in parts.items() if name.lower() in lower), None)
+
+
+def _tag_of(options: TarOptions, archive: TarBytes, key: str, parts: Mapping[str, Member]) -> str:
+    if options.tag is None or isinstance(options.tag, str):
+        return key
+    ext, steps = options.tag
+    member, where = parts.get(ext), f"{archive.path}, sequence {key!r}"
+    if member is None:
+        raise SourceError(f"there is no member .{ext} for the tag", where=where, fix="choose another tag_field=")
+    return text_of(archive.read(member.position, member.num_bytes), steps or None, where)
+
+
+def _renamed(found: FoundMembers, codecs: dict[str, MemberKey], metadata: Metadata) -> dict[str, MemberKey]:
+    """Rename data keys as the writer had them, in its order; members that were added later come last."""
+    key_of = {codec.ext: key for key, codec in codecs.items()}
+    renamed = {key: key_of.pop(ext, None) for key, ext in metadata.members.items()}
+    for key, own in renamed.items() if found.tags else ():
+        if own is None:
+            raise SourceError(
+                f"the metadata names the data key {key!r}, but there are no members .{metadata.members[key]}",
+                where=metadata.where,
+                fix="members were taken out after it was written: name the others by fields=",
+            )
+    renamed |= {key: key for key in key_of.values() if key not in renamed}
+    before = Gathered.of(renamed, [f"{what}/{key}" for key in renamed for what in ("end", "bytes")])
+    for key, own in renamed.items():
+        if own is not None:
+            before.lengths[key], before.facts[key] = found.lengths[own], found.facts[own]
+            for what in ("end", "bytes"):
+                before.locators[f"{what}/{key}"] = found.locators[f"{what}/{own}"]
+    found.lengths, found.facts = before.lengths, before.facts
+    found.locators = {"file": found.locators["file"], **before.locators}
+    return {
+        key: parse_members(key, metadata.members[key], is_found=True) if own is None else codecs[own]
+        for key, own in renamed.items()
+    }

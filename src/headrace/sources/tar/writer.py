@@ -19,28 +19,13 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
+from ..shared.data_types import parse_about
 from ..shared.npy import make_npy_header
 from ..shared.writer import Writer
 from .archive import BLOCK, METADATA_NAME, escape, escape_data_key
-from .members import MemberDecoder
+from .members import MemberKey
 
 VERSION = 1
-
-
-class _Spec(msgspec.Struct, forbid_unknown_fields=True):
-    dtype: str
-    shape: list[int | None]
-    sparse: bool
-    dim: int | None
-    has_time: bool
-    is_text: bool = False
-
-
-class _Stored(msgspec.Struct):
-    version: int
-    members: dict[str, str]
-    specs: dict[str, _Spec]
-    labels: dict[str, list[str]]
 
 
 class Metadata:
@@ -54,19 +39,43 @@ class Metadata:
     """
 
     def __init__(
-        self, members: dict[str, str], specs: dict[str, DataSpec], labels: dict[str, list[str]], where: str = ""
+        self, members: dict[str, str], specs: dict[str, DataSpec], labels: Mapping[str, Sequence[str]], where: str = ""
     ) -> None:
         self.members, self.specs, self.labels, self.where = members, specs, labels, where
 
+    def adopt(self, codecs: Mapping[str, MemberKey], lengths: dict[str, NDArray[np.int64]]) -> None:
+        """Give codecs the layouts that the writer stored, and set the lengths of keys without a time axis to 1.
+
+        Raises:
+            SourceError: The arrays do not have these layouts.
+        """
+        key_of = {ext: key for key, ext in self.members.items()}
+        for own, member_key in codecs.items():
+            if not member_key.has_stored_layout or member_key.ext not in key_of:
+                continue
+            key, codec, frames = key_of[member_key.ext], member_key.codec, lengths[own]
+            spec = self.specs[key]
+            if len(frames):
+                found = codec.spec
+                first = int(frames[0]) if frames.min() == frames.max() else None
+                axes = (*((first,) if found.has_time else ()), *found.shape)
+                wanted = (None, *spec.shape) if spec.has_time else spec.shape
+                fits = len(axes) == len(wanted) and all(w in (None, a) for w, a in zip(wanted, axes, strict=True))
+                if found.dtype != spec.dtype or not fits:
+                    raise SourceError(
+                        f"its metadata says {spec.dtype}{list(wanted)} for {key!r}, "
+                        f"and the arrays are {found.dtype}{list(axes)}",
+                        where=self.where,
+                        fix="the archive was changed after it was written: write it again with TarWriter",
+                    )
+            codec.settle(spec, self.labels.get(key), codec.learnt)
+            if not spec.has_time:
+                frames[:] = 1
+
     def to_bytes(self) -> bytes:
         """Return it as it is stored."""
-        stored = {
-            "version": VERSION,
-            "members": self.members,
-            "specs": {key: spec.to_json() for key, spec in self.specs.items()},
-            "labels": self.labels,
-        }
-        return msgspec.json.encode(stored)
+        specs = {key: spec.to_json() for key, spec in self.specs.items()}
+        return msgspec.json.encode({"version": VERSION, "members": self.members, "specs": specs, "labels": self.labels})
 
 
 def read_metadata(data: bytes, where: str) -> Metadata:
@@ -75,21 +84,22 @@ def read_metadata(data: bytes, where: str) -> Metadata:
     Raises:
         SourceError: It is damaged, or of a later version.
     """
-    fix = "write the archive again with TarWriter, or take its metadata out"
+    what, fix = "the metadata of the archive", "write the archive again with TarWriter, or take its metadata out"
     try:
-        stored = msgspec.json.decode(data, type=_Stored)
-        specs = {key: DataSpec.from_json(msgspec.to_builtins(spec)) for key, spec in stored.specs.items()}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ConfigError) as error:
-        raise SourceError(f"the metadata of the archive cannot be read: {error}", where=where, fix=fix) from error
-    if stored.version != VERSION:
+        stored = msgspec.json.decode(data, type=dict[str, Any])
+        version, members = stored["version"], msgspec.convert(stored["members"], dict[str, str])
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError) as error:
+        raise SourceError(f"{what} cannot be read: {error}", where=where, fix=fix) from error
+    if version != VERSION:
         raise SourceError(
-            f"the metadata of the archive has the version {stored.version}, and this program knows {VERSION}",
+            f"{what} has the version {version}, and this program knows {VERSION}",
             where=where,
             fix="use a newer Headrace",
         )
-    if stored.members.keys() != specs.keys() or not stored.labels.keys() <= specs.keys():
-        raise SourceError("the entries in the metadata of the archive contradict each other", where=where, fix=fix)
-    return Metadata({key: stored.members[key] for key in specs}, specs, stored.labels, where)
+    specs, labels = parse_about(stored, what, where, fix=fix)
+    if members.keys() != specs.keys() or not labels.keys() <= specs.keys():
+        raise SourceError(f"the entries in {what} contradict each other", where=where, fix=fix)
+    return Metadata({key: members[key] for key in specs}, specs, labels, where)
 
 
 def merge_metadata(found: list[Metadata]) -> Metadata:
@@ -112,32 +122,6 @@ def merge_metadata(found: list[Metadata]) -> Metadata:
             dim = None if spec.dim is None or ours.dim is None else max(spec.dim, ours.dim)
             specs[key] = replace(ours, dim=dim)
     return Metadata(first.members, specs, first.labels, first.where)
-
-
-def adopt_layout(
-    metadata: Metadata, data_key: str, decoder: MemberDecoder, lengths: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Give a decoder the layout that the writer stored; return the lengths: 1 for a key without a time axis.
-
-    Raises:
-        SourceError: The arrays do not have that layout.
-    """
-    spec = metadata.specs[data_key]
-    if len(lengths):
-        found = decoder.codec.spec
-        same_length = lengths.min() == lengths.max()
-        axes = (*((int(lengths[0]) if same_length else None,) if found.has_time else ()), *found.shape)
-        wanted = (None, *spec.shape) if spec.has_time else spec.shape
-        fits = len(axes) == len(wanted) and all(w in (None, a) for w, a in zip(wanted, axes, strict=True))
-        if found.dtype != spec.dtype or not fits:
-            raise SourceError(
-                f"its metadata says {spec.dtype}{list(wanted)} for {data_key!r}, "
-                f"and the arrays are {found.dtype}{list(axes)}",
-                where=metadata.where,
-                fix="the archive was changed after it was written: write it again with TarWriter",
-            )
-    decoder.codec.settle(spec, metadata.labels.get(data_key), decoder.codec.learnt)
-    return lengths if spec.has_time else np.ones_like(lengths)
 
 
 def _disagreement(what: str, first: Metadata, other: Metadata) -> SourceError:

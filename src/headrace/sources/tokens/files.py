@@ -16,15 +16,15 @@ They are optional: other programs read the tokens without them.
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Annotated, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -436,12 +436,15 @@ def specs_path(path: str) -> str:
     return os.path.splitext(path)[0] + ".specs.json"
 
 
-def make_specs(num_tokens: int, dim: int | None, labels: Sequence[str] | None) -> str:
-    """Return the text of the file."""
-    said: dict[str, Any] = {"num_tokens": num_tokens, "dim": dim}
-    if labels is not None:
-        said["labels"] = list(labels)
-    return json.dumps(said, ensure_ascii=False) + "\n"
+class _Beside(msgspec.Struct, omit_defaults=True):
+    num_tokens: int
+    dim: Annotated[int, msgspec.Meta(gt=0)] | None
+    labels: list[str] | None = None
+
+
+def make_specs(num_tokens: int, dim: int | None, labels: Sequence[str] | None) -> bytes:
+    """Return the content of the file."""
+    return msgspec.json.encode(_Beside(num_tokens, dim, None if labels is None else list(labels))) + b"\n"
 
 
 def read_specs(
@@ -452,37 +455,29 @@ def read_specs(
     Raises:
         SourceError: What is noted belongs to another file.
     """
-    found = [_read(file) for file in files]
+    found = [_read_beside(file) for file in files]
     first = found[0]
-    if first is None or any(other is None or other[1:] != first[1:] for other in found):
+    if first is None or any(other is None or (other.dim, other.labels) != (first.dim, first.labels) for other in found):
         return None, {}
-    _, dim, labels = first
     keys = [data_key] if targets is None else [data_key, targets]
-    return dim, {} if labels is None else dict.fromkeys(keys, labels)
+    return first.dim, {} if first.labels is None else dict.fromkeys(keys, first.labels)
 
 
-def _read(file: TokenFile) -> tuple[int, int | None, list[str] | None] | None:
+def _read_beside(file: TokenFile) -> _Beside | None:
     path = specs_path(file.path)
     if file.idx_path is None or not os.path.exists(path):
         return None
     try:
         with open_regular(path) as stream:
-            said = json.load(stream)
+            said = msgspec.json.decode(stream.read(), type=_Beside)
     except (OSError, ValueError, RecursionError) as error:
         raise SourceError(
             f"this cannot be read: {error}", where=path, fix="remove it, or write the tokens again"
         ) from error
-    dim, labels = (said.get("dim"), said.get("labels")) if isinstance(said, Mapping) else (0, None)
-    if not isinstance(said, Mapping) or not (dim is None or (type(dim) is int and dim > 0)):
-        raise SourceError("this says nothing of tokens", where=path, fix="remove it, or write the tokens again")
-    if said.get("num_tokens") != file.num_tokens:
+    if said.num_tokens != file.num_tokens:
         raise SourceError(
-            f"this was written for {said.get('num_tokens')} tokens, but there are {file.num_tokens}",
+            f"this was written for {said.num_tokens} tokens, but there are {file.num_tokens}",
             where=f"{path}, {file.path}",
             fix="it belongs to another file: remove it",
         )
-    if labels is not None and not (isinstance(labels, list) and all(isinstance(label, str) for label in labels)):
-        raise SourceError(
-            "the labels are not a list of strings", where=path, fix="remove it, or write the tokens again"
-        )
-    return file.num_tokens, dim, labels
+    return said

@@ -123,7 +123,7 @@ class TokenWriter(Writer):
         columns = [lengths.astype("<i4"), pointers.astype("<i8"), np.arange(num_seqs + 1, dtype="<i8")]
         texts = {"idx": head + b"".join(column.tobytes() for column in columns)}
         if spec.dim is not None or labels is not None:
-            texts["specs"] = make_specs(int(lengths.sum(dtype=np.int64)), spec.dim, labels).encode()
+            texts["specs"] = make_specs(int(lengths.sum(dtype=np.int64)), spec.dim, labels)
         if self._tag_lines is not None:
             texts["tags"] = "".join(f"{tag}\n" for tag in self._tag_lines).encode()
         return texts

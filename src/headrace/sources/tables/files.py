@@ -1,0 +1,366 @@
+"""Tables and their pieces: row groups of Parquet, record batches of Arrow, or those of a table in memory.
+
+Pieces are read on demand. Of tables in files, at most a fixed number is open, and each is compared with its stamp when
+it is opened.
+
+Nothing of an Arrow file is decoded: a row is a view of a memory map, and what is given out is one copy of it. A memory
+map has its price: if a file is truncated while a row is copied from it, the process is killed by the system (SIGBUS).
+So its size is looked at before each read, by a descriptor that is kept: a file that was cut before gives an error.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from headrace.errors import SourceError
+from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
+
+from ..shared.open_files import MAX_OPEN_FILES, check_stamp, older_half
+from .schema import Schema, has_dictionary, import_arrow, read_schema
+
+_FILE_MARK = b"ARROW1"
+_FIRST_MESSAGE = 8  # position of the schema in a file: after the mark, filled up
+_CONTINUES = b"\xff\xff\xff\xff"  # before each message of a stream, but for those of before Arrow 0.15
+_TORN_FIX = "is the file truncated? write or download it again"
+
+
+class Tables(ABC):
+    """The pieces of one or more tables of one schema.
+
+    Attributes:
+        num_tables: How many tables there are, one after the other.
+        are_shared: Whether other processes can open them, from what is pickled of this.
+        slow_hint: Hint for a user whose order of rows makes pieces be decoded again and again.
+    """
+
+    num_tables = 1
+    are_shared = False
+    slow_hint = ""
+
+    @abstractmethod
+    def name(self, table_idx: int) -> str:
+        """Return what messages call a table: its path."""
+
+    @abstractmethod
+    def schema(self, table_idx: int) -> Schema:
+        """Return the schema of a table."""
+
+    @abstractmethod
+    def num_pieces(self, table_idx: int) -> int:
+        """Return the number of pieces of a table."""
+
+    @abstractmethod
+    def num_rows(self, table_idx: int, piece: int) -> int:
+        """Return the number of rows of a piece."""
+
+    @abstractmethod
+    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
+        """Return a column of a piece, or a field of it, as an Arrow array.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+
+    def is_view(self, table_idx: int, array: Any) -> bool:  # noqa: ARG002
+        """Tell whether an array takes no memory of its own."""
+        return True
+
+    def check_size(self, table_idx: int) -> None:  # noqa: B027 - a table in memory cannot change
+        """Refuse a table whose file was cut or made longer: before views of it are used.
+
+        Raises:
+            SourceError: The file was cut or made longer.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release files and what is kept of them; they are opened again when needed."""
+
+
+def descend(array: Any, path: Sequence[str]) -> Any:
+    """Return a field of an Arrow array of structures; null where the structure is."""
+    for name in path:
+        array = array.flatten()[array.type.get_field_index(name)]
+    return array
+
+
+class ArrowFile:
+    """One Arrow file, mapped; a piece is a record batch.
+
+    Args:
+        path: Path of the file.
+
+    Attributes:
+        schema: Its Arrow schema.
+        num_pieces: How many batches it has.
+
+    Raises:
+        SourceError: It has no end.
+    """
+
+    slow_hint = (
+        "most sequences come from another compressed batch than those before, and each time one is decompressed; "
+        "`headrace convert` makes an uncompressed file of it"
+    )
+
+    def __init__(self, path: str) -> None:
+        pa = import_arrow()
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        # By its descriptor: a file of this name may be another one by now. `mmap.mmap` would keep one more open.
+        with pa.memory_map(f"/dev/fd/{self._descriptor}") as mapped:
+            self._buffer = mapped.read_buffer()  # holds the mapping for as long as a view of it is there
+        self._last: tuple[int, Any] = (-1, None)
+        self._messages: list[Any] = []
+        self._batches: list[Any] = []
+        self.num_pieces: int
+        if self._buffer[: len(_FILE_MARK)].to_pybytes() == _FILE_MARK:
+            self._reader = pa.ipc.open_file(self._buffer)
+            self.schema, self.num_pieces = self._reader.schema, int(self._reader.num_record_batches)
+            self._check_num_batches(pa, path)
+            return
+        self._reader = None
+        # Without it, a stream that was truncated between two batches could not be told from a whole one.
+        end_mark = bytes(4) if self._buffer[:4].to_pybytes() != _CONTINUES else _CONTINUES + bytes(4)
+        if self._buffer[max(self._buffer.size - len(end_mark), 0) :].to_pybytes() != end_mark:
+            raise SourceError(
+                "the Arrow stream has no end mark: rows may be missing",
+                where=path,
+                fix="is it truncated? write or download it again",
+            )
+        self._read_stream(pa, path)
+
+    def _check_num_batches(self, pa: Any, path: str) -> None:
+        """Compare the number of batches in the footer with the messages that lie before it, which are a stream."""
+        messages = pa.ipc.MessageReader.open_stream(self._buffer[_FIRST_MESSAGE:])
+        num_found = sum(message.type == "record batch" for message in messages)
+        if num_found != self.num_pieces:
+            raise SourceError(
+                f"the footer of the file names {self.num_pieces} batches, but there are {num_found}",
+                where=path,
+                fix="write or download it again: it is damaged",
+            )
+
+    def _read_stream(self, pa: Any, path: str) -> None:
+        """Find the batches of a stream; those with dictionaries are made at once, as one needs what came before."""
+        file = pa.BufferReader(self._buffer)
+        stream = pa.ipc.open_stream(file)
+        self.schema = stream.schema
+        if any(has_dictionary(field.type) for field in self.schema):
+            self._batches = list(stream)
+        else:
+            file.seek(0)
+            messages = iter(pa.ipc.MessageReader.open_stream(file))
+            next(messages)  # the schema
+            self._messages = list(messages)
+        self.num_pieces = len(self._batches) or len(self._messages)
+        if file.tell() != file.size():
+            raise SourceError(
+                f"the Arrow stream ends at byte {file.tell()} of {file.size()}: rows may be missing",
+                where=path,
+                fix="write or download it again; streams cannot be joined with `cat`: give them as several files",
+            )
+
+    def num_rows(self, piece: int) -> int:
+        """Return the number of rows of a batch."""
+        return int(self._batch(piece).num_rows)
+
+    def column(self, piece: int, name: str) -> Any:
+        """Return a column of a batch: a view of the file, if it is not compressed."""
+        return self._batch(piece).column(name)
+
+    def _batch(self, number: int) -> Any:
+        """Return a batch; the last one is kept."""
+        if self._last[0] != number:
+            pa = import_arrow()
+            if self._reader is not None:
+                batch = self._reader.get_batch(number)
+            elif self._batches:
+                batch = self._batches[number]
+            else:
+                batch = pa.ipc.read_record_batch(self._messages[number], self.schema)
+            batch.validate()  # that its columns have as many rows as it says
+            self._last = number, batch
+        return self._last[1]
+
+    def check(self, stamp: FileStamp) -> None:
+        """Refuse a file that was cut, or made longer.
+
+        Raises:
+            SourceError: See above.
+        """
+        if os.lseek(self._descriptor, 0, os.SEEK_END) != stamp.size:
+            check_stamp(stamp, self._descriptor)
+
+    def close(self) -> None:
+        """Close its descriptor; the map ends with the last view of it."""
+        if self._descriptor >= 0 and os is not None:  # at the end of the interpreter, which closes what is open
+            os.close(self._descriptor)
+        self._descriptor = -1
+
+    __del__ = close
+
+    def holds(self, array: Any) -> bool:
+        """Tell whether an array is a view of the file."""
+        start, end = self._buffer.address, self._buffer.address + self._buffer.size
+        return all(buffer is None or not buffer.size or start <= buffer.address < end for buffer in array.buffers())
+
+
+class ParquetFile:
+    """One Parquet file; a piece is a row group, the least that Parquet decodes.
+
+    Args:
+        path: Path of the file. Arrow reads it by positions (`pread`), so that a forked process may go on with it.
+
+    Attributes:
+        schema: Its Arrow schema.
+        num_pieces: How many row groups it has.
+    """
+
+    slow_hint = (
+        "most sequences come from another row group than those before, and each time one is decoded; "
+        "convert it to an Arrow file (`headrace convert`), which needs no decoding, or use smaller row groups or "
+        "a larger cache_bytes"
+    )
+
+    def __init__(self, path: str) -> None:
+        parquet = import_arrow().parquet
+        self._file = parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
+        self.schema, self.num_pieces = self._file.schema_arrow, int(self._file.metadata.num_row_groups)
+
+    def check(self, stamp: FileStamp) -> None:
+        """Do nothing: what was cut is read beyond its end, which is an error."""
+
+    def num_rows(self, piece: int) -> int:
+        """Return the number of rows of a row group."""
+        return int(self._file.metadata.row_group(piece).num_rows)
+
+    def column(self, piece: int, name: str) -> Any:
+        """Return a column of a row group, decoded."""
+        # One thread: workers share the cores already.
+        column = self._file.read_row_group(piece, columns=[name], use_threads=False).column(name)
+        if column.num_chunks == 1:
+            return column.chunk(0)
+        pa = import_arrow()
+        return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+
+    def holds(self, array: Any) -> bool:  # noqa: ARG002
+        """Tell whether an array is a view of the file: never."""
+        return False
+
+    def close(self) -> None:
+        """Close it."""
+        self._file.close()
+
+
+class TableFiles(Tables):
+    """Tables in files, one in each.
+
+    Args:
+        opener: What opens one: `ArrowFile` or `ParquetFile`.
+        stamps: The files as they were indexed.
+    """
+
+    are_shared = True
+
+    def __init__(self, opener: type[ArrowFile] | type[ParquetFile], stamps: Sequence[FileStamp]) -> None:
+        self._opener, self._stamps = opener, stamps
+        self.num_tables, self.slow_hint = len(stamps), opener.slow_hint
+        self._handles: dict[int, ArrowFile | ParquetFile] = {}
+
+    def name(self, table_idx: int) -> str:
+        """Return the path of a file."""
+        return self._stamps[table_idx].path
+
+    def schema(self, table_idx: int) -> Schema:
+        """Return the schema of a file."""
+        return read_schema(self._handle(table_idx).schema, self.name(table_idx))
+
+    def num_pieces(self, table_idx: int) -> int:
+        """Return the number of pieces of a file."""
+        return self._handle(table_idx).num_pieces
+
+    def num_rows(self, table_idx: int, piece: int) -> int:
+        """Return the number of rows of a piece.
+
+        Raises:
+            SourceError: The piece is damaged.
+        """
+        pa, handle = import_arrow(), self._handle(table_idx)
+        try:
+            return handle.num_rows(piece)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            where = f"{self.name(table_idx)}, piece {piece}"
+            raise SourceError(f"this piece cannot be read: {error}", where=where, fix=_TORN_FIX) from error
+
+    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
+        """Return a column of a piece, or a field of it.
+
+        Raises:
+            SourceError: It cannot be read.
+        """
+        pa = import_arrow()
+        self.check_size(table_idx)
+        handle = self._handle(table_idx)
+        try:
+            array = descend(handle.column(piece, path[0]), path[1:])
+        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+            where = f"{self.name(table_idx)}, piece {piece}"
+            what = f"the column {path[0]!r} cannot be read: {error}"
+            raise SourceError(what, where=where, fix=_TORN_FIX) from error
+        return array
+
+    def is_view(self, table_idx: int, array: Any) -> bool:
+        """Tell whether an array is a view of the file: not if it was compressed."""
+        return self._handle(table_idx).holds(array)
+
+    def check_size(self, table_idx: int) -> None:
+        """Refuse a file that was cut, whose lost part would kill the process."""
+        handle = self._handles.get(table_idx)
+        if handle is not None:
+            handle.check(self._stamps[table_idx])
+        elif 0 <= table_idx < self.num_tables:  # it was closed for others, and what was read of it may be kept
+            check_stamp(self._stamps[table_idx])
+
+    def _handle(self, table_idx: int) -> ArrowFile | ParquetFile:
+        """Return an open file.
+
+        Raises:
+            SourceError: It is gone, changed, or cannot be read.
+        """
+        handle = self._handles.get(table_idx)
+        if handle is None:
+            stamp = self._stamps[table_idx]
+            check_stamp(stamp)
+            while len(self._handles) >= MAX_OPEN_FILES:
+                self._drop(next(iter(self._handles)))
+            handle = self._handles[table_idx] = self._opened(stamp.path)
+        return handle
+
+    def _opened(self, path: str) -> ArrowFile | ParquetFile:
+        """Open a file; where the system allows no more open files, close half of the others."""
+        pa = import_arrow()
+        while True:
+            try:
+                return self._opener(path)
+            except (pa.ArrowException, OSError, ValueError) as error:
+                too_many = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
+                if not (too_many and self._handles):
+                    fix = "is it truncated, or of another format? write or download it again"
+                    fix = TOO_MANY_OPEN_FIX if too_many else fix
+                    raise SourceError(f"this cannot be read: {error}", where=path, fix=fix) from error
+            for table_idx in older_half(self._handles):
+                self._drop(table_idx)
+
+    def _drop(self, table_idx: int) -> None:
+        self._handles.pop(table_idx).close()
+
+    def close(self) -> None:
+        """Close all files; they are opened again when needed."""
+        while self._handles:
+            self._drop(next(iter(self._handles)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TableFiles, (self._opener, self._stamps)
