@@ -22,7 +22,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from headrace.files.fetch import FetchOptions, fetch_to, stat_source
+from headrace.files.fetch import fetch_to, stat_source
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # for the servers
 
@@ -52,16 +52,8 @@ with server:
 """
 
 
-def headrace(source: str, target: Path, **options: object) -> None:
-    fetch_to(source, target, stat_source(source), options=FetchOptions(**options))
-
-
-def headrace_checked(source: str, target: Path) -> None:
-    headrace(source, target, checksum="xxh3")
-
-
-def headrace_one_stream(source: str, target: Path) -> None:
-    headrace(source, target, num_streams=1)
+def headrace(source: str, target: Path) -> None:
+    fetch_to(source, target, stat_source(source))
 
 
 def cp(source: str, target: Path) -> None:
@@ -96,20 +88,16 @@ def fsspec_get(source: str, target: Path) -> None:
 
 LOCAL: dict[str, Copy] = {
     "headrace": headrace,
-    "headrace, checksum": headrace_checked,
     "cp": cp,
     "shutil.copyfile": shutil_copy,
 }
 HTTP: dict[str, Copy] = {
     "headrace": headrace,
-    "headrace, checksum": headrace_checked,
-    "headrace, one stream": headrace_one_stream,
     "urllib, one stream": single_stream,
     "fsspec get_file": fsspec_get,
 }
 S3: dict[str, Copy] = {
     "headrace": headrace,
-    "headrace, one stream": headrace_one_stream,
     "boto3, one stream": boto_single_stream,
     "fsspec get_file": fsspec_get,
 }

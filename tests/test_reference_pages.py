@@ -158,7 +158,7 @@ def test_a_name_comes_once_and_no_page_twice(hook, documented):
 
 
 def test_a_new_public_name_gets_an_entry(hook, tmp_path):
-    rooms = "loading", "batching", "datasets", "sources", "torch", "files/fetch", "pipes/graph"
+    rooms = "loading", "batching", "datasets", "sources", "torch", "pipes/graph"
     for room in rooms:
         (tmp_path / room).mkdir(parents=True, exist_ok=True)
         (tmp_path / room / "__init__.py").write_text("__all__ = []\n")

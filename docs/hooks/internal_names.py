@@ -20,12 +20,10 @@ INTERNAL_NAMES: dict[str, frozenset[str]] = {
         """,
         "errors": "check_count did_you_mean takes_note",
         "files": """
-            atomic_path atomic_write distribute_in_order distribute_largest_first FilePlan Files FileStamp FileTable
-            FileTree hold_in_use KeepLimit kept_folder kept_path map_leaves note_use PendingFile read_file_list
-            read_seq_lens read_tag_list remove_unused resolve_inside TOO_MANY_OPEN TOO_MANY_OPEN_FIX tree_key
-            tree_leaves user_cache_dir warn_once_of_folder
+            atomic_path atomic_write FileStamp hold_in_use kept_folder kept_path note_use PendingFile read_seq_lens
+            read_tag_list remove_unused resolve_inside TOO_MANY_OPEN TOO_MANY_OPEN_FIX user_cache_dir
+            warn_once_of_folder
         """,
-        "files.fetch": "discard_part fetch_to is_url open_url SourceChangedError SourceStat stat_source",
         "index": """
             AMBIGUOUS chain_tags GeneratedTags join_tags MISSING open_or_build open_or_join pack_texts PackedTags
             TagJoin

@@ -144,7 +144,7 @@ def _list_public_modules(package: Path) -> Iterator[tuple[str, Path]]:
     rooms = {file.parent.name for file in package.glob("*/__init__.py")} - {"cli", "pipes", "adapters", "show", *_FIRST}
     for room in (*_FIRST, *sorted(rooms)):
         yield room, package / room / "__init__.py"
-    for module in ("files/fetch", "pipes", "pipes/graph"):
+    for module in ("pipes", "pipes/graph"):
         yield module.replace("/", "."), package / module / "__init__.py"
     for module in ("pipes/iter", "pipes/map", "pipes/utils", "dataloader2/graph", "show/iteration", "show/plot"):
         yield module.replace("/", "."), package / f"{module}.py"

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from .datasets import StaticDataset as StaticDataset
     from .datasets import init_dataset as init_dataset
     from .engine import EngineOptions as EngineOptions
+    from .engine import RayExecutor as RayExecutor
     from .engine import get_worker_info as get_worker_info
     from .errors import CacheError as CacheError
     from .errors import ConfigError as ConfigError
@@ -63,8 +64,8 @@ if TYPE_CHECKING:
     from .errors import StalledError as StalledError
     from .errors import TransformError as TransformError
     from .errors import WorkerDiedError as WorkerDiedError
-    from .files.cache.cache import CachedFile as CachedFile
     from .files.cache.cache import FileCache as FileCache
+    from .files.cache.entry import CachedFile as CachedFile
     from .index import CorpusIndex as CorpusIndex
     from .loading import Batch as Batch
     from .loading import DataLoader as DataLoader
@@ -145,7 +146,7 @@ _ROOM_OF = {
         "StaticDataset",
         "init_dataset",
     ),
-    "engine": ("EngineOptions", "get_worker_info"),
+    "engine": ("EngineOptions", "RayExecutor", "get_worker_info"),
     "errors": (
         "CacheError",
         "ConfigError",
@@ -158,7 +159,7 @@ _ROOM_OF = {
         "TransformError",
         "WorkerDiedError",
     ),
-    "files.cache": ("CachedFile", "FileCache"),
+    "files": ("CachedFile", "FileCache"),
     "index": ("CorpusIndex",),
     "loading": ("Batch", "DataLoader"),
     "ranks": ("Ranks", "find_ranks"),

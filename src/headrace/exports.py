@@ -13,14 +13,13 @@ from typing import Any
 from .errors import NotCarriedOverError
 
 _ON_EACH_HOST = (
-    'executor="process", with as many workers as each host has cores, and a rank on each host: workers on other hosts, '
-    "or on a Ray cluster, are not in this version"
+    'executor="process" with a rank on each host, or executor="ray" (RayExecutor) for workers on the nodes of a Ray '
+    "cluster; on Slurm, `ray symmetric-run` starts one"
 )
 _BY_EPOCH = "a PostprocessingDataset whose `map_seq_stream` drops sequences by their length and the epoch"
 _TOYS = ("DummyDataset", "DummyDatasetMultipleSequenceLength", "GeneratingDataset", "Task12AXDataset", "answers_12ax")
 # What Headrace no longer has, for all rooms and configs: name of a class, function or option -> what to use instead.
 DEPARTED = {
-    "RayExecutor": _ON_EACH_HOST,
     "RemoteExecutor": _ON_EACH_HOST,
     "MixedExecutor": _ON_EACH_HOST,
     "SharedService": "workers of each training's own (num_workers=), and a dataset that is converted once for all",

@@ -16,9 +16,7 @@ from headrace.cli.app import app
 from headrace.cli.cache import _shown
 from headrace.files.cache.cache import FileCache
 from headrace.files.cache.entry import EntryRecord
-from headrace.files.cache.folder import CacheFolder
-from headrace.files.cache.prefetch import Prefetcher
-from headrace.files.fetch.fetch import SourceStat
+from headrace.files.fetch import SourceStat
 
 _DAY = 24 * 3600.0
 
@@ -37,10 +35,9 @@ def call(tmp_path: Path) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FileCache]:
+def files(tmp_path: Path) -> Iterator[FileCache]:
     """A cache with copies of a, b and c of 1000 bytes, last used 40, 20 and 0 days ago."""
-    monkeypatch.setattr(Prefetcher, "settle", lambda *args: None)
-    with FileCache(cache_directory=tmp_path / "files", fetch={"checksum": "xxh3"}) as cache:
+    with FileCache(cache_directory=tmp_path / "files") as cache:
         for name, days in zip("abc", (40, 20, 0), strict=True):
             (tmp_path / name).write_bytes(name.encode() * 1000)
             before = set(os.listdir(tmp_path / "files" / "entries"))
@@ -55,9 +52,8 @@ def _names(tmp_path: Path) -> str:
 
 
 def _leave_a_part(tmp_path: Path) -> None:
-    folder = CacheFolder(str(tmp_path / "files"))
     (path,) = (path for path in (tmp_path / "files" / "data").glob("*/a"))
-    os.rename(path.parent, f"{folder.parts}/{path.parent.name}-{folder.boot}")
+    (tmp_path / "files" / "entries" / f"{path.parent.name}.json").write_bytes(b"")
 
 
 def test_ls_shows_size_age_source_and_who_uses_each_copy(call, files, tmp_path):
@@ -74,7 +70,6 @@ def test_ls_shows_size_age_source_and_who_uses_each_copy(call, files, tmp_path):
     by_source = {entry["source"]: entry for entry in report["entries"]}
     assert set(by_source) == {None, str(tmp_path / "b"), str(tmp_path / "c")}
     assert Path(by_source[str(tmp_path / "c")]["path"]).read_bytes() == b"c" * 1000
-    assert by_source[str(tmp_path / "c")]["checksum"].startswith("xxh3:")
     assert by_source[str(tmp_path / "b")]["used_by"] == f"this process ({os.getpid()})"
     assert not by_source[None]["is_whole"]
 
@@ -140,5 +135,5 @@ def test_a_name_that_is_no_text_and_a_url_with_a_password_are_shown_safely(call,
     assert r"\udcff[bold]" in call("ls")
     assert len(call("ls", "--json")["entries"]) == 1
     stat = SourceStat(1, "1")
-    record = EntryRecord.of("https://ann:secret@host/a.hdf?key=x", stat, boot="", mtime_ns=0, checksum=None)
+    record = EntryRecord.of("https://ann:secret@host/a.hdf?key=x", stat, mtime_ns=0)
     assert _shown(None, record) == "https://host/a.hdf?..."

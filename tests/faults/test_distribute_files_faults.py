@@ -180,7 +180,7 @@ def test_going_to_another_sub_epoch_does_not_wait_for_the_files_of_the_one_befor
         get_sub_epoch_dataset=cached,
         partition_epoch=3,
         executor=executor,
-        file_cache={"cache_directory": str(tmp_path / "cache"), "fetch": {"timeout_seconds": 60.0}},
+        file_cache={"cache_directory": str(tmp_path / "cache")},
     )
     with dataset:
         dataset.init_seq_order(epoch=1)

@@ -16,8 +16,7 @@ import pytest
 
 from headrace.errors import CacheError, SourceError
 from headrace.files.cache.cache import FileCache
-from headrace.files.cache.folder import CacheFolder, record_of, survey
-from headrace.files.cache.plan import read_distances
+from headrace.files.cache.folder import CacheFolder
 from headrace.files.locks import lock_exclusive_nowait
 
 pytestmark = pytest.mark.long
@@ -86,16 +85,16 @@ def test_a_process_that_is_killed_before_any_step_leaves_no_wrong_file_and_nothi
 
 def _check_all(root: Path, sources: dict[str, str], quota: int) -> None:
     with FileCache(cache_directory=root, max_bytes=quota, wait_seconds=0) as cache:
-        folder = CacheFolder(cache.cache_directory)
+        folder = CacheFolder(cache.options)
         for name, source in sources.items():
             path = cache.get_file(source)
             assert Path(path).read_bytes() == _content(name)
             cache.release_files(path)
             assert folder.used_bytes() <= quota
-        assert os.listdir(folder.parts) == []
-        assert read_distances(folder.plans) == {}
-        assert os.listdir(folder.plans) == []
-        assert all(record_of(folder, state) is not None for state in survey(folder) if state.num_bytes)
+        cache.cleanup()
+        states = folder.survey()
+        assert {state.key.text for state in states} == set(os.listdir(folder.data))
+        assert all(folder.read_record(state.key) is not None for state in states)
 
 
 _GETS = """
@@ -175,13 +174,13 @@ def test_processes_that_are_killed_at_random_moments_never_spoil_it_for_the_othe
 def test_who_waits_for_a_process_that_was_stopped_says_so_and_gets_the_file_when_it_goes_on(tmp_path, sources, start):
     root = tmp_path / "cache"
     maker = start(root, sources, 1)
-    folder = CacheFolder(str(root))
     # It is stopped in the middle of making the copy: when it waits for the room, which this test holds.
     with FileCache(cache_directory=root, wait_seconds=0.3) as cache:
-        room = lock_exclusive_nowait(folder.room_path)
+        folder = CacheFolder(cache.options)
+        room = lock_exclusive_nowait(f"{root}/room.lock")
         _go(maker)
         seen = threading.Event()
-        while not any(path.read_bytes() for path in Path(folder.entries).iterdir()):  # its name is in it
+        while not os.listdir(folder.entries):
             seen.wait(0.002)
         maker.send_signal(signal.SIGSTOP)
         room.close()

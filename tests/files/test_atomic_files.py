@@ -5,6 +5,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import h5py
@@ -13,6 +14,7 @@ import pytest
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import PendingFile, atomic_path, atomic_write
+from headrace.files.atomic import _remove_leftovers_once
 
 
 def test_a_file_appears_with_its_content_and_nothing_else(tmp_path: Path) -> None:
@@ -157,3 +159,42 @@ def test_a_commit_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="cannot write the file"):
         pending.commit()
     assert os.listdir(tmp_path) == ["a"]
+
+
+def test_of_two_writers_that_may_not_replace_one_succeeds(tmp_path: Path) -> None:
+    first, second = (PendingFile(tmp_path / "a", overwrite=False) for _ in range(2))
+    first.temporary.write_bytes(b"first")
+    first.commit()
+    with pytest.raises(ConfigError, match="the file exists"):
+        second.commit()
+    with pytest.raises(ConfigError, match="the file exists"):
+        PendingFile(tmp_path / "a", overwrite=False)
+    assert (tmp_path / "a").read_bytes() == b"first"
+    assert os.listdir(tmp_path) == ["a"]
+
+
+DAY = 24 * 3600
+
+
+@pytest.mark.parametrize(("age", "stays"), [(0, True), (DAY - 3600, True), (DAY + 3600, False)])
+@pytest.mark.parametrize("kind", ["file", "folder"])
+def test_what_a_killed_writer_left_is_removed_a_day_later(tmp_path: Path, age: int, stays: bool, kind: str) -> None:
+    left = PendingFile(tmp_path / "a").temporary
+    if kind == "folder":
+        left.unlink()
+        left.mkdir()
+    inside = left / "b" if kind == "folder" else left
+    inside.write_bytes(b"part")
+    others = [tmp_path / "x.tmp", tmp_path / ".headrace-x"]
+    for path in (inside, left, *others):
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+    _remove_leftovers_once.cache_clear()
+    with atomic_write(tmp_path / "c"):
+        pass
+    assert left.exists() == stays
+    assert all(path.exists() for path in others)
+    with PendingFile(tmp_path / "d") as pending:
+        os.utime(pending.temporary, (0, 0))
+        with atomic_write(tmp_path / "e"):  # a folder is looked through once
+            pass

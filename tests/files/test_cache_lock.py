@@ -132,14 +132,6 @@ def test_a_lock_is_always_on_the_file_that_has_the_name(path):
     assert num_locked > 0
 
 
-def test_what_is_written_replaces_what_was_there(path):
-    lock = lock_exclusive_nowait(path)
-    for data in (b"a longer text", b"short", b""):
-        lock.write(data)
-        assert lock.read() == Path(path).read_bytes() == data
-    lock.close()
-
-
 def test_a_disk_without_locks_is_refused(path, monkeypatch):
     def flock(descriptor, operation):
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))

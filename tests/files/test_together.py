@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import pytest
 
-from headrace.errors import ConfigError, SourceError
-from headrace.files.atomic import together
-from headrace.files.atomic.together import PendingFiles, settle
+from headrace.errors import ConfigError
+from headrace.files.atomic import PendingFiles
 
 
 def write(folder: Path, names: dict[str, str], *, overwrite: bool = False) -> None:
@@ -58,42 +56,32 @@ def test_files_behind_links_are_not_replaced_together(tmp_path: Path, linked: st
     assert (tmp_path / linked).is_symlink()
 
 
-def _interrupted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Leave new files that count, none of them in its place."""
-    write(folder, OLD)
+@pytest.mark.parametrize("step", range(1, 7))
+def test_a_writer_that_is_killed_while_it_renames_never_leaves_the_main_file_beside_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    write(tmp_path, OLD)
+    calls = 0
 
-    def stop(path: str) -> None:
-        if os.path.lexists(together._ready_folder(path)):
-            raise KeyboardInterrupt
+    def counted(function):
+        def call(*args, **options):
+            nonlocal calls
+            calls += 1
+            if calls == step:
+                raise KeyboardInterrupt
+            return function(*args, **options)
 
+        return call
+
+    pending = PendingFiles(tmp_path / "a.bin", [str(tmp_path / "a.idx"), str(tmp_path / "a.txt")], overwrite=True)
+    for name, text in NEW.items():
+        Path(pending.temporary(name)).write_text(text)
     with monkeypatch.context() as patch:
-        patch.setattr(together, "_finish", stop)
+        patch.setattr(os, "unlink", counted(os.unlink))
+        patch.setattr(os, "replace", counted(os.replace))
         with pytest.raises(KeyboardInterrupt):
-            write(folder, NEW, overwrite=True)
-    return Path(together._ready_folder(str(folder / "a.bin")))
-
-
-def test_who_comes_next_finishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = _interrupted(tmp_path, monkeypatch)
-    assert ready.is_dir()
-    settle(tmp_path / "a.bin")
+            pending.commit()
+    found = texts(tmp_path)
+    assert found in (OLD, NEW) or "a.bin" not in found
+    write(tmp_path, NEW, overwrite=True)
     assert texts(tmp_path) == NEW
-    settle(tmp_path / "a.bin")
-
-
-def test_names_that_lead_out_of_the_folder_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "precious").write_text("precious")
-    ready = _interrupted(tmp_path / "folder", monkeypatch)
-    (ready / ".together.json").write_text(json.dumps(["../precious", str(tmp_path / "precious")]))
-    settle(tmp_path / "folder/a.bin")
-    assert (tmp_path / "precious").read_text() == "precious"
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to somebody else")
-def test_what_somebody_else_left_is_not_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ready = _interrupted(tmp_path, monkeypatch)
-    os.chown(ready, 65534, 65534)
-    with pytest.raises(SourceError, match="another user's process was killed"):
-        settle(tmp_path / "a.bin")
-    assert (tmp_path / "a.bin").read_text() == "old"

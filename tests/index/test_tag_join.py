@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import SourceError
-from headrace.files import KeepLimit
 from headrace.index import AMBIGUOUS, MISSING, CorpusIndex, GeneratedTags, join_tags, open_or_join, storage
 from headrace.index import join as join_store
 from headrace.index.join import TagJoin
@@ -160,7 +159,7 @@ def test_a_folder_that_cannot_be_used_is_said_once(stored, tmp_path, caplog):
 
 
 def test_only_the_joins_that_were_used_last_are_kept(stored, tmp_path, monkeypatch):
-    monkeypatch.setattr(join_store, "_LIMIT", KeepLimit(max_files=3))
+    monkeypatch.setattr(join_store, "_MAX_KEPT_FILES", 3)
     left = stored("left", ["a", "b"])
     rights = [stored(f"right{i}", ["b", "a", f"c{i}"]) for i in range(5)]
     now = os.stat(tmp_path).st_mtime - 1000

@@ -16,13 +16,10 @@ from typing import Annotated, Any
 import typer
 
 from headrace.errors import CacheError
-from headrace.files.cache.entry import EntryRecord, name_of, parse_source_text
-from headrace.files.cache.folder import CacheFolder, EntryState, find_users, is_in_use, record_of, survey
+from headrace.files.cache.entry import EntryRecord
+from headrace.files.cache.folder import DAY_SECONDS, CacheFolder, EntryState
 from headrace.files.cache.options import FileCacheOptions, parse_bytes
-from headrace.files.cache.plan import read_distances
-from headrace.files.cache.room import DAY_SECONDS, CacheRoom, Candidate, is_due, order_candidates
 from headrace.files.locations import shown_url
-from headrace.files.locks import LockTable
 from headrace.show.drawing import format_bytes, format_count, format_seconds
 
 from .console import bold, open_output, print_json
@@ -45,9 +42,9 @@ class CacheRequest:
     max_bytes: float
     free_bytes: int
 
-    def asks_for(self, candidate: Candidate, now: float) -> bool:
+    def asks_for(self, state: EntryState, now: float) -> bool:
         """Whether a copy is to be removed regardless of the sizes."""
-        return self.everything or now - candidate.state.last_use > self.older_than_days * DAY_SECONDS
+        return self.everything or now - state.last_use > self.older_than_days * DAY_SECONDS
 
     def check(self, folder: CacheFolder) -> None:
         """Check that the sizes were reached.
@@ -55,7 +52,7 @@ class CacheRequest:
         Raises:
             CacheError: They were not: too much is in use.
         """
-        used, free = folder.used_bytes(), folder.disk_space().free
+        used, free = folder.used_bytes(), folder.disk_space()[0]
         if used > self.max_bytes:
             what = f"the copies take {format_bytes(used)}, and at most {format_bytes(self.max_bytes)} was asked for"
         elif free < self.free_bytes:
@@ -85,25 +82,22 @@ class Cleaned:
 
 def describe_entries(folder: CacheFolder) -> list[dict[str, Any]]:
     """Return a description of each file as plain JSON data, last used first."""
-    table = LockTable()
-    described = [_describe(folder, state, table) for state in survey(folder) if _is_there(state)]
+    described = [_describe(folder, state) for state in folder.survey() if state.num_bytes or state.is_whole]
     return sorted(described, key=lambda entry: -float(entry["last_use"]))
 
 
 def clean_folder(folder: CacheFolder, options: FileCacheOptions, request: CacheRequest, *, dry_run: bool) -> Cleaned:
-    """Remove old and requested copies, in the order of eviction; those in use stay."""
-    room, now, cleaned = CacheRoom(folder, options), time.time(), Cleaned()
-    used, disk = folder.used_bytes(), folder.disk_space()
-    free, wanted_free = disk.free, options.cleanup_disk_usage_wanted_free_ratio * disk.total
-    for candidate in order_candidates(survey(folder), read_distances(folder.plans), now):
-        state = candidate.state
+    """Remove old and requested copies, those used longest ago first; those in use stay."""
+    now, cleaned, used = time.time(), Cleaned(), folder.used_bytes()
+    free, total = folder.disk_space()
+    for state in folder.survey():
         is_short = used > request.max_bytes or free < request.free_bytes
-        is_old = is_due(candidate, options, now, wants_room=free < wanted_free)
-        if not (is_short or is_old or request.asks_for(candidate, now)):
+        wants_room = free < options.cleanup_disk_usage_wanted_free_ratio * total
+        if not (is_short or state.is_due(options, now, wants_room=wants_room) or request.asks_for(state, now)):
             continue
-        source = _shown(state, record_of(folder, state))
-        is_gone = not is_in_use(folder, state.key) and (dry_run or room.remove(state))
-        if not _is_there(state):
+        source = _shown(state, folder.read_record(state.key))
+        is_gone = folder.find_users(state.key) is None if dry_run else folder.try_remove(state)
+        if not (state.num_bytes or state.is_whole):
             continue  # only a lock
         if is_gone:
             cleaned.removed.append(source)
@@ -115,36 +109,29 @@ def clean_folder(folder: CacheFolder, options: FileCacheOptions, request: CacheR
     return cleaned
 
 
-def _is_there(state: EntryState) -> bool:
-    """Whether there is more than a lock."""
-    return state.has_copy or state.num_bytes > 0
-
-
-def _describe(folder: CacheFolder, state: EntryState, table: LockTable) -> dict[str, Any]:
-    record = record_of(folder, state)
+def _describe(folder: CacheFolder, state: EntryState) -> dict[str, Any]:
+    record = folder.read_record(state.key)
     described: dict[str, Any] = {
         "key": state.key.text,
         "source": None,
         "bytes": state.num_bytes,
         "last_use": state.last_use,
         "is_whole": record is not None,
-        "used_by": find_users(folder, state.key, table),
+        "used_by": folder.find_users(state.key),
     }
     if record is not None:
         described.update(
             source=_shown(state, record),
-            path=_printable(folder.data_path(state.key, name_of(parse_source_text(record.source)))),
-            version=record.version,
-            checksum=record.checksum,
+            path=_printable(folder.data_path(state.key, record.source)),
+            version=_printable(record.version),
             copied_at=record.copied_at,
-            is_on_disk=bool(record.is_on_disk),
         )
     return described
 
 
 def _shown(state: EntryState, record: EntryRecord | None) -> str:
     """Return the source of a copy in printable form: without secrets of a URL, non-text bytes escaped."""
-    return _printable(state.key.text if record is None else shown_url(parse_source_text(record.source)))
+    return _printable(state.key.text if record is None else shown_url(record.source))
 
 
 def _printable(text: str) -> str:
@@ -203,7 +190,7 @@ def clean(
 ) -> None:
     """Remove old copies and leftovers of dead processes, and more on request. Copies in use stay.
 
-    Removed first: what no running process plans to read, longest unused first; then what is needed last.
+    What was used longest ago goes first. A file that a running process will read soon counts as used.
     """
     options = _options(cache_directory)
     folder = _open(options)
@@ -240,20 +227,20 @@ def _open(options: FileCacheOptions) -> CacheFolder | None:
     """Return the folder, or None if it is not a cache: listing must not create one."""
     if not os.path.isfile(os.path.join(options.folder, "room.lock")):
         return None
-    return CacheFolder(options.folder, trusted=options.trusted_folder)
+    return CacheFolder(options)
 
 
 def _totals(options: FileCacheOptions, folder: CacheFolder | None) -> dict[str, Any]:
     if folder is None:
         return {"folder": options.folder, "exists": False, "bytes": 0, "max_bytes": options.quota}
-    numbers = CacheRoom(folder, options).numbers()
+    free, total = folder.disk_space()
     return {
         "folder": folder.root,
         "exists": True,
-        "bytes": numbers.used_bytes,
+        "bytes": folder.used_bytes(),
         "max_bytes": options.quota,
-        "disk_free": numbers.disk.free,
-        "disk_total": numbers.disk.total,
+        "disk_free": free,
+        "disk_total": total,
     }
 
 

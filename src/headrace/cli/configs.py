@@ -23,7 +23,7 @@ from typing import Any
 
 from headrace.datasets import Dataset
 from headrace.errors import ConfigError, SourceError, did_you_mean
-from headrace.files.fetch.fetch import is_url
+from headrace.files.locations import is_url
 from headrace.sources.formats import find_format
 from headrace.sources.naming import check_callables
 

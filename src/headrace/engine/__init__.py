@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .executor import Executor, make_executor, may_be_elsewhere, where_runs
     from .memory.slot import empty, is_in_place
     from .options import EngineOptions, Raising, Restarting, Skipping
+    from .ray.executor import RayExecutor
     from .report import EngineReport, WorkerReport
     from .run import Delivered, Run
     from .user.failure import Failure
@@ -49,6 +50,7 @@ __all__ = [
     "Mode",
     "NumberedTags",
     "Raising",
+    "RayExecutor",
     "Ready",
     "Restarting",
     "Result",
@@ -83,6 +85,7 @@ __getattr__, __dir__ = export_lazily(
         "memory.slot": ("empty", "is_in_place"),
         "user.job": ("Job", "Mode"),
         "options": ("EngineOptions", "Raising", "Restarting", "Skipping"),
+        "ray.executor": ("RayExecutor",),
         "report": ("EngineReport", "WorkerReport"),
         "run": ("Delivered", "Run"),
         "user.worker_info": (

@@ -171,7 +171,7 @@ class Engine:
                 ready_workers=self._workers.ready,
             ),
             payloads,
-            ahead=self._options.adaptive_ahead(),
+            ahead=self._workers.executor.adaptive_ahead() if self._options.tickets_per_worker is None else None,
             report=self.report,
             quarantine=self._quarantine,
             clock=self._clock,

@@ -13,18 +13,11 @@ from dataclasses import dataclass, field
 from headrace.errors import CacheError, ConfigError, StalledError, WorkerDiedError
 
 from .events import Exited, Raise, Skip, Warn
-from .group_size import GroupSize
 from .quarantine import check_quarantine
 from .user.failure import Failure
 
-# What a worker may have before it where the number of tickets is not given. With 128 of 1 KiB, all processors need a
-# fifth less time for each than with 64. The results of so many fit into its ring of records if they have up to 2 KiB;
-# with 4 KiB, it makes no difference.
-_MIN_TICKETS, _MAX_TICKETS = 8, 128
-_AHEAD_SECONDS = 0.008
-# As many as hide what a message costs: with 64 tickets of 64 KiB, all processors need two thirds of the time for each
-# that they need with 16.
-_AHEAD_BYTES = 4 << 20
+# What a worker may have before it where the number of tickets is not given; more, see `Executor.adaptive_ahead`.
+_MIN_TICKETS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +80,7 @@ class EngineOptions:
     Attributes:
         tickets_per_worker: How many tickets a worker has before it at a time, at most. Fewer than 8 leave it idle
             between small ones. `None`: 8, and more while that many are quick and small: up to 128 of them, 8 ms
-            and 4 MiB, because tickets that travel together share what a message costs.
+            and 4 MiB (more on a Ray cluster), because tickets that travel together share what a message costs.
         look_ahead: How many tickets may be in flight or waiting for the consumer, in all. `None`: as many as all
             workers have before them.
         on_death: What to do about a worker that ends.
@@ -126,12 +119,6 @@ class EngineOptions:
     def min_tickets(self) -> int:
         """How many tickets a worker may always have queued."""
         return _MIN_TICKETS if self.tickets_per_worker is None else self.tickets_per_worker
-
-    def adaptive_ahead(self) -> GroupSize | None:
-        """Return an object that adapts how many tickets a worker may have queued; `None` if the number is given."""
-        if self.tickets_per_worker is not None:
-            return None
-        return GroupSize(max_seconds=_AHEAD_SECONDS, max_bytes=_AHEAD_BYTES, max_items=_MAX_TICKETS)
 
 
 class ErrorPolicy:

@@ -6,7 +6,6 @@ for, and secrets in a URL are not shown. No request is sent to a store.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import glob
 import os
@@ -95,13 +94,6 @@ def user_cache_dir() -> Path:
         return Path.home() / ".cache" / "headrace"
     except RuntimeError as error:
         raise CacheError("this user has no home folder", fix="set HEADRACE_CACHE to a folder") from error
-
-
-def boot_id() -> str:
-    """Return an id of this boot of this machine; empty where the system has none."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
 
 
 def what_is_near(path: str) -> str:

@@ -22,7 +22,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import KeepLimit, kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
+from headrace.files import kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
 
 from .corpus import CorpusIndex
 from .lookup import TagTable
@@ -235,7 +235,7 @@ _KIND = "join 1"
 _COLUMN = "places"  # the name in the files
 _MIN_KEPT_SEQS = 500_000  # below, joining again takes some 0.2 s at most
 _FOLDER = "joins"  # in the user's cache folder
-_LIMIT = KeepLimit(max_files=32)  # a corpus that changes from day to day must not fill the disk
+_MAX_KEPT_FILES = 32  # a corpus that changes from day to day must not fill the disk
 _NOT_KEPT = "a join stays in memory and will be made again, as it cannot be stored"
 
 
@@ -276,7 +276,7 @@ def open_or_join(left: CorpusIndex, right: CorpusIndex) -> TagJoin:
         folder = kept_folder(_FOLDER)
         _save(join, folder / name)
         kept = _opened(folder / name, left, right)
-        remove_unused(folder, "*.hrindex", limit=_LIMIT)
+        remove_unused(folder, "*.hrindex", max_files=_MAX_KEPT_FILES)
     except (OSError, SourceError, CacheError) as error:
         warn_once_of_folder(_LOGGER, str(folder), _NOT_KEPT, error)
         return join

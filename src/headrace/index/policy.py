@@ -12,7 +12,6 @@ import xxhash
 from headrace.errors import CacheError, SourceError
 from headrace.files import (
     FileStamp,
-    KeepLimit,
     kept_folder,
     kept_path,
     note_use,
@@ -27,7 +26,7 @@ _LOGGER = logging.getLogger("headrace.index")
 _MIN_CACHED_SEQS = 2_000  # below, and with few files, building again is about as quick as finding it
 _MIN_CACHED_FILES = 16
 _FOLDER = "index"  # in the user's cache folder
-_LIMIT = KeepLimit(max_bytes=32 << 30)  # some 300 million sequences
+_MAX_KEPT_BYTES = 32 << 30  # some 300 million sequences
 _NOT_KEPT = "the index stays in memory and will be built again the next time, as it cannot be stored"
 
 
@@ -111,7 +110,7 @@ def _opened_from_cache(
         folder = kept_folder(_FOLDER)
         corpus.save(folder / name, follow_links=False)
         kept = CorpusIndex.open(folder / name, check_files=False)
-        remove_unused(folder, "*.hrindex", limit=_LIMIT)
+        remove_unused(folder, "*.hrindex", max_bytes=_MAX_KEPT_BYTES)
     except (OSError, SourceError, CacheError) as error:
         warn_once_of_folder(_LOGGER, str(folder), _NOT_KEPT, error)
         return corpus

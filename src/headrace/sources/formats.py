@@ -19,7 +19,6 @@ from typing import Any
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, open_regular
-from headrace.files.atomic.together import settle
 from headrace.files.packed import PACKED_SUFFIXES, damaged, is_damage, is_packed, open_packed
 
 _LOGGER = logging.getLogger("headrace.sources")
@@ -258,8 +257,6 @@ def find_format(path: str | os.PathLike[str]) -> Format:
         SourceError: There is nothing of this name, or it fits no format: those there are, are listed.
     """
     name = os.fspath(path)
-    if not os.path.lexists(name):
-        settle(name)
     look = _format_of_folder if os.path.isdir(name) else _format_of_file
     try:
         found = look(name)

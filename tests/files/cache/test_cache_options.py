@@ -13,7 +13,7 @@ import pytest
 
 from headrace.errors import ConfigError
 from headrace.files.cache.options import FileCacheOptions, expand_folder, parse_bytes
-from headrace.files.fetch.fetch import FetchOptions
+from headrace.files.fetch import FetchOptions
 
 
 def test_the_defaults_are_the_documented_ones():
@@ -92,14 +92,14 @@ def test_a_user_without_a_name_gets_a_folder_of_its_number(monkeypatch):
 
 
 def test_the_environment_goes_over_the_config_and_both_over_the_defaults(monkeypatch, tmp_path):
-    config = {"file_cache_opts": {"cache_directory": str(tmp_path), "max_bytes": 5, "fetch": {"num_streams": 2}}}
+    config = {"file_cache_opts": {"cache_directory": str(tmp_path), "max_bytes": 5, "fetch": {"num_tries": 2}}}
     monkeypatch.delenv("HEADRACE_FILE_CACHE_OPTS", raising=False)
     assert FileCacheOptions.gather().quota is None
     assert FileCacheOptions.gather({"file_cache_opts": None}) == FileCacheOptions()
     assert FileCacheOptions.gather(config).quota == 5
     monkeypatch.setenv("HEADRACE_FILE_CACHE_OPTS", json.dumps({"max_bytes": "7 kB"}))
     options = FileCacheOptions.gather(config)
-    assert (options.quota, options.cache_directory, options.fetch_options.num_streams) == (7000, str(tmp_path), 2)
+    assert (options.quota, options.cache_directory, options.fetch_options.num_tries) == (7000, str(tmp_path), 2)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_environment_goes_over_the_config_and_both_over_the_defaults(monkeyp
         ("[1]", {}, "a JSON object"),
         ('{"max_byte": 1}', {}, "did you mean 'max_bytes'"),
         ("", {"max_byte": 1}, "did you mean 'max_bytes'"),
-        ("", {"fetch": {"num_stream": 1}}, "did you mean 'num_streams'"),
+        ("", {"fetch": {"num_try": 1}}, "did you mean 'num_tries'"),
         ("", [1], "file_cache_opts"),
     ],
 )
@@ -120,5 +120,5 @@ def test_wrong_options_are_refused_with_where_they_stand(monkeypatch, environmen
 
 
 def test_arguments_build_the_same_options_again():
-    options = FileCacheOptions(cache_directory=Path("/a"), max_bytes="5 kB", fetch={"checksum": "xxh3"})
+    options = FileCacheOptions(cache_directory=Path("/a"), max_bytes="5 kB", fetch={"num_tries": 7})
     assert FileCacheOptions(**options.to_arguments()) == options

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import time
@@ -12,23 +11,16 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import CacheError
-from headrace.files.cache import copy as cache_copy
+from headrace.files.cache import cache as caching
 from headrace.files.cache.cache import FileCache
 from headrace.files.cache.entry import EntryKey
-from headrace.files.cache.folder import CacheFolder, DiskSpace
+from headrace.files.cache.folder import CacheFolder, EntryState
 from headrace.files.cache.options import FileCacheOptions
-from headrace.files.cache.prefetch import Prefetcher
-from headrace.files.cache.room import CacheRoom, Need
-from headrace.files.fetch.fetch import SourceStat, fetch_to
+from headrace.files.fetch import SourceStat, fetch_to
 from headrace.files.locks import lock_exclusive_nowait
 
 Make = Callable[..., FileCache]
 _DAY = 24 * 3600.0
-
-
-@pytest.fixture(autouse=True)
-def _nothing_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Prefetcher, "settle", lambda *args: None)  # it writes to the files whose times these tests set
 
 
 @pytest.fixture
@@ -56,6 +48,15 @@ def _use(cache: FileCache, path: str) -> None:
     cache.release_files(cache.get_file(path))
 
 
+def _leave(folder: CacheFolder, source: str) -> EntryKey:
+    """Leave what a process leaves that is killed while it makes a copy."""
+    key = EntryKey.of(source, SourceStat(100, "old"))
+    lock_exclusive_nowait(folder.entry_path(key)).close()
+    os.mkdir(f"{folder.data}/{key.text}")
+    Path(f"{folder.data_path(key, source)}.part").write_bytes(bytes(50))
+    return key
+
+
 def test_the_quota_holds_and_what_was_used_longest_ago_goes_first(make_cache, sources, tmp_path):
     cache = make_cache(max_bytes=350)
     for days, name in enumerate("cab"):
@@ -70,27 +71,14 @@ def test_the_quota_holds_and_what_was_used_longest_ago_goes_first(make_cache, so
     assert cache.counters.removed_bytes == 200
 
 
-def test_what_is_planned_goes_last_and_what_is_needed_soonest_last_of_all(make_cache, sources, tmp_path):
+def test_what_any_cache_has_planned_goes_last_and_what_is_needed_soonest_last_of_all(make_cache, sources, tmp_path):
     cache, other = make_cache(max_bytes=400), make_cache(max_bytes=400)
     for name in "abcd":
         _use(cache, sources[name])
-    cache.set_plan(sources[name] for name in "xxxa" if name in sources)
     other.set_plan([sources["e"], sources["c"], sources["d"], sources["a"]])
-    _use(other, sources["e"])
-    assert _names(tmp_path) == "acde", "b was not planned"
-    _use(other, sources["f"])
-    assert _names(tmp_path) == "acdf", "e is done"
-    _age(tmp_path, "a", 30)
-    _use(other, sources["g"])
-    assert _names(tmp_path) == "acdg", "f is not planned"
-    other.get_file(sources["g"])
-    _use(other, sources["h"])
-    assert _names(tmp_path) == "acgh", "of a, c, d, the last is d: the other cache needs a at once"
-    cache.close()
-    _use(other, sources["i"])
-    assert _names(tmp_path) == "acgi"
-    _use(other, sources["j"])
-    assert _names(tmp_path) == "acgj"
+    for name, left in (("e", "acde"), ("f", "cdef"), ("g", "cefg")):
+        _use(cache, sources[name])
+        assert _names(tmp_path) == left
 
 
 def test_a_file_larger_than_the_quota_is_an_error_with_the_numbers_and_removes_nothing(make_cache, sources, tmp_path):
@@ -101,23 +89,7 @@ def test_a_file_larger_than_the_quota_is_an_error_with_the_numbers_and_removes_n
     with pytest.raises(CacheError, match=r"251 B needed(.|\n)*quota of 250 B(.|\n)*raise max_bytes to at least"):
         cache.get_file(tmp_path / "large")
     assert _names(tmp_path) == "ab"
-    assert os.listdir(tmp_path / "cache" / "parts") == []
     assert len(os.listdir(tmp_path / "cache" / "entries")) == 2
-
-
-def test_room_that_is_reserved_is_counted_once(tmp_path):
-    folder = CacheFolder(str(tmp_path))
-    key = EntryKey.of("/a", SourceStat(100, "1"))
-    room = CacheRoom(folder, FileCacheOptions(cache_directory=tmp_path, max_bytes=100))
-    folder.make()
-    lock = lock_exclusive_nowait(folder.entry_path(key))
-    assert lock is not None
-    with contextlib.closing(lock):
-        for _ in range(2):
-            assert room.make(Need(key, 100)) is None
-        shortage = room.make(Need(EntryKey.of("/b", SourceStat(100, "1")), 100))
-    assert shortage is not None
-    assert shortage.missing_bytes == 100
 
 
 def test_when_nothing_can_be_freed_the_error_says_who_has_how_much(make_cache, sources, tmp_path):
@@ -132,7 +104,6 @@ def test_when_nothing_can_be_freed_the_error_says_who_has_how_much(make_cache, s
         "the copies have 200 B of a quota of 250 B",
         "the disk has ",
         f"200 B in 2 files are in use by this process ({os.getpid()})",
-        f"where: {sources['c']}",
         "release_files",
     ):
         assert part in text
@@ -153,17 +124,10 @@ def test_nothing_is_removed_in_vain(make_cache, sources, tmp_path):
 def _disk(monkeypatch: pytest.MonkeyPatch, total: int, others: int = 0) -> None:
     """Give the cache a disk of `total` bytes, on which others have some and each copy takes its size."""
 
-    def disk_space(folder: CacheFolder) -> DiskSpace:
-        own = sum(path.stat().st_size for path in Path(folder.root).glob("*/*/*"))
-        return DiskSpace(total - others - own, total)
+    def disk_space(folder: CacheFolder) -> tuple[int, int]:
+        return total - others - sum(path.stat().st_size for path in Path(folder.data).glob("*/*")), total
 
     monkeypatch.setattr(CacheFolder, "disk_space", disk_space)
-    monkeypatch.setattr(CacheFolder, "written_bytes", lambda folder, name: _written(folder, name))
-
-
-def _written(folder: CacheFolder, name: str) -> tuple[int, float]:
-    files = list((Path(folder.parts) / name).glob("part"))
-    return sum(path.stat().st_size for path in files), max((path.stat().st_mtime for path in files), default=0.0)
 
 
 def test_a_disk_that_is_full_is_freed_as_far_as_it_is_needed(make_cache, sources, tmp_path, monkeypatch):
@@ -180,21 +144,18 @@ def test_a_disk_that_is_full_is_freed_as_far_as_it_is_needed(make_cache, sources
         cache.get_file(sources["e"])
 
 
-def test_what_others_will_still_write_is_not_free(make_cache, sources, tmp_path, monkeypatch):
-    _disk(monkeypatch, total=1000, others=750)
-    (tmp_path / "made").write_bytes(bytes(200))
-    folder = CacheFolder(str(tmp_path / "cache"))
-    key = cache_copy.EntryKey.of(str(tmp_path / "made"), cache_copy.SourceStat(200, "1"))
-    lock = lock_exclusive_nowait(folder.entry_path(key))
-    folder.reserve(key)
-    waiting = make_cache(wait_seconds=0.05)
-    with pytest.raises(CacheError, match=r"200 B in 1 files are in the making by this process(.|\n)*") as caught:
-        waiting.get_file(sources["a"])
-    assert "copies in the making will take 200 B" in str(caught.value)
-    assert "without a sign of life" in caught.value.__notes__[0]
-    lock.close()
-    waiting.get_file(sources["a"])  # it was left by somebody who is gone
-    assert os.listdir(tmp_path / "cache" / "parts") == []
+def test_copies_in_the_making_take_their_room_and_are_waited_for_as_long_as_their_process_lives(
+    make_cache, sources, tmp_path
+):
+    cache = make_cache(max_bytes=150, wait_seconds=0.05)
+    folder = CacheFolder(cache.options)
+    key = _leave(folder, sources["a"])
+    maker = lock_exclusive_nowait(folder.entry_path(key))
+    with pytest.raises(CacheError, match=r"100 B in 1 files are in the making by this process"):
+        cache.get_file(sources["b"])
+    maker.close()
+    cache.get_file(sources["b"])
+    assert _names(tmp_path) == "b"
 
 
 def test_by_age_go_what_is_very_old_and_what_is_old_while_the_disk_has_too_little_free(
@@ -245,58 +206,22 @@ def test_a_copy_in_use_does_not_go_however_old_it_is(make_cache, sources, tmp_pa
     assert _names(tmp_path) == "a"
 
 
-def test_what_dead_processes_left_goes_after_a_day_and_at_once_if_room_is_needed(make_cache, sources, tmp_path):
-    cache = make_cache(max_bytes=300)
-    folder = CacheFolder(cache.cache_directory)
-    for name in "ab":
-        key = cache_copy.EntryKey.of(sources[name], cache_copy.SourceStat(100, "old"))
-        lock_exclusive_nowait(folder.entry_path(key)).close()
-        folder.reserve(key)
-        Path(folder.part_path(key)).write_bytes(bytes(50))
-    part = next(path for path in (tmp_path / "cache" / "parts").glob("*/part"))
-    os.utime(part, (time.time() - 1.5 * _DAY,) * 2)
-    os.utime(tmp_path / "cache" / "entries" / f"{part.parent.name[:-17]}.json", (time.time() - 1.5 * _DAY,) * 2)
-    cache.cleanup()
-    assert len(os.listdir(folder.parts)) == len(os.listdir(folder.entries)) == 1
-    for name in "def":
-        _use(cache, sources[name])
-    assert _names(tmp_path) == "def"
-    assert os.listdir(folder.parts) == []
-
-
-def test_a_part_of_another_boot_is_not_gone_on_with_and_goes_after_an_hour(make_cache, sources, tmp_path):
-    cache = make_cache(max_bytes=250)
-    folder = CacheFolder(cache.cache_directory)
-    folder.boot = "0" * 16
-    key = cache_copy.EntryKey.of(sources["a"], cache_copy.SourceStat(100, "old"))
-    lock_exclusive_nowait(folder.entry_path(key)).close()
-    folder.reserve(key)
-    Path(folder.part_path(key)).write_bytes(bytes(50))
-    cache.get_file(sources["a"])
-    with pytest.raises(CacheError, match="50 B missing"):
-        cache.get_file(sources["c"])
-    for path in (folder.part_path(key), folder.entry_path(key)):
-        os.utime(path, (time.time() - 3700,) * 2)
-    cache.get_file(sources["c"])
-    assert os.listdir(folder.parts) == []
-
-
-def test_a_part_that_becomes_a_copy_while_bytes_are_counted_is_counted_once(make_cache, sources, monkeypatch):
-    folder = CacheFolder(make_cache().cache_directory)
-    key = cache_copy.EntryKey.of(sources["a"], cache_copy.SourceStat(100, "1"))
-    folder.reserve(key)
-    Path(folder.part_path(key)).write_bytes(bytes(100))
-    real = os.listdir
-
-    def publish_after_the_first(path):
-        names = real(path)
-        monkeypatch.setattr(os, "listdir", real)
-        folder.publish(key, "a", 1)
-        return names
-
-    monkeypatch.setattr(os, "listdir", publish_after_the_first)
-    assert folder.used_bytes() == 100
-    assert folder.used_bytes() == 100
+@pytest.mark.parametrize("how", ["cleanup", "room", "the same file"])
+def test_what_a_killed_process_left_goes_when_somebody_looks(make_cache, sources, tmp_path, how):
+    cache = make_cache(max_bytes=100)
+    folder = CacheFolder(cache.options)
+    key = _leave(folder, sources["a"])
+    lost = _leave(folder, sources["b"])
+    os.unlink(folder.entry_path(lost))
+    if how == "cleanup":
+        cache.cleanup()
+        assert os.listdir(folder.data) == os.listdir(folder.entries) == []
+        return
+    if how == "the same file":
+        os.utime(sources["a"], ns=(5, 5))
+        os.rename(f"{folder.data}/{key.text}", f"{folder.data}/{EntryKey.of(sources['a'], SourceStat(100, '5')).text}")
+    _use(cache, sources["a" if how == "the same file" else "c"])
+    assert _names(tmp_path) == ("a" if how == "the same file" else "c")
 
 
 class _FullDisk:
@@ -306,12 +231,11 @@ class _FullDisk:
         self.num_failures = num_failures
         self.code = code
 
-    def __call__(self, source, part, stat, **options) -> None:
+    def __call__(self, source, target, stat, **options) -> None:
         if self.num_failures:
             self.num_failures -= 1
-            Path(part).write_bytes(bytes(10))
             raise OSError(self.code, os.strerror(self.code))
-        fetch_to(source, part, stat, **options)
+        fetch_to(source, target, stat, **options)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
@@ -322,41 +246,21 @@ def test_a_disk_that_is_full_in_the_middle_of_a_copy_is_freed_and_the_copy_tried
     for days, name in enumerate("abc"):
         _use(cache, sources[name])
         _age(tmp_path, name, 0.9 - days / 10)
-    monkeypatch.setattr(cache_copy, "fetch_to", _FullDisk(2, code))
+    monkeypatch.setattr(caching, "fetch_to", _FullDisk(2, code))
     path = cache.get_file(sources["d"])
     assert Path(path).read_bytes() == b"d" * 100
     assert _names(tmp_path) == "cd", "each refusal cost a copy, the oldest first"
 
 
-def test_a_disk_that_stays_full_is_an_error_with_the_numbers_and_leaves_nothing(
-    make_cache, sources, tmp_path, monkeypatch
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_disk_that_stays_full_or_fails_is_an_error_and_leaves_nothing(
+    make_cache, sources, tmp_path, monkeypatch, code
 ):
     cache = make_cache(num_tries=2)
-    monkeypatch.setattr(cache_copy, "fetch_to", _FullDisk(2))
-    with pytest.raises(CacheError, match=r"No space left(.|\n)*after 2 tries(.|\n)*the disk has(.|\n)*where: .*/a to "):
+    monkeypatch.setattr(caching, "fetch_to", _FullDisk(2, code))
+    with pytest.raises(CacheError, match=rf"cannot be written: {os.strerror(code)}(.|\n)*where: .*/a to "):
         cache.get_file(sources["a"])
-    assert [os.listdir(tmp_path / "cache" / name) for name in ("data", "entries", "parts")] == [[], [], []]
-    assert Path(cache.get_file(sources["a"])).read_bytes() == b"a" * 100
-
-
-def test_another_error_of_the_disk_is_told_at_once(make_cache, sources, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_copy, "fetch_to", _FullDisk(1, errno.EIO))
-    with pytest.raises(CacheError, match=r"cannot be written: Input/output error"):
-        make_cache().get_file(sources["a"])
-    assert [os.listdir(tmp_path / "cache" / name) for name in ("data", "entries", "parts")] == [[], [], []]
-
-
-def test_a_copy_that_cannot_be_removed_stays_and_is_told(make_cache, sources, tmp_path, monkeypatch):
-    cache = make_cache(max_bytes=150)
-    _use(cache, sources["a"])
-
-    def refuse(folder, key, lock):
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(CacheFolder, "remove", refuse)
-    with pytest.raises(CacheError, match=r"50 B missing(.|\n)*100 B could not be removed"):
-        cache.get_file(sources["b"])
-    assert _names(tmp_path) == "a"
+    assert [os.listdir(tmp_path / "cache" / name) for name in ("data", "entries")] == [[], []]
 
 
 def test_whoever_holds_the_room_for_long_is_named(make_cache, sources, tmp_path):
@@ -368,27 +272,7 @@ def test_whoever_holds_the_room_for_long_is_named(make_cache, sources, tmp_path)
     cache.get_file(sources["a"])
 
 
-def test_who_only_looks_whether_a_copy_is_in_use_fails_nobody(make_cache, sources, tmp_path, monkeypatch):
-    cache = make_cache(wait_seconds=0)
-    _use(cache, sources["a"])
-    (entry,) = (tmp_path / "cache" / "entries").iterdir()
-    glance = lock_exclusive_nowait(str(entry))  # as `headrace cache ls` does, which may be stopped in the middle of it
-    num_tries, make_nowait = 0, cache_copy.Copier.make_nowait
-
-    def tried(self, task):
-        nonlocal num_tries
-        num_tries += 1
-        if num_tries == 3:
-            glance.close()
-        return make_nowait(self, task)
-
-    monkeypatch.setattr(cache_copy.Copier, "make_nowait", tried)
-    assert Path(cache.get_file(sources["a"])).read_bytes() == b"a" * 100
-    assert num_tries >= 3
-
-
-def test_whoever_makes_a_copy_for_long_is_named(make_cache, sources, tmp_path, monkeypatch):
-    monkeypatch.setattr(cache_copy, "_GLANCE_SECONDS", 0.05)
+def test_whoever_makes_a_copy_for_long_is_named(make_cache, sources, tmp_path):
     cache = make_cache(wait_seconds=0.05)
     _use(cache, sources["a"])
     (entry,) = (tmp_path / "cache" / "entries").iterdir()
@@ -397,3 +281,13 @@ def test_whoever_makes_a_copy_for_long_is_named(make_cache, sources, tmp_path, m
         cache.get_file(sources["a"])
     lock.close()
     cache.get_file(sources["a"])
+
+
+@pytest.mark.parametrize(
+    ("days", "wants_room", "is_due"), [(0.5, True, False), (2, True, True), (2, False, False), (32, False, True)]
+)
+def test_a_copy_is_due_by_its_age_and_what_is_not_whole_at_once(days, wants_room, is_due):
+    key = EntryKey.of("/a", SourceStat(1, "1"))
+    for is_whole in (True, False):
+        state = EntryState(key, 1, is_whole, 1e9 - days * _DAY)
+        assert state.is_due(FileCacheOptions(), 1e9, wants_room=wants_room) == (is_due or not is_whole)

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files.fetch.fetch import FetchOptions
+from headrace.files.fetch import FetchOptions
 from headrace.files.lists import patterns
 from headrace.files.lists.file_list import read_file_list
 from servers import FileServer, S3Server, has_s3
@@ -367,7 +367,7 @@ def test_a_store_that_refuses_to_list_says_so(bucket: S3Server) -> None:
 
 def test_listing_is_tried_again_when_that_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
     fsspec = pytest.importorskip("fsspec")
-    monkeypatch.setattr(patterns, "_OPTIONS", FetchOptions(first_wait_seconds=0.001, max_wait_seconds=0.01))
+    monkeypatch.setattr(patterns, "FetchOptions", lambda: FetchOptions(first_wait_seconds=0.001))
     errors = [ConnectionResetError(), TimeoutError()]
 
     def glob(store: object, path: str, detail: bool) -> dict[str, Any]:

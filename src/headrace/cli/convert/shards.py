@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,7 @@ from numpy.typing import NDArray
 
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
-from headrace.files.atomic.pending import FolderAside, fsync_path
-from headrace.files.atomic.together import PendingFiles
+from headrace.files.atomic import TEMPORARY_PREFIX, TEMPORARY_SUFFIX, PendingFiles, fsync_path
 from headrace.sources import Source, open_source
 from headrace.sources.formats import Format
 from headrace.sources.registry import keeps_index, open_writer
@@ -129,17 +129,16 @@ def _write_aside(
 ) -> ShardRecord:
     """Write one file in a folder of its own, and replace the existing one when it is verified."""
     open_target(source, target, specs, shard.path).abort()  # refuses what the writer would not replace itself
-    folder = FolderAside(shard.path)
-    aside = os.path.join(folder.temporary, shard.name)
-    try:
-        record = _write_directly(source, target, specs, replace(shard, path=aside), tell)
-        _replace_target(aside, shard.path, target.format)
-    except HeadraceError as error:
-        if error.where is not None:
-            error.where = error.where.replace(folder.temporary, os.path.dirname(shard.path))
-        raise
-    finally:
-        folder.remove()
+    beside = os.path.dirname(os.path.realpath(shard.path))
+    with TemporaryDirectory(TEMPORARY_SUFFIX, TEMPORARY_PREFIX, beside, ignore_cleanup_errors=True) as folder:
+        aside = os.path.join(folder, shard.name)
+        try:
+            record = _write_directly(source, target, specs, replace(shard, path=aside), tell)
+            _replace_target(aside, shard.path, target.format)
+        except HeadraceError as error:
+            if error.where is not None:
+                error.where = error.where.replace(folder, os.path.dirname(shard.path))
+            raise
     return record
 
 

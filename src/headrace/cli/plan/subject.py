@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from headrace.datasets import Dataset, init_dataset, resolve_class
 from headrace.datasets.corpus import DistributesFiles
 from headrace.errors import ConfigError
-from headrace.files.fetch.fetch import is_url
 from headrace.files.lists.sizes import FileTable
 from headrace.files.lists.tree import tree_key, tree_leaves
+from headrace.files.locations import is_url
 from headrace.ranks import Ranks, find_ranks
 from headrace.show.drawing import format_bytes, format_count
 

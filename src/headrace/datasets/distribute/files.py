@@ -107,7 +107,7 @@ class SubEpochFiles:
         while not cache.wait_prefetched(_BEAT_SECONDS / 2):
             if not goes_on():
                 raise CacheError("these files are not needed any more")
-        failures = cache.prefetch_status.failures
+        failures = cache.prefetch_failures
         for source in sources:
             if source in failures:
                 raise CacheError(f"a file could not be fetched: {failures[source]}", where=source)

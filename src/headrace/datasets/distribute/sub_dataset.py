@@ -13,8 +13,8 @@ from typing import Any
 
 from headrace.errors import ConfigError, takes_note
 from headrace.files.cache.entry import CachedFile, replace_cached_files
-from headrace.files.fetch.fetch import is_url
 from headrace.files.lists.tree import FileTree, tree_leaves
+from headrace.files.locations import is_url
 from headrace.sources.naming import options_of
 
 from ..base import Dataset

@@ -11,32 +11,26 @@ another format, or that does not describe the file, means that there is no copy.
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
+import json
 import os
 import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
-from urllib.parse import quote_from_bytes, unquote, unquote_to_bytes
-
-import msgspec
+from typing import Any, Self
+from urllib.parse import unquote
 
 from headrace.errors import ConfigError
 
-from ..fetch.options import SourceStat
+from ..fetch import SourceStat
 from ..locations import is_url, local_path
 
-_FORMAT = 1  # of the record; another format is a miss
-_MAX_NAME_BYTES = 255
-_KEY = re.compile(r"([0-9a-f]{32})-([0-9a-f]{16})-(\d{1,19})")
-
-_SIZE_START = 32 + 1 + 16 + 1  # where the size stands in the text of a key
-_PERCENT = "percent:"
-
-# Where a record says whether the bytes reached the disk: the first digit of the JSON, so that it changes by one byte.
-ON_DISK_OFFSET = len('{"is_on_disk":')
+_FORMAT = 2  # of the record; another format is a miss
+_MAX_NAME_BYTES = 250  # `.part` is added while the copy is made
+_KEY = re.compile(r"([0-9a-f]{32})-[0-9a-f]{16}-(\d{1,19})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,104 +38,75 @@ class EntryKey:
     """The name of a copy: which source, which version of it, how many bytes.
 
     Attributes:
-        source: Digest of the path or URL, 32 hex digits.
-        version: Digest of the version and size, 16 hex digits.
-        size: Bytes of the copy.
         text: All three, as in file names, so that a listing of the folder tells the sizes.
+        source: Digest of the path or URL, 32 hex digits.
+        size: Bytes of the copy.
     """
 
-    source: str
-    version: str
-    size: int
     text: str
+    source: str
+    size: int
 
     @classmethod
     def of(cls, source: str, stat: SourceStat) -> EntryKey:
         """Return the key for one version of a source."""
-        version = hashlib.blake2b(f"{stat.size}:{stat.version}".encode("utf-8", "surrogateescape"), digest_size=8)
-        digest = derive_source_digest(source)
-        return cls(digest, version.hexdigest(), stat.size, f"{digest}-{version.hexdigest()}-{stat.size}")
+        digest, version = source_digest(source), _digest(f"{stat.size}:{stat.version}", 8)
+        return cls(f"{digest}-{version}-{stat.size}", digest, stat.size)
 
     @classmethod
     def parse(cls, text: str) -> EntryKey | None:
-        """Return the key that starts a file name, or None if it has none."""
-        match = _KEY.match(text)
-        return None if match is None else cls(match[1], match[2], int(match[3]), match[0])
+        """Return the key that a text is, or None."""
+        match = _KEY.fullmatch(text)
+        return None if match is None else cls(text, match[1], int(match[2]))
 
 
-def size_in(name: str) -> int:
-    """Return the size in a name that starts with a key, 0 for other names. Quicker than `EntryKey.parse`."""
-    digits = name[_SIZE_START:].partition("-")[0]
-    return int(digits) if digits.isdecimal() else 0
-
-
-class EntryRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+@dataclass(frozen=True, slots=True)
+class EntryRecord:
     """The record of a whole copy.
 
     Attributes:
-        is_on_disk: 1 if the disk has confirmed the bytes; 0: some may be lost if the machine fails now.
         format: Version of this record's format.
-        boot: Which boot of the machine wrote it.
-        key: The text of its key.
-        source: The path or URL, see `source_text`.
+        source: The path or URL.
         size: Bytes.
         version: Version of the source, for people: the key holds a digest of it.
         mtime_ns: Modification time of the copy, which changes if it is written to.
-        checksum: `"xxh3:..."`, `"md5:..."`, `"sha256:..."` over the content, if known.
         copied_at: When, in seconds since 1970.
     """
 
-    is_on_disk: int
     format: int
-    boot: str
-    key: str
     source: str
     size: int
     version: str
     mtime_ns: int
-    checksum: str | None
     copied_at: float
 
     @classmethod
-    def of(cls, source: str, stat: SourceStat, *, boot: str, mtime_ns: int, checksum: str | None) -> EntryRecord:
+    def of(cls, source: str, stat: SourceStat, *, mtime_ns: int) -> EntryRecord:
         """Return the record of a new copy."""
-        return cls(
-            is_on_disk=0,
-            format=_FORMAT,
-            boot=boot,
-            key=EntryKey.of(source, stat).text,
-            source=source_text(source),
-            size=stat.size,
-            version=stat.version.encode("ascii", "backslashreplace").decode(),
-            mtime_ns=mtime_ns,
-            checksum=checksum,
-            copied_at=time.time(),
-        )
+        return cls(_FORMAT, source, stat.size, stat.version, mtime_ns, time.time())
 
     @classmethod
-    def parse(cls, data: bytes) -> EntryRecord | None:
+    def parse(cls, data: bytes) -> Self | None:
         """Return the record, or None if this is not one, or one of another format."""
         try:
-            record = _DECODER.decode(data)
-        except msgspec.MsgspecError:
+            record = cls(**json.loads(data))
+        except (TypeError, ValueError, RecursionError):
             return None
-        return record if record.format == _FORMAT else None
+        is_ours = record.format == _FORMAT and isinstance(record.source, str)
+        return record if is_ours and isinstance(record.version, str) else None
 
     def encode(self) -> bytes:
-        """Return the record as JSON."""
-        return msgspec.json.encode(self)
-
-    def describes(self, key: EntryKey, source: str) -> bool:
-        """Whether this is the record of that entry and source."""
-        return (self.key, self.size) == (key.text, key.size) and self.source == source_text(source)
+        """Return the record as JSON; bytes of a name that are no text are escaped."""
+        return json.dumps(dataclasses.asdict(self)).encode()
 
 
-_DECODER = msgspec.json.Decoder(EntryRecord)
-
-
-def derive_source_digest(source: str) -> str:
+def source_digest(source: str) -> str:
     """Return 32 hex digits for a path or URL."""
-    return hashlib.blake2b(source.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+    return _digest(source, 16)
+
+
+def _digest(text: str, num_bytes: int) -> str:
+    return hashlib.blake2b(text.encode("utf-8", "surrogateescape"), digest_size=num_bytes).hexdigest()
 
 
 def derive_mtime_ns(source: str, stat: SourceStat) -> int:
@@ -150,10 +115,9 @@ def derive_mtime_ns(source: str, stat: SourceStat) -> int:
     That of a local source, whose version it is; for others a time derived from the version. An index that recorded the
     time of a copy stays valid for the next one.
     """
-    if not is_url(source) and stat.version.isdecimal() and len(stat.version) <= 19:
+    if not is_url(source):
         return int(stat.version)
-    digest = hashlib.blake2b(f"{source}\0{stat.version}".encode("utf-8", "surrogateescape"), digest_size=4).digest()
-    return int.from_bytes(digest, "little") % 1_000_000_000 * 1_000_000_000  # seconds from 1970 to 2001
+    return int(_digest(f"{source}\0{stat.version}", 4), 16) % 10**9 * 10**9  # seconds from 1970 to 2001
 
 
 def plain_source(source: str | os.PathLike[str]) -> str:
@@ -167,7 +131,7 @@ def plain_source(source: str | os.PathLike[str]) -> str:
     text = os.fspath(source) if isinstance(source, os.PathLike) else source
     if not isinstance(text, str):
         what = f"{source!r} is not a file name, but of type {type(source).__name__}"
-        raise ConfigError(what, where="FileCache", fix="give an absolute path or a URL, as a string or a path object")
+        raise ConfigError(what, where="FileCache", fix="pass an absolute path or a URL, as a string or a path object")
     local = local_path(text)
     plain = text if local is None else local
     if "\0" in plain:
@@ -199,25 +163,8 @@ def name_of(source: str) -> str:
     encoded = os.fsencode(name)
     if len(encoded) <= _MAX_NAME_BYTES:
         return name
-    half = _MAX_NAME_BYTES // 2
+    half = _MAX_NAME_BYTES // 2 - 1
     return os.fsdecode(encoded[:half] + b"~" + encoded[-half:])
-
-
-def source_text(source: str) -> str:
-    """Return a path or URL as text that JSON can hold: if it is not UTF-8, all bytes are percent-encoded.
-
-    Different sources have different texts: no path or URL starts with `percent:`.
-    """
-    try:
-        source.encode()
-    except UnicodeEncodeError:
-        return _PERCENT + quote_from_bytes(os.fsencode(source), safe="")
-    return source
-
-
-def parse_source_text(text: str) -> str:
-    """Return the path or URL: undo `source_text`."""
-    return os.fsdecode(unquote_to_bytes(text.removeprefix(_PERCENT))) if text.startswith(_PERCENT) else text
 
 
 @dataclass(frozen=True)

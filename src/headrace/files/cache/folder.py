@@ -1,228 +1,49 @@
-"""The folder of a cache: its layout, how copies appear and vanish, and what it holds.
+"""The folder of a cache: its layout, what it holds, and how room is made in it.
 
 * `entries/<key>.json`: lock of a copy and, when it is whole, its record; its modification time is the last use.
-* `data/<key>/<name>`: the copy.
-* `parts/<key>-<boot>/`: a copy in the making; it counts as `size` bytes from the start, so that its room is reserved.
-* `plans/*.json`: which files a process will need, in order.
-* `room.lock`: held while room is made; its modification time is that of the last full cleanup.
+* `data/<key>/<name>`: the copy, with `.part` behind its name while it is made; its room is reserved from the start.
+* `room.lock`: held while room is made; its modification time is that of the last cleanup.
 
-Invariants: `data/<key>` and `parts/<key>-*` change only under the exclusive lock of the entry; a record is written last
-and goes first. The name of a part tells the machine's boot: two nodes over one network disk that keeps their locks
-apart never write to the same file. The folder belongs to one user (mode 0700). So do those above it at the default
-location, which others can predict; elsewhere it is not defended against users who may write there.
+Invariants: `data/<key>` changes only under the exclusive lock of the entry; a record is written last and goes first.
+So a process that is killed leaves no record of what is not whole, and its lock is free: the next process that looks for
+room removes what it left. The folder belongs to one user (mode 0700). So do those above it at the default location,
+which others can predict; elsewhere it is not defended against users who may write there.
 
-A `survey` takes no locks, so its result may be out of date: lock an entry before removing it.
+A copy that nobody uses goes by its last use. Reading takes no part in that, only `get_file`, and a plan of what will be
+read, which marks the copies that it names.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import os
 import shutil
-import socket
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import xxhash
-
 from headrace.errors import CacheError
+from headrace.show.drawing import format_bytes
 
-from ..kept import make_named, make_private
-from ..locations import boot_id
-from ..locks import FileLock, LockTable, lock_exclusive_nowait
-from .entry import EntryKey, EntryRecord, name_of, parse_source_text, size_in
+from ..kept import check_own, make_named, make_private
+from ..locks import FileLock, describe_holders, lock_exclusive, lock_exclusive_nowait
+from .entry import EntryKey, EntryRecord, name_of
+from .options import DEFAULT_FOLDER, FileCacheOptions, expand_folder
 
-_PART_NAME = "part"
-_ALLOCATED_BYTES = 512  # the unit of st_blocks, whatever the file system
-
-
-@dataclass(frozen=True, slots=True)
-class DiskSpace:
-    """Bytes on the disk of the cache: `free` for this user, and `total`."""
-
-    free: int
-    total: int
+DAY_SECONDS = 24 * 3600.0
+_CLEANUP_SECONDS = 600.0  # between two automatic cleanups
+_MAX_NAMED = 8  # users in an error message
 
 
-class CacheFolder:
-    """The folder and its layout.
+class NoRoomError(CacheError):
+    """What others use leaves no room for a copy now.
 
-    Args:
-        root: The folder; made if it is missing, with mode 0700.
-        trusted: The folder above it below which all must be this user's own, see `make_private`; `None`: the user named
-            the folder, and vouches for it.
-
-    Raises:
-        CacheError: It cannot be made or written to, belongs to another user, or its disk offers no locks.
+    Attributes:
+        is_passing: Whether some of it is copies in the making, which may be removed when they are done.
     """
 
-    def __init__(self, root: str, *, trusted: str | None = None) -> None:
-        self._given, self._trusted = root, trusted
-        self.root = os.path.realpath(root)
-        self.boot = boot_digest()
-        self.room_path = f"{self.root}/room.lock"
-        self.entries, self.data, self.parts, self.plans = (
-            f"{self.root}/{name}" for name in ("entries", "data", "parts", "plans")
-        )
-        self.make()
-        lock = lock_exclusive_nowait(self.room_path)  # does the disk support locks? "Held by another" is an answer too
-        if lock is not None:
-            lock.close()
-
-    def make(self) -> None:
-        """Make missing folders, also later on: a system cleaner may have removed them."""
-        try:
-            if self._trusted is None:
-                make_named(self.root)
-            else:
-                make_private(self._given, trusted=self._trusted)
-            owners = {os.geteuid(), os.stat(self.root).st_uid}
-            for path in (self.entries, self.data, self.parts, self.plans):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(path, 0o700)
-                status = os.lstat(path)
-                if not stat.S_ISDIR(status.st_mode):
-                    raise CacheError("this is a link or a file, not a folder of the cache", where=path, fix="remove it")
-                if status.st_uid not in owners:
-                    what = f"this part of the cache belongs to user {status.st_uid}, and this is user {os.geteuid()}"
-                    raise CacheError(what, where=path, fix="remove it")
-        except OSError as error:
-            what = f"the cache folder cannot be made: {error.strerror}"
-            fix = "choose a folder that you may write to: cache_directory=..."
-            raise CacheError(what, where=str(error.filename or self.root), fix=fix) from error
-
-    def contains(self, path: str) -> bool:
-        """Whether a path is in this folder, in the form that the cache returns. Links are not resolved."""
-        return path.startswith(f"{self.root}/")
-
-    def entry_path(self, key: EntryKey) -> str:
-        """Return the path of lock and record."""
-        return f"{self.entries}/{key.text}.json"
-
-    def data_path(self, key: EntryKey, name: str) -> str:
-        """Return the path of the copy."""
-        return f"{self.data}/{key.text}/{name}"
-
-    def part_path(self, key: EntryKey) -> str:
-        """Return the path of the unfinished copy; it is short, so that the side file can have a longer name."""
-        return f"{self._part_folder(key)}/{_PART_NAME}"
-
-    def is_intact(self, record: EntryRecord, path: str) -> bool:
-        """Whether a copy is as it was written, judged by size, time and whether the machine was rebooted."""
-        try:
-            status = os.lstat(path)
-        except OSError:
-            return False
-        return (
-            stat.S_ISREG(status.st_mode)
-            and (status.st_size, status.st_mtime_ns) == (record.size, record.mtime_ns)
-            and (record.is_on_disk == 1 or record.boot == self.boot)
-        )
-
-    def has_part(self, key: EntryKey) -> bool:
-        """Whether room is reserved for a copy, by this boot of the machine."""
-        return os.path.lexists(self._part_folder(key))
-
-    def reserve(self, key: EntryKey) -> None:
-        """Reserve room for a copy: its part exists from now on. The exclusive lock of the entry must be held."""
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(self._part_folder(key), 0o700)
-
-    def publish(self, key: EntryKey, name: str, mtime_ns: int) -> int:
-        """Make a finished part the copy; return its modification time. The exclusive lock must be held."""
-        part, folder = self._part_folder(key), f"{self.data}/{key.text}"
-        for other in os.listdir(part):
-            if other != _PART_NAME:  # the side file
-                _remove_tree(f"{part}/{other}")
-        path = self.part_path(key)
-        os.chmod(path, 0o400)  # against writing to a copy by mistake
-        os.utime(path, ns=(mtime_ns, mtime_ns))
-        os.rename(path, f"{part}/{name}")
-        os.rename(part, folder)
-        return os.lstat(self.data_path(key, name)).st_mtime_ns  # a coarse file system rounds it
-
-    def remove(self, key: EntryKey, lock: FileLock) -> None:
-        """Remove all of an entry, whose exclusive lock is given, and the lock with it.
-
-        Raises:
-            OSError: The disk refused. Any remains have no record.
-        """
-        os.ftruncate(lock.descriptor, 0)
-        _remove_tree(f"{self.data}/{key.text}")
-        for name in self.part_names():
-            if name.startswith(f"{key.text}-"):
-                _remove_tree(f"{self.parts}/{name}")
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(lock.path)
-        lock.close()
-
-    def part_names(self) -> list[str]:
-        """Return the names of the parts: all but the last 17 characters of one are the text of its key."""
-        return os.listdir(self.parts)
-
-    def written_bytes(self, part_name: str) -> tuple[int, float]:
-        """Return the allocated bytes of a part, and when it was last written to."""
-        allocated, latest = 0, 0.0
-        with contextlib.suppress(OSError), os.scandir(f"{self.parts}/{part_name}") as found:
-            for file in found:
-                status = file.stat(follow_symlinks=False)
-                allocated += status.st_blocks * _ALLOCATED_BYTES
-                latest = max(latest, status.st_mtime)
-        return allocated, latest
-
-    def part_name(self, key: EntryKey) -> str:
-        """Return the name of the part that this boot of the machine makes."""
-        return f"{key.text}-{self.boot}"
-
-    def progress(self) -> tuple[object, ...]:
-        """Return a value that changes when any process continues a copy."""
-        return tuple((name, *self.written_bytes(name)) for name in sorted(self.part_names()))
-
-    def used_bytes(self) -> int:
-        """Return the bytes that the quota counts: copies, and unfinished ones with their final size. Lists two folders.
-
-        A part that becomes a copy meanwhile is counted, and once: the parts are listed first.
-        """
-        parts = self.part_names()
-        ours = {name.removesuffix(f"-{self.boot}") for name in parts}  # those of other boots keep their whole name
-        return sum(map(size_in, [*ours, *(name for name in os.listdir(self.data) if name not in ours)]))
-
-    def pending_bytes(self, but_for: EntryKey | None) -> int:
-        """Return how much the unfinished copies, except for one, will still take from the disk."""
-        keys = ((name, EntryKey.parse(name)) for name in self.part_names())
-        others = ((name, key) for name, key in keys if key is not None and key != but_for)
-        return sum(max(0, key.size - self.written_bytes(name)[0]) for name, key in others)
-
-    def clear(self, key: EntryKey) -> None:
-        """Remove the remains of a copy that never got its record. The exclusive lock must be held."""
-        _remove_tree(f"{self.data}/{key.text}")
-
-    def disk_space(self) -> DiskSpace:
-        """Return the free and total bytes of the disk."""
-        status = os.statvfs(self.root)
-        return DiskSpace(status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize)
-
-    def _part_folder(self, key: EntryKey) -> str:
-        return f"{self.parts}/{self.part_name(key)}"
-
-
-@functools.lru_cache(maxsize=1)
-def boot_digest() -> str:
-    """Return 16 hex digits that identify this boot of this machine."""
-    return xxhash.xxh3_64_hexdigest((boot_id() or socket.gethostname()).encode())
-
-
-def _remove_tree(path: str) -> None:
-    """Remove a file, a link or a folder, if it is there."""
-    try:
-        os.unlink(path)
-    except FileNotFoundError:
-        pass
-    except (IsADirectoryError, PermissionError):  # which of the two depends on the system
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
+    is_passing = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,104 +52,265 @@ class EntryState:
 
     Attributes:
         key: The key.
-        has_copy: Whether there is a copy; its record may be missing, if its process was killed just before it wrote it.
-        num_bytes: Bytes that the quota counts for it: the size for the copy, and the same for each part.
-        last_use: When it was used last, or last written to, in seconds since 1970.
-        is_foreign: Whether it has only parts of another boot, or another machine.
+        num_bytes: Bytes that the quota counts for it: the size of the copy, whole or not; 0 for a mere lock.
+        is_whole: Whether it has a record.
+        last_use: When the copy was requested last, in seconds since 1970.
     """
 
     key: EntryKey
-    has_copy: bool
     num_bytes: int
+    is_whole: bool
     last_use: float
-    is_foreign: bool
+
+    def is_due(self, options: FileCacheOptions, now: float, *, wants_room: bool) -> bool:
+        """Whether it is removed if nobody uses it, even though no copy needs its room now.
+
+        Args:
+            options: Have the age limits.
+            now: Seconds since 1970.
+            wants_room: Whether less is free on the disk than should be.
+        """
+        days = (now - self.last_use) / DAY_SECONDS
+        is_old = wants_room and days > options.cleanup_files_wanted_older_than_days
+        return not self.is_whole or is_old or days > options.cleanup_files_always_older_than_days
 
 
-def survey(folder: CacheFolder) -> list[EntryState]:
-    """Return the state of all entries, grouped by source. Lists three folders and stats each file.
+class CacheFolder:
+    """The folder; made if it is missing, with mode 0700.
 
-    A part that becomes a copy meanwhile is seen: the parts are listed first.
+    Args:
+        options: The options of the cache.
+
+    Attributes:
+        root: Its path, links resolved.
+        num_removed: Number of copies removed so far.
+        removed_bytes: Their bytes.
+
+    Raises:
+        CacheError: It cannot be made or written to, belongs to another user, or its disk offers no locks.
     """
-    parts: dict[str, list[str]] = {}
-    for name in folder.part_names():
-        key = EntryKey.parse(name)
-        if key is not None:
-            parts.setdefault(key.text, []).append(name)
-    copies = set(os.listdir(folder.data))
-    last_uses: dict[str, float] = {}
-    with os.scandir(folder.entries) as found:
-        for entry in found:
-            with contextlib.suppress(OSError):
-                last_uses[entry.name.removesuffix(".json")] = entry.stat(follow_symlinks=False).st_mtime
-    states = []
-    for text in sorted({*parts, *copies, *last_uses}):
-        key = EntryKey.parse(text)
-        if key is None:
-            continue
-        if text in copies and text in last_uses and text not in parts:  # nearly all
-            states.append(EntryState(key, True, key.size, last_uses[text], False))
+
+    def __init__(self, options: FileCacheOptions) -> None:
+        self._options = options
+        self.root = os.path.realpath(options.folder)
+        self.entries, self.data, self._room = (f"{self.root}/{name}" for name in ("entries", "data", "room.lock"))
+        self.num_removed = self.removed_bytes = 0
+        self.make()
+        lock = lock_exclusive_nowait(self._room)  # does the disk support locks? "Held by another" is an answer too
+        if lock is not None:
+            lock.close()
+
+    def make(self) -> None:
+        """Make missing folders, also later on: a system cleaner may have removed them."""
+        if self._options.cache_directory == DEFAULT_FOLDER:
+            make_private(self._options.folder, trusted=expand_folder("$TMPDIR"))
         else:
-            states.append(_state(folder, key, text in copies, parts.get(text, ()), last_uses.get(text)))
-    return states
+            make_named(self.root)
+        for path in (self.entries, self.data):
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path, 0o700)
+            if os.path.islink(path):
+                raise CacheError("a part of the cache is a link", where=path, fix="remove it")
+            check_own(path)
 
+    def entry_path(self, key: EntryKey) -> str:
+        """Return the path of the lock of a copy."""
+        return f"{self.entries}/{key.text}.json"
 
-def record_of(folder: CacheFolder, state: EntryState) -> EntryRecord | None:
-    """Return the record of a copy, or None if it is not whole or was changed. Reads a small file."""
-    if not state.has_copy:
-        return None
-    try:
-        descriptor = os.open(folder.entry_path(state.key), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return None
-    try:
+    def data_path(self, key: EntryKey, source: str) -> str:
+        """Return the path of a copy."""
+        return f"{self.data}/{key.text}/{name_of(source)}"
+
+    def lock_nowait(self, key: EntryKey) -> FileLock | None:
+        """Take the exclusive lock of an entry, which is made if it is missing."""
+        try:
+            return lock_exclusive_nowait(self.entry_path(key))
+        except FileNotFoundError:
+            self.make()
+            return lock_exclusive_nowait(self.entry_path(key))
+
+    def record_of(self, key: EntryKey, descriptor: int) -> EntryRecord | None:
+        """Return the record in an open entry, or None if there is no whole copy, or it was changed."""
         record = EntryRecord.parse(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
-    finally:
-        os.close(descriptor)
-    if record is None:
+        if record is None:
+            return None
+        try:
+            status = os.lstat(self.data_path(key, record.source))
+        except OSError:
+            return None
+        is_same = (status.st_size, status.st_mtime_ns) == (record.size, record.mtime_ns)
+        return record if stat.S_ISREG(status.st_mode) and is_same else None
+
+    def read_record(self, key: EntryKey) -> EntryRecord | None:
+        """Return the record of a copy, without its lock; None as in `record_of`."""
+        with contextlib.suppress(OSError), open(self.entry_path(key), "rb") as file:
+            return self.record_of(key, file.fileno())
         return None
-    source = parse_source_text(record.source)
-    path = folder.data_path(state.key, name_of(source))
-    return record if record.describes(state.key, source) and folder.is_intact(record, path) else None
 
+    def progress(self, key: EntryKey) -> tuple[int, float]:
+        """Return how many bytes are there of a copy in the making, and when it was last written to."""
+        num_bytes, latest = 0, 0.0
+        with contextlib.suppress(OSError), os.scandir(f"{self.data}/{key.text}") as found:
+            for file in found:
+                status = file.stat(follow_symlinks=False)
+                num_bytes, latest = num_bytes + status.st_blocks * 512, max(latest, status.st_mtime)
+        return num_bytes, latest
 
-def copies_of(folder: CacheFolder, source_digest: str) -> list[tuple[EntryKey, EntryRecord]]:
-    """Return the whole copies of a source, of any version. Lists a folder."""
-    keys = [EntryKey.parse(name) for name in os.listdir(folder.data) if name.startswith(source_digest)]
-    found = ((key, record_of(folder, _state(folder, key, True, (), 0.0))) for key in keys if key is not None)
-    return [(key, record) for key, record in found if record is not None]
+    def survey(self) -> list[EntryState]:
+        """Return the state of all entries, in the order in which they are removed. Takes no locks.
 
+        Lists two folders and stats each entry. Lock an entry before removing it: the state may be out of date.
+        """
+        there, states = set(os.listdir(self.data)), []
+        with os.scandir(self.entries) as found:
+            for entry in found:
+                text = entry.name.removesuffix(".json")
+                key, is_there = EntryKey.parse(text), text in there
+                with contextlib.suppress(FileNotFoundError):  # it was removed meanwhile
+                    status = entry.stat(follow_symlinks=False)
+                    if key is not None:
+                        num_bytes, is_whole = key.size * is_there, is_there and status.st_size > 0
+                        states.append(EntryState(key, num_bytes, is_whole, status.st_mtime))
+                there.discard(text)
+        lost = (EntryKey.parse(text) for text in there)  # their locks were removed
+        states += [EntryState(key, key.size, is_whole=False, last_use=0.0) for key in lost if key is not None]
+        return sorted(states, key=lambda state: (state.is_whole, state.last_use))
 
-def is_in_use(folder: CacheFolder, key: EntryKey) -> bool:
-    """Whether an entry is locked at this moment."""
-    path = folder.entry_path(key)
-    lock = lock_exclusive_nowait(path, create=False)
-    if lock is not None:
+    def used_bytes(self) -> int:
+        """Return the bytes that the quota counts: copies, and unfinished ones with their final size. Lists a folder."""
+        keys = map(EntryKey.parse, os.listdir(self.data))
+        return sum(key.size for key in keys if key is not None)
+
+    def disk_space(self) -> tuple[int, int]:
+        """Return the bytes of the disk that are free for this user, and the total."""
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize, status.f_blocks * status.f_frsize
+
+    def describe(self) -> str:
+        """Return how full the cache and its disk are, for messages."""
+        quota = self._options.quota
+        free, total = map(format_bytes, self.disk_space())
+        limit = "no quota" if quota is None else f"a quota of {format_bytes(quota)}"
+        return f"the copies have {format_bytes(self.used_bytes())} of {limit}; the disk has {free} free of {total}"
+
+    def remove(self, state: EntryState, lock: FileLock) -> None:
+        """Remove an entry under its exclusive lock, the record first, and count it."""
+        self.clear(state.key, lock)
+        os.unlink(self.entry_path(state.key))
+        self.num_removed += state.is_whole
+        self.removed_bytes += state.num_bytes
+
+    def clear(self, key: EntryKey, lock: FileLock) -> None:
+        """Remove a copy or what there is of it, under its exclusive lock; the record goes first."""
+        os.ftruncate(lock.descriptor, 0)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(f"{self.data}/{key.text}")
+
+    def try_remove(self, state: EntryState) -> bool:
+        """Remove an entry unless somebody uses it; tell whether it was removed."""
+        lock = self.lock_nowait(state.key)
+        if lock is None:
+            return False
+        with contextlib.closing(lock):
+            self.remove(state, lock)
+        return True
+
+    def clean(self) -> None:
+        """Remove what is old, and what processes that ended have left."""
+        now = time.time()
+        for state in self.survey():
+            free, total = self.disk_space()
+            wants_room = free < self._options.cleanup_disk_usage_wanted_free_ratio * total
+            if state.is_due(self._options, now, wants_room=wants_room):
+                self.try_remove(state)
+
+    def make_room(
+        self,
+        key: EntryKey | None,
+        free_bytes: int,
+        *,
+        forced_bytes: int = 0,
+        may_remove: Callable[[EntryKey], bool] = lambda _: True,
+    ) -> None:
+        """Remove copies that nobody uses, those used longest ago first, until there is room; then reserve it.
+
+        Lists a folder; surveys all only if something must be removed, or the last cleanup was ten minutes ago.
+
+        Args:
+            key: What gets the room, by the lock of the caller. None: nothing.
+            free_bytes: What must be free on the disk.
+            forced_bytes: Remove this much in any case: the disk has refused a write, whatever it reports.
+            may_remove: Whether a copy may go.
+
+        Raises:
+            NoRoomError: What others use leaves no room; nothing is removed.
+            CacheError: There can never be room, or another process makes room and gives no sign of life.
+        """
+        size, quota = 0 if key is None else key.size, self._options.quota
+        if quota is not None and size > quota:
+            what = f"{format_bytes(size)} needed; {self.describe()}"
+            raise CacheError(what, where=self.root, fix=f"raise max_bytes to at least {size}")
+        self.make()
+        room = lock_exclusive(self._room, limit_seconds=self._options.wait_seconds, purpose="make room in the cache")
+        with contextlib.closing(room):
+            if time.time() - os.fstat(room.descriptor).st_mtime > _CLEANUP_SECONDS:
+                self.clean()
+                os.utime(room.descriptor)
+            missing = free_bytes - self.disk_space()[0]
+            if quota is not None:
+                missing = max(missing, self.used_bytes() + size - quota)
+            if missing > 0 or forced_bytes:
+                self._free(max(missing, 0), max(missing, forced_bytes), size or free_bytes, may_remove)
+            if key is not None:
+                os.mkdir(f"{self.data}/{key.text}", 0o700)
+
+    def _free(self, must: int, wanted: int, size: int, may_remove: Callable[[EntryKey], bool]) -> None:
+        locks: list[tuple[EntryState, FileLock]] = []
+        held, found = [], 0
+        try:
+            for state in self.survey():
+                if found >= wanted:
+                    break
+                if state.num_bytes and (not state.is_whole or may_remove(state.key)):
+                    lock = self.lock_nowait(state.key)
+                    if lock is None:
+                        held.append(state)
+                    else:
+                        locks.append((state, lock))
+                        found += state.num_bytes
+            if found < must:
+                raise self._no_room(size, must - found, held)
+            for state, lock in locks:
+                self.remove(state, lock)
+        finally:
+            for _, lock in locks:
+                lock.close()
+
+    def _no_room(self, size: int, missing: int, held: Sequence[EntryState]) -> NoRoomError:
+        parts = [f"{format_bytes(size)} needed, {format_bytes(missing)} missing", self.describe()]
+        for is_whole, name in ((True, "in use"), (False, "in the making")):
+            states = [state for state in held if state.is_whole == is_whole]
+            if states:
+                users = list(dict.fromkeys(self.users_of(state.key) for state in states))
+                more = f" and {len(users) - _MAX_NAMED} more" if len(users) > _MAX_NAMED else ""
+                total = format_bytes(sum(state.num_bytes for state in states))
+                parts.append(f"{total} in {len(states)} files are {name} by {'; '.join(users[:_MAX_NAMED])}{more}")
+        fix = "release files that are not read any more (release_files), or raise max_bytes, or free some of the disk"
+        error = NoRoomError(f"the file cache cannot free enough: {'; '.join(parts)}", where=self.root, fix=fix)
+        error.is_passing = any(not state.is_whole for state in held)
+        return error
+
+    def users_of(self, key: EntryKey) -> str:
+        """Name the processes that lock an entry, for messages."""
+        return ", ".join(describe_holders(self.entry_path(key))) or "a process that this one cannot see"
+
+    def find_users(self, key: EntryKey) -> str | None:
+        """Name the processes that lock an entry, None if none does."""
+        holders = describe_holders(self.entry_path(key))
+        if holders:
+            return ", ".join(holders)
+        lock = lock_exclusive_nowait(self.entry_path(key), create=False)
+        if lock is None:
+            return self.users_of(key) if os.path.lexists(self.entry_path(key)) else None
         lock.close()
-        return False
-    return os.path.lexists(path)
-
-
-def users_of(folder: CacheFolder, key: EntryKey, table: LockTable | None = None) -> str:
-    """Name the processes that lock an entry, for messages; `table` saves reading the locks of the system again."""
-    holders = (table or LockTable()).holders_of(folder.entry_path(key))
-    return ", ".join(holders) or "a process that this one cannot see"
-
-
-def find_users(folder: CacheFolder, key: EntryKey, table: LockTable) -> str | None:
-    """Name the processes that lock an entry, `None` if none does; the lock is tried only if the table has no holder."""
-    if table.holders_of(folder.entry_path(key)) or is_in_use(folder, key):
-        return users_of(folder, key, table)
-    return None
-
-
-def _state(
-    folder: CacheFolder, key: EntryKey, has_copy: bool, parts: Sequence[str], last_use: float | None
-) -> EntryState:
-    times = [folder.written_bytes(name)[1] for name in parts]
-    if last_use is not None:
-        times.append(last_use)
-    elif has_copy:  # its lock was removed
-        with contextlib.suppress(OSError):
-            times.append(os.lstat(f"{folder.data}/{key.text}").st_mtime)
-    is_foreign = not has_copy and bool(parts) and not any(name.endswith(folder.boot) for name in parts)
-    return EntryState(key, has_copy, key.size * (len(parts) + has_copy), max(times, default=0.0), is_foreign)
+        return None

@@ -16,17 +16,17 @@ import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from string import Template
 from typing import Any
 
 from headrace.errors import ConfigError, did_you_mean
 
-from ..fetch.options import FetchOptions, check_number
+from ..fetch import FetchOptions, check_number
 
 DEFAULT_FOLDER = "$TMPDIR/$USER/headrace/file_cache"
 CONFIG_KEY = "file_cache_opts"
 ENVIRONMENT_KEY = "HEADRACE_FILE_CACHE_OPTS"
 
-_VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _BYTES = re.compile(r"\s*(\d+(?:\.\d+)?)\s*(?:([kmgtp])?(i)?b?)?\s*", re.IGNORECASE)
 _NUM_ZEROS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 
@@ -113,11 +113,6 @@ class FileCacheOptions:
         """
         return expand_folder(str(self.cache_directory))
 
-    @property
-    def trusted_folder(self) -> str | None:
-        """The folder of temporary files, if the default below it is used; `None` where the user named a folder."""
-        return expand_folder("$TMPDIR") if self.cache_directory == DEFAULT_FOLDER else None
-
     @classmethod
     def of(cls, values: Mapping[str, Any], where: str) -> FileCacheOptions:
         """Build options from a mapping.
@@ -192,26 +187,21 @@ def expand_folder(text: str) -> str:
     Raises:
         ConfigError: Another variable is not set, or is empty.
     """
+    known = {"TMPDIR": tempfile.gettempdir(), "USER": _user_name()} | {
+        key: text for key, text in os.environ.items() if text
+    }
+    try:
+        return os.path.abspath(os.path.expanduser(Template(text).substitute(known)))
+    except (KeyError, ValueError) as error:
+        what = f"the environment variable {error.args[0]} is not set"
+        fix = "set it, or choose another cache_directory"
+        raise ConfigError(what, where=f"cache_directory={text!r}", fix=fix) from error
 
-    def value_of(match: re.Match[str]) -> str:
-        name = match[1] or match[2]
-        value = os.environ.get(name) or _fall_back(name)
-        if not value:
-            fix = f"set {name}, or choose another cache_directory"
-            raise ConfigError(f"the environment variable {name} is not set", where=f"cache_directory={text!r}", fix=fix)
-        return value
 
-    return os.path.abspath(os.path.expanduser(_VARIABLE.sub(value_of, text)))
-
-
-def _fall_back(name: str) -> str | None:
-    if name == "TMPDIR":
-        return tempfile.gettempdir()
-    if name == "USER":
-        with contextlib.suppress(KeyError):  # no such user: a container that was given only a number
-            return pwd.getpwuid(os.getuid()).pw_name
-        return f"user-{os.getuid()}"
-    return None
+def _user_name() -> str:
+    with contextlib.suppress(KeyError):  # no such user: a container that was given only a number
+        return pwd.getpwuid(os.getuid()).pw_name
+    return f"user-{os.getuid()}"
 
 
 def _from_mapping(cls: Any, values: Mapping[str, Any], where: str) -> Any:

@@ -27,7 +27,7 @@ def list_braces(pattern: str) -> list[str]:
         ConfigError: A range goes down, or has leading zeros and ends of different widths; or there are more names than
             10 million.
     """
-    num = math.prod(len(_choices(match[0], pattern)) for match in _BRACES.finditer(pattern))
+    num = math.prod(_choices(match[0], pattern)[0] for match in _BRACES.finditer(pattern))
     if num > _MAX_NAMES:
         raise ConfigError(
             f"the ranges expand to {num:,} names, and at most {_MAX_NAMES:,} are allowed",
@@ -37,30 +37,20 @@ def list_braces(pattern: str) -> list[str]:
     return list(expand_braces(pattern))
 
 
-class _Numbers:
-    """The numbers of a range, as texts; none is made before it is asked for."""
-
-    def __init__(self, low: str, high: str) -> None:
-        self._range = range(int(low), int(high) + 1)
-        self._width = len(low) if low.startswith("0") and len(low) > 1 else 0
-
-    def __len__(self) -> int:
-        return self._range.stop - self._range.start  # `len` of a range is limited to 64 bits
-
-    def __iter__(self) -> Iterator[str]:
-        return (f"{number:0{self._width}d}" for number in self._range)
-
-
-def _choices(braces: str, pattern: str) -> _Numbers | list[str]:
+def _choices(braces: str, pattern: str) -> tuple[int, Iterator[str]]:
+    """Return how many alternatives there are, and yield them."""
     match = _RANGE.fullmatch(braces[1:-1])
     if match is None:
-        return braces[1:-1].split(",")
+        texts = braces[1:-1].split(",")
+        return len(texts), iter(texts)
     low, high = match.groups()
-    if low.startswith("0") and 1 < len(low) != len(high):
+    is_padded = low.startswith("0") and len(low) > 1
+    if is_padded and len(low) != len(high):
         raise ConfigError(f"with leading zeros both ends of a range have the same width: {braces}", where=pattern)
     if int(low) > int(high):
         raise ConfigError(f"bad range in shard spec {braces}", where=pattern)
-    return _Numbers(low, high)
+    width = len(low) if is_padded else 0
+    return int(high) - int(low) + 1, (f"{number:0{width}d}" for number in range(int(low), int(high) + 1))
 
 
 def expand_braces(pattern: str) -> Iterator[str]:
@@ -73,6 +63,6 @@ def expand_braces(pattern: str) -> Iterator[str]:
     if match is None:
         yield pattern
         return
-    for choice in _choices(match[0], pattern):
+    for choice in _choices(match[0], pattern)[1]:
         for rest in expand_braces(pattern[match.end() :]):
             yield f"{pattern[: match.start()]}{choice}{rest}"

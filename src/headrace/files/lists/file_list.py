@@ -16,6 +16,7 @@ import json
 import os
 import posixpath
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 
 from headrace.errors import ConfigError, HeadraceError, SourceError, takes_note
 
-from ..fetch.fetch import open_url
+from ..fetch import read_source
 from ..locations import is_url, local_path, shown_url
 from .patterns import is_pattern, list_matches
 from .tag_list import read_text, refuse_pickle, unpack_text
@@ -49,53 +50,37 @@ def parse_file_list(text: str, kind: str, where: str) -> list[tuple[int, Any]]:
         SourceError: It is not such a list, or a line holds control characters.
     """
     if kind == ".txt":
-        return _parse_lines(text, where)
-    entries = _PARSERS[kind](text, where)
+        numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
+        found = [(number, name) for number, name in numbered if name and not name.startswith("#")]
+        for number, name in found:
+            if wrong := _CONTROL.search(name):
+                what = f"line {number} holds the character 0x{ord(wrong[0]):02x}: it is truncated, or this is no list"
+                raise SourceError(what, where=f"{where}, line {number}", fix="write the list again, one name a line")
+        return found
+    try:
+        entries = json.loads(text, object_pairs_hook=_without_repeats) if kind == ".json" else _parse_literal(text)
+    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
+        name = "JSON list" if kind == ".json" else "list of plain data"
+        raise SourceError(f"this is not a {name}: {error}", where=where, fix=_ONE_LIST) from error
     if not isinstance(entries, list):
         raise SourceError(f"the file holds a {type(entries).__name__}, not a list", where=where, fix=_ONE_LIST)
     return list(enumerate(entries, 1))
 
 
-def _parse_lines(text: str, where: str) -> list[tuple[int, Any]]:
-    numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
-    found = [(number, name) for number, name in numbered if name and not name.startswith("#")]
-    for number, name in found:
-        wrong = _CONTROL.search(name)
-        if wrong is not None:
-            what = f"line {number} holds the character 0x{ord(wrong[0]):02x}: it is truncated, or this is not a list"
-            raise SourceError(what, where=f"{where}, line {number}", fix="write the list again, one file name a line")
-    return found
+def _parse_literal(text: str) -> Any:
+    tree = ast.parse(text.lstrip(), mode="eval")
+    for node in ast.walk(tree) if "{" in text else ():
+        if isinstance(node, ast.Dict):
+            _without_repeats([(ast.unparse(key), None) for key in node.keys if key is not None])
+    return ast.literal_eval(tree)
 
 
-def _parse_json(text: str, where: str) -> Any:
-    try:
-        return json.loads(text, object_pairs_hook=_dict_without_repeats)
-    except (ValueError, RecursionError) as error:
-        raise SourceError(f"this is not a JSON list: {error}", where=where, fix="write the list again") from error
-
-
-def _parse_literal(text: str, where: str) -> Any:
-    try:
-        tree = ast.parse(text.lstrip(), mode="eval")
-        for node in ast.walk(tree) if "{" in text else ():
-            if isinstance(node, ast.Dict):
-                _dict_without_repeats([(ast.unparse(key), None) for key in node.keys if key is not None])
-        return ast.literal_eval(tree)
-    except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
-        raise SourceError(f"this is not a list of plain data: {error}", where=where, fix=_ONE_LIST) from error
-
-
-def _dict_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a dict; a repeated key would silently drop a file."""
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        repeated = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"the key {repeated} comes twice in one dict")
-    return found
-
-
-_PARSERS: dict[str, Callable[[str, str], Any]] = {".json": _parse_json, ".py": _parse_literal}
+    for name, count in Counter(name for name, _ in pairs).items():
+        if count > 1:
+            raise ValueError(f"the key {name} comes twice in one dict")
+    return dict(pairs)
 
 
 Files = str | os.PathLike[str] | list[Any] | Callable[[], list[Any]]
@@ -197,22 +182,18 @@ def _entries_of(files: Files) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
         return _entries_of_path(os.fspath(files))
     if isinstance(files, list):
         return _Origin("files", "{}[{}]"), enumerate(files)
-    if callable(files):
-        return _Origin("files()", "{}[{}]"), enumerate(_called(files))
-    fix = "give a list, the path of a list file, a pattern, or a function; files=[(...)] is one entry of several files"
-    raise ConfigError(f"unsupported file list: files is of type {type(files).__name__}", fix=fix)
-
-
-def _called(function: Callable[[], list[Any]]) -> list[Any]:
+    if not callable(files):
+        fix = "pass a list, the path of a list file, a pattern, or a function; [(...)] is one entry of several files"
+        raise ConfigError(f"unsupported file list: files is of type {type(files).__name__}", fix=fix)
     try:
-        entries: Any = function()
+        entries: Any = files()
     except Exception as error:
         takes_note(error, "raised by the function given as files")
         raise
     if not isinstance(entries, list):
         what = f"the function given as files returned a {type(entries).__name__}, not a list"
         raise ConfigError(what, fix="return a list of file names")
-    return entries
+    return _Origin("files()", "{}[{}]"), enumerate(entries)
 
 
 def _entries_of_path(path: str) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
@@ -229,25 +210,16 @@ def _entries_of_path(path: str) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
         fix = f"for one file write files=[{shown!r}]; a list file ends in {', '.join(_KINDS)}, or one of them and .gz"
         raise ConfigError(f"files={shown!r} is neither a list file nor a pattern", fix=fix)
     numbering = "{}, line {}" if kind == ".txt" else "{}, entry {}"
-    if is_remote:
-        with open_url(path) as file:
-            text = unpack_text(file.read(), shown, is_packed=is_packed)
-        origin = _Origin(shown, numbering, is_file=True, root=f"{name.rpartition('/')[0]}/")
-    else:
-        text = read_text(path, _FROM_PICKLE)
-        origin = _Origin(shown, numbering, is_file=True)
+    text = unpack_text(read_source(path), shown, is_packed=is_packed) if is_remote else read_text(path, _FROM_PICKLE)
+    origin = _Origin(shown, numbering, is_file=True, root=f"{name.rpartition('/')[0]}/" if is_remote else None)
     entries = parse_file_list(text, kind, shown)
-    if kind == ".txt" and entries and not text.endswith("\n"):
-        _check_last_line(origin, *entries[-1])
+    if kind == ".txt" and entries and not text.endswith("\n"):  # other names are checked when they are measured
+        number, last = entries[-1]
+        full_name = origin.resolved(origin.checked(last, number))
+        if not is_url(full_name) and not os.path.lexists(full_name) and not is_pattern(last, full_name):
+            what = f"the last line has no newline, and there is no file {full_name!r}: the list may be truncated"
+            raise origin.error(what, number, "write the list again")
     return origin, entries
-
-
-def _check_last_line(origin: _Origin, number: int, name: str) -> None:
-    """Refuse a last line without a newline that names no file. Other names are checked when they are measured."""
-    full_name = origin.resolved(origin.checked(name, number))
-    if not is_url(full_name) and not os.path.lexists(full_name) and not is_pattern(name, full_name):
-        what = f"the last line has no newline, and there is no file {full_name!r}: the list may be truncated"
-        raise origin.error(what, number, "write the list again")
 
 
 def _expanded(entry: Any, origin: _Origin, number: int, in_folder: InFolder | None) -> Iterable[FileTree]:

@@ -11,11 +11,9 @@ from typing import Any
 
 from headrace.errors import ConfigError, SourceError
 
-from ..fetch.options import FetchOptions
+from ..fetch import FetchOptions, file_system_of, try_often
 from ..locations import is_url, shown_url, what_is_near
 from .braces import has_braces, list_braces
-
-_OPTIONS = FetchOptions(timeout_seconds=600.0)  # to list a million objects takes a thousand requests
 
 
 def is_pattern(name: str, full_name: str) -> bool:
@@ -91,24 +89,14 @@ def glob_url(pattern: str) -> list[str]:
     where = shown_url(pattern)
     if "::" in pattern:
         raise ConfigError("a pattern in a chained URL is not expanded", where=where, fix="name the files one by one")
-    from ..fetch.ranges import try_often  # a loader starts in less time without them
-    from ..fetch.reader import BlockingCalls
 
-    calls = BlockingCalls()
-    try:
-        return try_often(lambda: calls.submit(_glob_store, pattern), where, "list it", _OPTIONS, _ignore)
-    finally:
-        calls.close()
+    def find() -> list[str]:
+        store, path = file_system_of(pattern)
+        store.invalidate_cache()
+        found: dict[str, Any] = store.glob(path, detail=True)
+        return sorted(store.unstrip_protocol(name) for name, info in found.items() if info.get("type") != "directory")
 
-
-def _glob_store(pattern: str) -> list[str]:
-    """Return the matches; in one thread throughout, as some file systems belong to the thread that made them."""
-    from ..fetch.remote import file_system_of  # here, as asyncio takes 50 ms to import, and most patterns are local
-
-    store, path = file_system_of(pattern)
-    store.invalidate_cache()
-    found: dict[str, Any] = store.glob(path, detail=True)
-    return sorted(store.unstrip_protocol(name) for name, info in found.items() if info.get("type") != "directory")
+    return try_often(find, pattern, "list it", FetchOptions())
 
 
 def _folders_in(parent: str) -> set[str]:
@@ -117,7 +105,3 @@ def _folders_in(parent: str) -> set[str]:
             return {entry.name for entry in entries if entry.is_dir()}
     except OSError:  # it may be entered but not listed: then a folder remains, and is refused when it is measured
         return set()
-
-
-def _ignore(_num_bytes: int) -> None:
-    pass

@@ -16,7 +16,7 @@ from headrace.errors import SourceError
 from ..locations import open_regular
 from ..utf8 import decode_utf8
 
-_MAX_LENGTH = 2**63 - 1
+_MAX_LENGTHS = {int: 2**63 - 1, float: 2**53}  # neither infinite nor a NaN
 
 # How to convert a pickle, for the error text.
 _TAGS_FROM_PICKLE = "open({target!r} + '.txt', 'w').write('\\n'.join({data}))"
@@ -46,22 +46,12 @@ def read_seq_lens(path: str | os.PathLike[str]) -> dict[str, int | float]:
     for tag, length in lengths.items():
         if not isinstance(tag, str):
             raise SourceError(f"a tag is {_brief(tag)}, not a string", where=str(path))
-        if type(length) is not int:
-            lengths[tag] = _number(length, tag, path)
-        elif not 0 <= length <= _MAX_LENGTH:
-            raise _bad_length(length, tag, path)
+        if type(length) not in _MAX_LENGTHS or not 0 <= length <= _MAX_LENGTHS[type(length)]:
+            what = f"the length of tag {tag!r} is {_brief(length)}"
+            raise SourceError(what, where=str(path), fix="give each tag a number, 0 or more")
+        if type(length) is float and length.is_integer():
+            lengths[tag] = int(length)
     return lengths
-
-
-def _number(length: object, tag: str, path: str | os.PathLike[str]) -> int | float:
-    if isinstance(length, float) and 0 <= length <= 2**53:  # neither inf nor nan
-        return int(length) if length.is_integer() else length
-    raise _bad_length(length, tag, path)
-
-
-def _bad_length(length: object, tag: str, path: str | os.PathLike[str]) -> SourceError:
-    fix = "give each tag a number, 0 or more"
-    return SourceError(f"the length of tag {tag!r} is {_brief(length)}", where=str(path), fix=fix)
 
 
 def _brief(value: object) -> str:

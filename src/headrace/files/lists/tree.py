@@ -8,7 +8,7 @@ nothing depends on how a dict was built.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
 
@@ -25,9 +25,9 @@ def tree_leaves(tree: FileTree) -> list[str]:
     Raises:
         ConfigError: Something in the tree is neither a file name nor a tuple, list or dict.
     """
-    if isinstance(tree, str):  # nearly all are: no generator for them
-        return [_name(tree)]
-    return list(_leaves(tree, 0))
+    names: list[str] = []
+    map_leaves(tree, names.append)
+    return names
 
 
 def tree_key(tree: FileTree) -> str:
@@ -39,10 +39,19 @@ def tree_key(tree: FileTree) -> str:
     Raises:
         ConfigError: As in `tree_leaves`.
     """
-    return _key(tree, 0)
+    return _key(map_leaves(tree, str))
 
 
-def map_leaves(tree: FileTree, function: Callable[[str], Any]) -> Any:
+def _key(tree: Any) -> str:
+    if isinstance(tree, str):
+        return _quoted(tree)
+    if isinstance(tree, dict):
+        return "{" + ",".join(f"{_quoted(key)}:{_key(child)}" for key, child in sorted(tree.items())) + "}"
+    inner = ",".join(map(_key, tree))
+    return f"({inner})" if isinstance(tree, tuple) else f"[{inner}]"
+
+
+def map_leaves(tree: FileTree, function: Callable[[str], Any], _depth: int = 0) -> Any:
     """Return a tree of the same structure with `function(name)` for each file name.
 
     Tuples with names stay what they are, dicts keep the order of their keys; any other dict becomes a plain one. The
@@ -51,68 +60,32 @@ def map_leaves(tree: FileTree, function: Callable[[str], Any]) -> Any:
     Raises:
         ConfigError: As in `tree_leaves`.
     """
-    return _mapped(tree, function, 0)
-
-
-def _leaves(tree: FileTree, depth: int) -> Iterator[str]:
-    children = _children(tree, depth)
-    if children is None:
-        yield _name(tree)
-    else:
-        for _, child in children:
-            yield from _leaves(child, depth + 1)
-
-
-def _key(tree: FileTree, depth: int) -> str:
-    children = _children(tree, depth)
-    if children is None:
-        return _quoted(_name(tree))
-    if isinstance(tree, dict):
-        return "{" + ",".join(f"{_quoted(key)}:{_key(child, depth + 1)}" for key, child in children) + "}"
-    inner = ",".join(_key(child, depth + 1) for _, child in children)
-    return f"({inner})" if isinstance(tree, tuple) else f"[{inner}]"
-
-
-def _mapped(tree: FileTree, function: Callable[[str], Any], depth: int) -> Any:
-    children = _children(tree, depth)
-    if children is None:
+    if isinstance(tree, str) or not isinstance(tree, (dict, tuple, list)):  # nearly all are strings
         return function(_name(tree))
-    mapped = {key: _mapped(child, function, depth + 1) for key, child in children}
-    if isinstance(tree, dict):
-        return {key: mapped[key] for key in tree}
-    if isinstance(tree, list):
-        return list(mapped.values())
-    if hasattr(tree, "_fields"):  # a named tuple takes its fields one by one
-        return type(tree)(*mapped.values())
-    return tuple(mapped.values())
-
-
-def _children(tree: Any, depth: int) -> list[tuple[Any, Any]] | None:
-    """Return (key or index, child) of an inner node in order; None for a leaf."""
-    if isinstance(tree, dict):
-        wrong = next((key for key in tree if not isinstance(key, str)), None)
-        if wrong is not None:
-            raise ConfigError(f"a dict of files has the key {wrong!r}, which is not a string", where=_brief(tree))
-        children = sorted(tree.items(), key=lambda item: item[0])
-    elif isinstance(tree, (tuple, list)):
-        children = list(enumerate(tree))
-    else:
-        return None
-    if depth >= _MAX_DEPTH:
+    if _depth >= _MAX_DEPTH:
         fix = "keep what belongs together in one tuple, list or dict, and name the files in it"
         raise ConfigError(f"a tree of files is nested more than {_MAX_DEPTH} deep", fix=fix)
-    return children
+    if isinstance(tree, dict):
+        wrong = [key for key in tree if not isinstance(key, str)]
+        if wrong:
+            raise ConfigError(f"a dict of files has the key {wrong[0]!r}, which is not a string", where=_brief(tree))
+        mapped = {key: map_leaves(tree[key], function, _depth + 1) for key in sorted(tree)}
+        return {key: mapped[key] for key in tree}
+    parts = [map_leaves(child, function, _depth + 1) for child in tree]
+    if isinstance(tree, list):
+        return parts
+    return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)  # a named tuple takes its fields one by one
 
 
 def _name(leaf: Any) -> str:
     # strings first: an `isinstance` with an abstract class takes longer than all the rest
-    name = leaf if isinstance(leaf, str) or not isinstance(leaf, os.PathLike) else os.fspath(leaf)
+    name = os.fspath(leaf) if not isinstance(leaf, str) and isinstance(leaf, os.PathLike) else leaf
     if not isinstance(name, str):
         fix = "an entry is a file name, or a tuple, list or dict of file names"
         raise ConfigError(f"{_brief(leaf)} is not a file name, but of type {type(leaf).__name__}", fix=fix)
     if not name or "\0" in name:
-        what = "a file name is empty" if not name else f"the file name {_brief(name)} holds a null character"
-        raise ConfigError(what, fix="give the name of a file")
+        what = f"the file name {_brief(name)} holds a null character" if name else "a file name is empty"
+        raise ConfigError(what, fix="pass the name of a file")
     return name
 
 

@@ -18,12 +18,12 @@ from typing import IO
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import FileStamp, KeepLimit, atomic_path, kept_folder, note_use, remove_unused
+from headrace.files import FileStamp, atomic_path, kept_folder, note_use, remove_unused
 from headrace.files.packed import PACKED_SUFFIXES, damaged, is_damage, open_packed
 
 _REFUSED = (".lz4", ".zip", ".7z")
 _BLOCK_BYTES = 1 << 20
-_LIMIT = KeepLimit(max_bytes=256 << 30, idle_days=7)  # a run that lasts longer reads its copies, or holds them open
+_MAX_KEPT_BYTES, _IDLE_DAYS = 256 << 30, 7.0  # a run that lasts longer reads its copies, or holds them open
 
 
 def plain_copy(path: str, convert: Callable[[IO[bytes], IO[bytes]], None] | None = None, *, kind: str = "plain") -> str:
@@ -61,7 +61,7 @@ def plain_copy(path: str, convert: Callable[[IO[bytes], IO[bytes]], None] | None
         _make_copy(stamp, copy, convert or _copy_bytes)
         note_use(copy)
         _remove_older(folder, name, stamp.mtime_ns)
-        remove_unused(folder, "*-*", limit=_LIMIT)
+        remove_unused(folder, "*-*", max_bytes=_MAX_KEPT_BYTES, idle_days=_IDLE_DAYS)
     return str(copy)
 
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.files import PendingFile
-from headrace.files.atomic.together import PendingFiles, settle
+from headrace.files.atomic import PendingFiles
 from headrace.specs import DataSpec
 
 from .data_types import check_classes, checked_seq, learn_specs, native, with_labels
@@ -94,8 +94,6 @@ class Writer(ABC):
         self._pending: PendingFile | PendingFiles | None = None
         self._opened = contextlib.ExitStack()  # closed at the end, whatever it was
         self._beside = tuple(beside)
-        if beside:
-            settle(self.path)
         self._check_target()
 
     def _check_target(self) -> None:

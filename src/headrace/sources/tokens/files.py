@@ -30,7 +30,6 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, check_count
 from headrace.files import open_regular
-from headrace.files.atomic.together import settle
 
 from ..shared.npy import HEAD_BYTES, parse_npy
 from ..shared.paths import list_paths
@@ -92,7 +91,6 @@ def open_token_file(path: str, dtype: np.dtype[Any] | None) -> TokenFile:
     if suffix == ".idx" or (suffix != ".bin" and os.path.exists(path + ".idx")):
         stem = stem if suffix == ".idx" else path
         path, suffix = stem + ".bin", ".bin"
-    settle(stem + ".bin")
     idx_path = stem + ".idx"
     if suffix == ".bin" and os.path.exists(idx_path):
         return _with_dtype(_open_megatron(path, idx_path), dtype)
