@@ -105,6 +105,7 @@ class ArrowFile:
         "most sequences come from another compressed batch than those before, and each time one is decompressed; "
         "`headrace convert` makes an uncompressed file of it"
     )
+    _descriptor = -1
 
     def __init__(self, path: str) -> None:
         pa = import_arrow()
