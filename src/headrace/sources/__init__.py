@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from .memory import MemorySource
     from .ogg_zip.source import OggZipSource
     from .registry import init_source, open_source
-    from .shared.data_types import parse_about
-    from .shared.paths import list_paths
-    from .shared.records import RecordFormat, Records, RecordSource
-    from .shared.source import IndexedSource, PlainKey, column_view, make_index
+    from .shared.records import RecordFormat, Records
     from .shared.writer import Writer
     from .tables.hugging_face import HuggingFaceSource
     from .tables.source import ArrowSource, ParquetSource
@@ -51,7 +48,6 @@ __all__ = [
     "HDFWriter",
     "HuggingFaceSource",
     "ImageFolderSource",
-    "IndexedSource",
     "JsonlSource",
     "LogMel",
     "MapSource",
@@ -59,9 +55,7 @@ __all__ = [
     "OggZipSource",
     "ParquetSource",
     "ParquetWriter",
-    "PlainKey",
     "RecordFormat",
-    "RecordSource",
     "Records",
     "Source",
     "TarSource",
@@ -71,14 +65,10 @@ __all__ = [
     "TokenWriter",
     "Vocabulary",
     "Writer",
-    "column_view",
     "fill_rows",
     "init_source",
     "init_vocabulary",
-    "list_paths",
-    "make_index",
     "open_source",
-    "parse_about",
 ]
 
 __getattr__, __dir__ = export_lazily(
@@ -106,10 +96,7 @@ __getattr__, __dir__ = export_lazily(
         "tokens.writer": ("TokenWriter",),
         "tokens.source": ("TokenSource",),
         "headrace.vocabularies.base": ("Vocabulary", "init_vocabulary"),
-        "shared.data_types": ("parse_about",),
-        "shared.paths": ("list_paths",),
-        "shared.records": ("RecordFormat", "RecordSource", "Records"),
-        "shared.source": ("IndexedSource", "PlainKey", "column_view", "make_index"),
+        "shared.records": ("RecordFormat", "Records"),
         "shared.writer": ("Writer",),
     },
 )

@@ -90,13 +90,7 @@ class Gathered:
 
 
 class RecordSource(IndexedSource):
-    """A source whose sequences are records, from which the arrays of several keys are made.
-
-    Examples:
-        >>> from headrace.sources import JsonlSource, RecordSource
-        >>> issubclass(JsonlSource, RecordSource)  # a line holds the arrays of all keys
-        True
-    """
+    """A source whose sequences are records, from which the arrays of several keys are made."""
 
     @abstractmethod
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> Any:
