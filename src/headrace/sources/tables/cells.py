@@ -129,8 +129,8 @@ def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -
         raise SourceError(what, where=where, fix="write or download the file again") from error
     is_text = layout.leaf in ("text", "bytes")
     axes: tuple[int | None, ...] = (None,) if is_text else layout.axes
-    child, levels, masks = array, list[_Level](), []
-    for _ in axes:
+    child, levels, masks = array, list[_Level](), list[NDArray[np.bool_] | None]()
+    while not isinstance(child, np.ndarray) and (is_text or is_any_list(child.type)):
         masks.append(_null_mask(child))
         level, child = _open_list(pa, child)
         levels.append(level)
@@ -139,7 +139,7 @@ def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -
     num_rows = len(array)
     if None not in axes:
         text = _INNER_NULL if axes else _NULL
-        wrong = [(mask.reshape(num_rows, -1).any(axis=1), text) for mask in masks if mask is not None]
+        wrong = [(np.any(mask.reshape(num_rows, -1), axis=1), text) for mask in masks if mask is not None]
         return Cells(num_rows, values.reshape(num_rows, *axes), wrong=wrong)
     edges = np.arange(num_rows + 1, dtype=np.int64) * levels[0] if isinstance(levels[0], int) else levels[0]
     cells = Cells(num_rows, values, edges[:-1], edges[1:])

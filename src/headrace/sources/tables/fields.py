@@ -28,6 +28,7 @@ from ..shared.fields import parse_field
 from .cells import Cells
 from .schema import Column, Schema
 
+DEFAULT_CACHE_BYTES = 256 << 20
 NULLS = ("refuse", "empty")
 _NUMBER_OPTIONS = ("field", "vocab")
 _OPTIONS_OF = {
@@ -149,7 +150,7 @@ class NumberField:
         axes = zip(_axes_of(said), _axes_of(found), strict=True)
         return said if all(None in (ours, own) or ours == own for ours, own in axes) else found
 
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:  # noqa: ARG002
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
         """Take the layout."""
         self._spec, self.labels = spec, labels
 
@@ -252,7 +253,7 @@ class CodedField:
         """Let the codec take what all rows say."""
         self.codec.conclude(facts)
 
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:
         """Let the codec take what was concluded before."""
         self.codec.settle(spec, labels, learnt)
 
@@ -425,12 +426,14 @@ class TableOptions:
         tag: The column with the tags; None: they are made up.
         nulls: What a null is: `"refuse"` or `"empty"`.
         takes_all: Whether all columns are wanted that become arrays, of whatever name.
+        cache_bytes: Bound of the cache of pieces; the last one of each column is kept in any case.
     """
 
     fields: Sequence[TableField]
     tag: Column | None
     nulls: str
     takes_all: bool
+    cache_bytes: int
 
     @property
     def identity_text(self) -> str:
@@ -470,6 +473,7 @@ def choose_options(
     audio_root: str | os.PathLike[str] | None = None,
     may_be_absolute: bool = False,
     may_be_empty: bool = False,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
 ) -> TableOptions:
     """Check the user's options for the columns against the schema of the first table.
 
@@ -492,4 +496,4 @@ def choose_options(
             where=where,
             fix="name those that are wanted, or fields of them, by fields=",
         )
-    return TableOptions(chosen, tag, nulls, takes_all=fields is None)
+    return TableOptions(chosen, tag, nulls, fields is None, cache_bytes)
