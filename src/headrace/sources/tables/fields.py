@@ -26,7 +26,7 @@ from ..shared.codec import Codec, Facts
 from ..shared.data_types import check_classes, learn_spec, tell_unchosen
 from ..shared.fields import parse_field
 from .cells import Cells
-from .schema import Column, Schema
+from .schema import Column, Schema, axes_of
 
 DEFAULT_CACHE_BYTES = 256 << 20
 NULLS = ("refuse", "empty")
@@ -103,11 +103,7 @@ class NumberField:
             for size in bounds:
                 facts.setdefault((axis, size), own.where)
         if self._is_checked and own.values.ndim == 1 and own.starts is None:
-            values = own.values if rows is None else own.values[rows]
-            outside = np.flatnonzero((values < 0) | (values >= (self._num_classes or 0)))
-            if len(outside):
-                row = int(outside[0]) if rows is None else int(rows[outside[0]])
-                self._check_classes(own.values[row : row + 1], f"{own.where}, row {row}")
+            self._check_classes(own.values if rows is None else own.values[rows], own.where)
         return lengths
 
     def conclude(self, facts: Facts) -> None:
@@ -147,7 +143,7 @@ class NumberField:
         said = self._declared
         if said is None or (said.dtype, said.ndim) != (found.dtype, found.ndim):
             return found
-        axes = zip(_axes_of(said), _axes_of(found), strict=True)
+        axes = zip(axes_of(said), axes_of(found), strict=True)
         return said if all(None in (ours, own) or ours == own for ours, own in axes) else found
 
     def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
@@ -181,10 +177,6 @@ class NumberField:
         what = cells.complaint(row)
         fix = "correct or filter the rows" + ("" if "lists" in str(what) else ', or give nulls="empty"')
         return SourceError(f"the column {self.column.name!r} {what}", where=f"{cells.where}, row {row}", fix=fix)
-
-
-def _axes_of(spec: DataSpec) -> list[int | None]:
-    return [*([None] if spec.has_time else []), *spec.shape]
 
 
 class CodedField:
@@ -323,31 +315,14 @@ class FilePaths:
         )
 
 
-def choose_fields(
-    schema: Schema, fields: Mapping[str, Any] | None, *, tag_column: str | None, paths: FilePaths, where: str
-) -> list[TableField]:
-    """Choose how columns become data keys.
-
-    Args:
-        schema: Schema of the table.
-        fields: Data key -> name of a column, or a dict; None: all columns that become arrays, but for that of the tags.
-        tag_column: The column of the tags.
-        paths: Paths of files that the table only names.
-        where: The table, for messages.
-
-    Raises:
-        ConfigError: A column does not exist or becomes no array, or an option does not fit its type.
-    """
-    if fields is None:
-        names = dict.fromkeys([*(name for name in schema.specs if name in schema.top), *schema.top])
-        usable = [name for name in names if name != tag_column and schema.columns[name].layout is not None]
-        left_out = [name for name in names if name != tag_column and name not in usable]
-        tell_unchosen((name for name in usable if _leaf_of(schema.columns[name]) == "text"), left_out, where)
-        targets = {name: {"field": name, **_as_bytes(schema.columns[name])} for name in usable}
-        return [_choose(key, target, schema, paths, where) for key, target in targets.items()]
-    if not isinstance(fields, Mapping):
-        raise ConfigError(f"fields is a dict data key -> column, not {fields!r}", where=where)
-    return [_choose(key, target, schema, paths, where) for key, target in fields.items()]
+def _all_fields(schema: Schema, tag_column: str | None, where: str) -> dict[str, Any]:
+    """Return the fields of all columns that become arrays, but for that of the tags."""
+    columns = [schema.columns[name] for name in dict.fromkeys([*schema.specs, *schema.top]) if name in schema.top]
+    columns = [column for column in columns if column.name != tag_column]
+    usable = [column for column in columns if column.layout is not None]
+    left_out = [column.name for column in columns if column.layout is None]
+    tell_unchosen((column.name for column in usable if _leaf_of(column) == "text"), left_out, where)
+    return {column.name: {"field": column.name, **_as_bytes(column)} for column in usable}
 
 
 def _choose(key: str, target: Any, schema: Schema, paths: FilePaths, where: str) -> TableField:
@@ -442,13 +417,8 @@ class TableOptions:
         return json.dumps([fields, None if self.tag is None else self.tag.name, self.nulls], default=repr)
 
 
-def choose_tag(schema: Schema, tag_field: str | None, where: str) -> Column | None:
-    """Return the column of the tags: the one that is named, or else the one that our writer made.
-
-    Raises:
-        ConfigError: There is no such column, or it has neither texts nor whole numbers.
-    """
-    name = tag_field
+def _choose_tag(schema: Schema, name: str | None, where: str) -> Column | None:
+    """Return the column of the tags: the one that is named, or else the one that our writer made."""
     if name is None:
         if schema.tag not in schema.top:  # of another writer, or somebody took the column away
             return None
@@ -484,12 +454,15 @@ def choose_options(
     """
     if nulls not in NULLS:
         raise ConfigError(f"nulls is {nulls!r}", fix=did_you_mean(str(nulls), NULLS))
-    tag = choose_tag(schema, tag_field, where)
+    if fields is not None and not isinstance(fields, Mapping):
+        raise ConfigError(f"fields is a dict data key -> column, not {fields!r}", where=where)
+    tag = _choose_tag(schema, tag_field, where)
     if root is not None and audio_root is not None:
         raise ConfigError("root and audio_root say the same", where=where, fix="give root=")
     root = audio_root if root is None else root
     paths = FilePaths(None if root is None else os.path.abspath(root), may_be_absolute)
-    chosen = choose_fields(schema, fields, tag_column=None if tag is None else tag.name, paths=paths, where=where)
+    targets = _all_fields(schema, None if tag is None else tag.name, where) if fields is None else fields
+    chosen = [_choose(key, target, schema, paths, where) for key, target in targets.items()]
     if not chosen and schema.tag is None and not may_be_empty:  # our writer makes files without data keys
         raise ConfigError(
             f"none of the columns {list(schema.top)} becomes an array",

@@ -7,7 +7,8 @@ in use is made for it. Several processes may share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,10 +18,8 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError, did_you_mean
 from headrace.index import CorpusIndex, GeneratedTags
 
-from ..shared.codec import found_by
 from ..shared.parts import are_large, count_workers, map_parts
 from ..shared.records import Gathered
-from ..shared.source import make_index
 from .cells import Cells, cells_of
 from .fields import TableField, TableOptions, text_of
 from .files import Tables
@@ -70,18 +69,21 @@ def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = Non
     found = _nothing(options)
     for part in map_parts(partial(_take_table, tables, options, wanted), range(len(names)), num_workers=num_workers):
         found.add(part)
-    columns = (found.lengths, found.locators)
-    lengths, locators = ({name: np.array(column, np.int64) for name, column in own.items()} for own in columns)
-    tags: Any = found.tags if options.tag is not None else GeneratedTags(len(locators["row"] if rows is None else rows))
+    num_seqs = len(found.locators["row"])
     if rows is not None and wanted is not None:
-        order = np.searchsorted(wanted, rows)
-        lengths, locators = ({name: column[order] for name, column in own.items()} for own in (lengths, locators))
-        tags = [found.tags[i] for i in order.tolist()] if found.tags else tags
+        order, num_seqs = np.searchsorted(wanted, rows).tolist(), len(rows)
+        for columns in (found.lengths, found.locators):
+            columns.update({name: array("q", map(column.__getitem__, order)) for name, column in columns.items()})
+        found.tags = [found.tags[i] for i in order] if found.tags else []
+    return found.index(
+        fields, adopt=partial(_without_time, fields), tags=None if options.tag else GeneratedTags(num_seqs)
+    )
+
+
+def _without_time(fields: Mapping[str, TableField], lengths: dict[str, Rows]) -> None:
     for key, own in fields.items():
-        own.conclude(found.facts[key])
         if not own.spec.has_time:
             lengths[key] = np.ones(len(lengths[key]), np.int64)
-    return make_index(**found_by(fields), tags=tags, lengths=lengths, locators=locators)
 
 
 def _nothing(options: TableOptions) -> Gathered:

@@ -64,32 +64,24 @@ def load_hugging_face(dataset: Any) -> Any:
     if callable(dataset) and not isinstance(dataset, datasets.Dataset):
         dataset = dataset()
     where = f"a {type(dataset).__name__}"
-    if isinstance(dataset, str | os.PathLike | list | tuple | Mapping) and not isinstance(
-        dataset, datasets.DatasetDict
-    ):
+    names_one = isinstance(dataset, str | os.PathLike | list | tuple | Mapping)
+    if names_one and not isinstance(dataset, datasets.DatasetDict):
         where = str(dataset)
         dataset = _load(datasets, dataset, where)
     if isinstance(dataset, Mapping) and len(dataset) == 1:
         (dataset,) = dataset.values()
-    if isinstance(dataset, datasets.Dataset):
-        if dataset.format["type"] == "custom":
-            raise ConfigError(
-                "the dataset has a transform (set_transform), which would not be applied here",
-                where=where,
-                fix="take it off (reset_format), and give it as transform= to the headrace dataset or loader",
-            )
+    if isinstance(dataset, datasets.Dataset) and dataset.format["type"] != "custom":
         return dataset
-    if isinstance(dataset, Mapping):
-        raise ConfigError(
-            f"there are several splits: {sorted(map(str, dataset))}", where=where, fix='choose one: dataset["train"]'
-        )
-    if isinstance(dataset, datasets.IterableDataset):
-        raise ConfigError(
-            "a streaming dataset has no random access",
-            where=where,
-            fix="give it to headrace.DataLoader as it is, or load it without streaming=True",
-        )
-    raise ConfigError(f"this is not a dataset of Hugging Face: {where}", fix="give one, or a folder, files, or a dict")
+    what, fix = f"this is not a dataset of Hugging Face: {where}", "give one, or a folder, files, or a dict"
+    if isinstance(dataset, datasets.Dataset):
+        what = "the dataset has a transform (set_transform), which would not be applied here"
+        fix = "take it off (reset_format), and give it as transform= to the headrace dataset or loader"
+    elif isinstance(dataset, Mapping):
+        what, fix = f"there are several splits: {sorted(map(str, dataset))}", 'choose one: dataset["train"]'
+    elif isinstance(dataset, datasets.IterableDataset):
+        what = "a streaming dataset has no random access"
+        fix = "give it to headrace.DataLoader as it is, or load it without streaming=True"
+    raise ConfigError(what, where=where, fix=fix)
 
 
 def is_named(dataset: Any) -> bool:

@@ -21,7 +21,7 @@ from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
 from headrace.specs import DataSpec
 
 from ..shared.writer import Writer
-from .schema import METADATA_KEY, import_arrow
+from .schema import METADATA_KEY, axes_of, import_arrow
 
 _MAX_ITEMS = 2**31 - 1  # that offsets of 32 bits can tell apart
 
@@ -136,21 +136,17 @@ def _types_of(spec: DataSpec) -> list[Any]:
     """Return the Arrow types of a column: of its values, of their items, and so on down to the numbers."""
     pa = import_arrow()
     types = [pa.from_numpy_dtype(np.dtype(spec.dtype))]
-    for size in reversed(_axes_of(spec)):
+    for size in reversed(axes_of(spec)):
         items = pa.field("item", types[0], nullable=False)  # Parquet reads and writes these in less time
         types.insert(0, pa.list_(items) if size is None else pa.list_(items, size))
     return types
-
-
-def _axes_of(spec: DataSpec) -> list[int | None]:
-    return [*([None] if spec.has_time else []), *spec.shape]
 
 
 def _column_of(rows: Sequence[NDArray[Any]], spec: DataSpec) -> Any:
     """Join arrays to one Arrow array, a row for each."""
     pa = import_arrow()
     array, types = pa.array(np.concatenate([row.reshape(-1) for row in rows])), _types_of(spec)
-    for depth, size in reversed(list(enumerate(_axes_of(spec)))):
+    for depth, size in reversed(list(enumerate(axes_of(spec)))):
         if size is not None:
             array = pa.FixedSizeListArray.from_arrays(array, type=types[depth])
             continue
