@@ -221,6 +221,8 @@ class Tables:
             array = handle.column(piece, path[0])
             for name in path[1:]:
                 array = array.flatten()[array.type.get_field_index(name)]
+            if len(array) != handle.num_rows(piece):
+                raise ValueError(f"the column {path[0]!r} has {len(array)} rows, not {handle.num_rows(piece)}")
             return array, handle.holds(array)
 
     @contextmanager

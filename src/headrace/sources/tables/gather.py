@@ -102,42 +102,24 @@ def _take_table(tables: Tables, options: TableOptions, wanted: Rows | None, tabl
         if wanted is not None:
             start, stop = np.searchsorted(wanted, [first_row, first_row + num_rows])
             chosen = wanted[start:stop] - first_row
-        if chosen is None or len(chosen):
-            _take_piece(found, tables, options, table, piece, num_rows, chosen)
         first_row += num_rows
+        rows = np.arange(num_rows) if chosen is None else chosen
+        if not len(rows):
+            continue
+        for own in options.fields:
+            cells, *_ = read_cells(tables, table, piece, own, options.nulls)
+            found.lengths[own.data_key].frombytes(own.note(cells, chosen, found.facts[own.data_key]).tobytes())
+        if options.tag is not None:
+            found.tags += _tags_of(tables, table, piece, options.tag, rows)
+        for name, column in (("table", np.full(len(rows), table)), ("piece", np.full(len(rows), piece)), ("row", rows)):
+            found.locators[name].frombytes(column.astype(np.int64).tobytes())
     return found
 
 
-def _take_piece(
-    found: Gathered, tables: Tables, options: TableOptions, table: int, piece: int, num_rows: int, chosen: Rows | None
-) -> None:
-    """Add the rows of a piece, or some of them."""
-    where = f"{tables.name(table)}, piece {piece}"
-    rows = np.arange(num_rows) if chosen is None else chosen
-    for own in options.fields:
-        cells, *_ = read_cells(tables, table, piece, own, options.nulls)
-        _check_num_rows(own.column, cells[0], num_rows, where)
-        found.lengths[own.data_key].frombytes(own.note(cells, chosen, found.facts[own.data_key]).tobytes())
-    if options.tag is not None:
-        found.tags += _tags_of(tables, table, piece, options.tag, rows, num_rows)
-    for name, column in (("table", np.full(len(rows), table)), ("piece", np.full(len(rows), piece)), ("row", rows)):
-        found.locators[name].frombytes(column.astype(np.int64).tobytes())
-
-
-def _check_num_rows(column: Column, cells: Cells, num_rows: int, where: str) -> None:
-    if cells.num_rows != num_rows:
-        raise SourceError(
-            f"the column {column.name!r} has {cells.num_rows} rows, and the piece {num_rows}",
-            where=where,
-            fix="write or download the file again",
-        )
-
-
-def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArray[Any], num_rows: int) -> list[str]:
+def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: Rows) -> list[str]:
     assert column.layout is not None
     where = f"{tables.name(table)}, piece {piece}"
     cells = cells_of(tables.array(table, piece, column.path)[0], column.layout, nulls_are_empty=False, where=where)
-    _check_num_rows(column, cells, num_rows, where)
     wrong = cells.first_wrong(rows)
     if wrong is not None:
         raise SourceError(f"the tag {column.name!r} is null", where=f"{where}, row {wrong}", fix="filter the rows")
