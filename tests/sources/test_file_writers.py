@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_while_appending_aborts_with_an_error(kind, tmp_path
 
     def append_much():
         for idx in range(100):
-            writer.append(f"{idx}", {"data": np.ones(10_000)})
+            writer.append(f"{idx}", {"data": np.random.default_rng(idx).random(10_000)})
 
     with pytest.raises(SourceError, match="File too large") as caught:
         append_much()
