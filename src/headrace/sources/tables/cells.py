@@ -68,7 +68,7 @@ class Cells:
     def view(self, row: int) -> NDArray[Any]:
         """Return the value of one row, `dtype[...]`, as a view that must not be written to.
 
-        A row that is wrong gives something; ask `complaint` before.
+        A row that is wrong gives something; `check` it before.
         """
         if self.starts is None or self.stops is None:
             return self.values[row, ...]
@@ -91,17 +91,21 @@ class Cells:
         """Tell whether a text, or bytes, are null."""
         return any(mask[row] for mask, _ in self.wrong)
 
-    def complaint(self, row: int) -> str | None:
-        """Say what is wrong with a row; None if nothing is."""
-        return next((text for mask, text in self.wrong if mask[row]), None)
+    def check(self, row: int, column: str) -> None:
+        """Refuse a row that makes no array.
+
+        Raises:
+            SourceError: See above.
+        """
+        what = next((text for mask, text in self.wrong if mask[row]), None)
+        if what is not None:
+            fix = "correct or filter the rows" + ("" if what == _RAGGED else ', or give nulls="empty"')
+            raise SourceError(f"the column {column!r} {what}", where=f"{self.where}, row {row}", fix=fix)
 
     def first_wrong(self, rows: NDArray[np.int64] | None) -> int | None:
         """Return the first row that is wrong, of all, or of some."""
-        found = [np.flatnonzero(mask if rows is None else mask[rows])[:1] for mask, _ in self.wrong]
-        first = [int(rows_found[0]) for rows_found in found if len(rows_found)]
-        if not first:
-            return None
-        return min(first) if rows is None else int(rows[min(first)])
+        found = np.flatnonzero(np.any([mask if rows is None else mask[rows] for mask, _ in self.wrong], axis=0))
+        return None if not len(found) else int(found[0] if rows is None else rows[found[0]])
 
 
 def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -> Cells:

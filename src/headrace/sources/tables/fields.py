@@ -94,7 +94,7 @@ class NumberField:
         (own,) = cells
         wrong = own.first_wrong(rows)
         if wrong is not None:
-            raise self._error(own, wrong)
+            own.check(wrong, self.column.name)
         lengths = own.lengths() if rows is None else own.lengths()[rows]
         sizes = dict(own.sizes)
         if own.starts is not None and len(lengths) and self._axes[0] is not None:
@@ -159,8 +159,8 @@ class NumberField:
     def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return a view of the value of one row."""
         (own,) = cells
-        if own.wrong and own.complaint(row) is not None:
-            raise self._error(own, row)
+        if own.wrong:
+            own.check(row, self.column.name)
         assert self._spec is not None
         array = own.view(row)
         if self._spec.has_time and not len(array):  # its other axes are not known from it
@@ -172,11 +172,6 @@ class NumberField:
     def _check_classes(self, array: NDArray[Any], where: str) -> None:
         spec = DataSpec("int64", sparse=True, dim=self._num_classes or 0)
         check_classes(array, spec, f"{where}, column {self.column.name!r}")
-
-    def _error(self, cells: Cells, row: int) -> SourceError:
-        what = cells.complaint(row)
-        fix = "correct or filter the rows" + ("" if "lists" in str(what) else ', or give nulls="empty"')
-        return SourceError(f"the column {self.column.name!r} {what}", where=f"{cells.where}, row {row}", fix=fix)
 
 
 class CodedField:
@@ -226,12 +221,12 @@ class CodedField:
         """Return what the codec gets of a row: a text, the bytes of a file, or its path."""
         data = cells[0]
         if self._paths is None:
-            return text_of(data, row, self.column.name, where)
+            return text_of(data, row, self.column.name)
         if not data.is_null(row):
             return data.view(row).tobytes()
         if len(cells) == 1 or cells[1].is_null(row):
             raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
-        return self._paths.resolve(text_of(cells[1], row, self.column.name, where), self.column.name, where)
+        return self._paths.resolve(text_of(cells[1], row, self.column.name), self.column.name, where)
 
     def note(self, cells: Sequence[Cells], rows: Rows, facts: Facts) -> NDArray[np.int64]:
         """Let the codec see all rows of a piece, or some; return the length of each, `int64[n]`."""
@@ -263,25 +258,18 @@ class CodedField:
 TableField = NumberField | CodedField
 
 
-def text_of(cells: Cells, row: int, name: str, where: str) -> str:
+def text_of(cells: Cells, row: int, name: str) -> str:
     """Return the text of one row.
 
     Raises:
         SourceError: It is null, or no UTF-8.
     """
-    complaint = cells.complaint(row)
-    if complaint is not None:
-        raise SourceError(
-            f"the column {name!r} {complaint}",
-            where=where,
-            fix='filter the rows, or give nulls="empty"',
-        )
+    cells.check(row, name)
     try:
         return cells.view(row).tobytes().decode()
     except UnicodeDecodeError as error:
-        raise SourceError(
-            f"the column {name!r} has a value that is not UTF-8: {error}", where=where, fix="correct the row"
-        ) from error
+        what, where = f"the column {name!r} has a value that is not UTF-8: {error}", f"{cells.where}, row {row}"
+        raise SourceError(what, where=where, fix="correct the row") from error
 
 
 @dataclass(frozen=True, slots=True)

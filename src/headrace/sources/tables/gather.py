@@ -120,12 +120,13 @@ def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: Rows)
     assert column.layout is not None
     where = f"{tables.name(table)}, piece {piece}"
     cells = cells_of(tables.array(table, piece, column.path)[0], column.layout, nulls_are_empty=False, where=where)
+    cells.where = where
     wrong = cells.first_wrong(rows)
     if wrong is not None:
-        raise SourceError(f"the tag {column.name!r} is null", where=f"{where}, row {wrong}", fix="filter the rows")
+        cells.check(wrong, column.name)
     if cells.starts is None:
         return [str(value) for value in cells.values[rows].tolist()]
-    return [text_of(cells, row, column.name, f"{where}, row {row}") for row in rows.tolist()]
+    return [text_of(cells, row, column.name) for row in rows.tolist()]
 
 
 def _check_same(first: Schema, other: Schema, options: TableOptions, first_name: str, name: str) -> None:
