@@ -51,12 +51,6 @@ class Cells:
     where: str = ""
     _edges: tuple[memoryview[int], memoryview[int]] | None = None  # `starts` and `stops`, for one row at a time
 
-    @property
-    def num_bytes(self) -> int:
-        """Size of the buffers, about."""
-        offsets = [axis for axis in (self.starts, *self.inner) if isinstance(axis, np.ndarray)]
-        return self.values.nbytes + sum(array.nbytes for array in offsets)
-
     def lengths(self) -> NDArray[np.int64]:
         """Return the size of the first axis of each row, `int64[num_rows]`."""
         if self.starts is None or self.stops is None:

@@ -47,7 +47,8 @@ def read_cells(
         cells.append(cells_of(array, layout, nulls_are_empty=nulls == "empty" and part == "", where=in_column))
         cells[-1].where = where
         was_decoded |= not is_view
-        num_bytes += 0 if is_view and layout.leaf != "bool" else cells[-1].num_bytes  # bools are packed in tables
+        unpacked = cells[-1].values.nbytes if layout.leaf == "bool" else 0  # bools are packed in tables
+        num_bytes += unpacked + (0 if is_view else array.nbytes)
     return cells, num_bytes, was_decoded
 
 
