@@ -153,5 +153,5 @@ def test_too_many_open_files_are_told_with_a_way_out(path, monkeypatch):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(cache_lock.os, "open", refuse)
-    with pytest.raises(CacheError, match=r"each file in use takes one descriptor(.|\n)*ulimit -n"):
+    with pytest.raises(CacheError, match="ulimit -n"):
         lock_shared_nowait(path)
