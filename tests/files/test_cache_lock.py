@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import subprocess
 import sys
@@ -130,15 +129,6 @@ def test_a_lock_is_always_on_the_file_that_has_the_name(path):
         thread.join()
     assert most == 1
     assert num_locked > 0
-
-
-def test_a_disk_without_locks_is_refused(path, monkeypatch):
-    def flock(descriptor, operation):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(CacheError, match=r"offers no locks(.|\n)*a\.json(.|\n)*cache_directory"):
-        lock_exclusive_nowait(path)
 
 
 def test_a_link_is_not_followed(path, tmp_path):

@@ -75,21 +75,6 @@ def test_a_source_that_changed_gets_a_new_copy_and_who_has_the_old_one_keeps_it(
     assert first.get_file(source) not in (old, new)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("damage", ["shorter", "changed", "removed", "link", "folder"])
-def test_a_copy_that_was_changed_behind_our_back_is_made_anew(make_cache, source, tmp_path, damage):
-    path = Path(make_cache().get_file(source))
-    make_cache().close()
-    for cache in (make_cache(), make_cache()):
-        cache.release_files(cache.get_file(source))
-    holder = make_cache()
-    assert holder.get_file(source) == str(path)
-    _damage(path, damage)
-    # Its own lock must not keep a cache from making it anew; that of others does, and is waited for.
-    with pytest.raises(CacheError, match="waited for this process"):
-        make_cache(wait_seconds=0.05).get_file(source)
-
-
 def _damage(path: Path, damage: str) -> None:
     if damage == "shorter":
         os.chmod(path, 0o600)
@@ -153,18 +138,6 @@ def test_files_of_all_names_have_copies_of_their_own(make_cache, tmp_path):
     assert {os.path.basename(record.source) for record in records} == {*names, "y"}
 
 
-def test_a_record_of_another_copy_means_that_there_is_no_copy(make_cache, source, tmp_path):
-    cache = make_cache()
-    (tmp_path / "b").write_bytes(b"another")
-    for path in (source, tmp_path / "b"):
-        cache.release_files(cache.get_file(path))
-    one, two = (tmp_path / "cache" / "entries").iterdir()
-    one.write_bytes(two.read_bytes())
-    assert Path(cache.get_file(source)).read_bytes() == b"version one"
-    assert Path(cache.get_file(tmp_path / "b")).read_bytes() == b"another"
-    assert cache.counters.num_copies == 3
-
-
 def test_the_same_name_with_dots_is_not_resolved_because_links_decide_what_it_means(make_cache, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "there" / "sub").mkdir(parents=True)
@@ -182,14 +155,6 @@ def test_an_empty_file_has_a_copy(make_cache, tmp_path):
     assert Path(cache.get_file(tmp_path / "empty")).read_bytes() == b""
     assert cache.get_file(tmp_path / "empty")
     assert cache.counters.num_hits == 1
-
-
-@pytest.mark.parametrize("name", ["relative.hdf", "", "~/a"])
-def test_a_path_that_is_not_absolute_is_refused(make_cache, name):
-    with pytest.raises(ConfigError, match=r"relative(.|\n)*abspath"):
-        make_cache().get_file(name)
-    with pytest.raises(ConfigError, match="relative"):
-        CachedFile(name)
 
 
 def test_a_path_in_the_cache_is_no_source(make_cache, source):
@@ -426,19 +391,6 @@ def test_a_cleaner_of_the_system_may_remove_the_whole_folder_at_any_time(make_ca
     cache.prefetch([source])
     assert cache.wait_prefetched(20)
     cache.cleanup()
-
-
-def test_a_cleaner_of_the_system_may_remove_folders_that_are_empty(make_cache, source, tmp_path):
-    cache = make_cache()
-    for name in ("data", "entries"):
-        os.rmdir(tmp_path / "cache" / name)
-    cache.set_plan([source])
-    for name in ("data", "entries"):
-        os.rmdir(tmp_path / "cache" / name)
-    assert Path(cache.get_file(source)).read_bytes() == b"version one"
-
-
-_STEPS = ["get", "change", "release", "clean"]
 
 
 @examples(30)

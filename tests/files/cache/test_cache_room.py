@@ -14,8 +14,7 @@ from headrace.errors import CacheError
 from headrace.files.cache import cache as caching
 from headrace.files.cache.cache import FileCache
 from headrace.files.cache.entry import EntryKey
-from headrace.files.cache.folder import CacheFolder, EntryState
-from headrace.files.cache.options import FileCacheOptions
+from headrace.files.cache.folder import CacheFolder
 from headrace.files.fetch import SourceStat, fetch_to
 from headrace.files.locks import lock_exclusive_nowait
 
@@ -281,13 +280,3 @@ def test_whoever_makes_a_copy_for_long_is_named(make_cache, sources, tmp_path):
         cache.get_file(sources["a"])
     lock.close()
     cache.get_file(sources["a"])
-
-
-@pytest.mark.parametrize(
-    ("days", "wants_room", "is_due"), [(0.5, True, False), (2, True, True), (2, False, False), (32, False, True)]
-)
-def test_a_copy_is_due_by_its_age_and_what_is_not_whole_at_once(days, wants_room, is_due):
-    key = EntryKey.of("/a", SourceStat(1, "1"))
-    for is_whole in (True, False):
-        state = EntryState(key, 1, is_whole, 1e9 - days * _DAY)
-        assert state.is_due(FileCacheOptions(), 1e9, wants_room=wants_room) == (is_due or not is_whole)

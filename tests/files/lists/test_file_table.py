@@ -50,10 +50,6 @@ def test_nothing_is_written_before_something_is_saved(cache: Path, files: list[s
     assert not cache.exists()
 
 
-def test_an_empty_list_has_an_empty_table(cache: Path) -> None:
-    assert FileTable.of([]).sizes.shape == (0,)
-
-
 def test_what_was_noted_is_there_the_next_time(cache: Path, files: list[str]) -> None:
     table = FileTable.of(files)
     table.note_counts(2, 20, 200)
