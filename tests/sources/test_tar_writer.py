@@ -124,7 +124,7 @@ def test_archives_of_one_corpus_join_their_notes_and_others_are_refused(tmp_path
     with pytest.raises(SourceError, match=r"has the members .*'y\.npy'"):
         TarSource([one, other])
     other = write_seqs(tmp_path / "labels.tar", [("a", {"x": np.array([1])})], labels={"x": ["p", "q"]})
-    with pytest.raises(SourceError, match="layouts or labels of 'x' differ"):
+    with pytest.raises(SourceError, match="are not of one corpus: 'x'"):
         TarSource([one, other])
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -101,19 +100,15 @@ def gather_recordings(options: RecordingOptions, entries: Iterable[Entry]) -> Co
     found = Gathered.of(options.codecs, (*_HEADER, *_STAMP))
     names = {field.name: isinstance(field, IndexField) for field in fields.values()}
     texts: dict[str, list[str]] = {_PATH: [], **{f":{name}": [] for name in names}}
-    looked_at: list[tuple[str, Entry]] = []
-    folders: dict[str, str] = {}
+    looked_at: list[Entry] = []
     for entry in entries:
-        folder, file_name = os.path.split(entry.path)
-        if folder not in folders:  # following links costs much more than a look at one file
-            folders[folder] = _real_folder(root, folder, entry)
         values = {key: field_of(entry.values, field.name, object, entry.where) for key, field in fields.items()}
         found.note(fields, values, entry.where)
         for name, is_number in names.items():
             texts[f":{name}"].append(json.dumps(entry.values[name]) if is_number else entry.values[name])
-        looked_at.append((os.path.join(folders[folder], file_name), entry._replace(values={})))
+        looked_at.append(entry._replace(values={}))
     headers = for_each(partial(_look_at, root), looked_at)
-    missing = [entry.path for (_, entry), header in zip(looked_at, headers, strict=True) if header is None]
+    missing = [entry.path for entry, header in zip(looked_at, headers, strict=True) if header is None]
     if missing:
         more = ", ..." if len(missing) > _MAX_NAMED else ""
         place = "there" if root == "/" else f"below {root}"
@@ -122,7 +117,7 @@ def gather_recordings(options: RecordingOptions, entries: Iterable[Entry]) -> Co
             where=options.listed_in,
             fix=f"put them {place}, or give root=, the folder that the paths are relative to",
         )
-    for (_, entry), header in zip(looked_at, headers, strict=True):
+    for entry, header in zip(looked_at, headers, strict=True):
         assert header is not None
         found.tags.append(entry.tag)
         texts[_PATH].append(entry.path)
@@ -131,42 +126,20 @@ def gather_recordings(options: RecordingOptions, entries: Iterable[Entry]) -> Co
     return found.index(options.codecs, texts=texts)
 
 
-def _real_folder(root: str, folder: str, entry: Entry) -> str:
-    """Return where a folder is; one that is not there stays as it is.
-
-    Raises:
-        SourceError: It is outside of the root.
-    """
-    try:
-        try:
-            return str(resolve_inside(root, folder))
-        except SourceError:
-            resolve_inside(root, entry.path)  # to name the path as it is listed, not a part of it
-            raise
-    except SourceError as error:
-        raise SourceError(error.what, where=entry.where, fix=error.fix) from error
-    except (OSError, ValueError):  # ValueError: a null character
-        return os.path.join(root, folder)
-
-
-def _look_at(root: str, item: tuple[str, Entry]) -> tuple[int, int] | None:
+def _look_at(root: str, entry: Entry) -> tuple[int, int] | None:
     """Return number of samples and rate of a recording; read its header if one is not given. `None`: it is missing."""
-    path, entry = item
     given = entry.num_samples, entry.sample_rate
     try:
-        status = os.lstat(path)
-        if stat.S_ISLNK(status.st_mode):
-            path = str(resolve_inside(root, entry.path))
-            status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) or os.path.basename(entry.path) in ("", ".", ".."):
+        path = resolve_inside(root, entry.path)
+        if not path.is_file():
             return None
     except SourceError as error:
         raise SourceError(error.what, where=entry.where, fix=error.fix) from error
-    except (OSError, ValueError):  # as above
+    except (OSError, ValueError):  # ValueError: a null character
         return None
     if NOT_GIVEN not in given:
         return given
-    header = read_header(path)
+    header = read_header(str(path))
     for said, actual, what in zip(given, header, ("samples", "Hz"), strict=True):
         if said not in (NOT_GIVEN, actual):
             raise SourceError(f"the manifest says {said} {what}, {entry.path} has {actual}", where=entry.where)

@@ -211,7 +211,26 @@ class TarWriter(Writer):
 
 
 def _member(name: str, content: Sequence[Any]) -> list[Any]:
-    """Return header, content and padding of one member: the header is of ustar where that can say it, else of pax."""
-    info = tarfile.TarInfo(name)
-    info.size = sum(memoryview(part).nbytes for part in content)
-    return [info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict"), *content, bytes(-info.size % BLOCK)]
+    """Return header, content and padding of one member."""
+    num_bytes = sum(memoryview(part).nbytes for part in content)
+    return [_header(name, num_bytes), *content, _ZEROS[: -num_bytes % BLOCK]]
+
+
+def _header(name: str, num_bytes: int) -> bytes:
+    """Return the header of a plain file: ustar where that can say it, else pax."""
+    if not name.isascii() or len(name) > _MAX_USTAR_NAME or num_bytes > _MAX_USTAR_BYTES:
+        info = tarfile.TarInfo(name)
+        info.size = num_bytes
+        return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "strict")
+    start = name.encode().ljust(_MAX_USTAR_NAME, b"\0") + _OWNER + b"%011o\0" % num_bytes + _NO_TIME
+    own_sum = b"%06o\0 " % (sum(start) + 8 * 32 + _SUM_OF_REST)
+    return start + own_sum + _REST
+
+
+_ZEROS = bytes(BLOCK)
+_MAX_USTAR_NAME = 100
+_MAX_USTAR_BYTES = 8**11 - 1
+_OWNER = b"0000644\0" + b"0000000\0" * 2  # permissions, user, group
+_NO_TIME = b"00000000000\0"
+_REST = (b"0" + bytes(100) + b"ustar\x0000" + bytes(64) + b"0000000\0" * 2).ljust(BLOCK - 156, b"\0")
+_SUM_OF_REST = sum(_REST)
