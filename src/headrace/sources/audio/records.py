@@ -100,15 +100,19 @@ def gather_recordings(options: RecordingOptions, entries: Iterable[Entry]) -> Co
     found = Gathered.of(options.codecs, (*_HEADER, *_STAMP))
     names = {field.name: isinstance(field, IndexField) for field in fields.values()}
     texts: dict[str, list[str]] = {_PATH: [], **{f":{name}": [] for name in names}}
-    looked_at: list[Entry] = []
+    looked_at: list[tuple[str, Entry]] = []
+    folders: dict[str, str] = {}
     for entry in entries:
+        folder = os.path.dirname(entry.path)
+        if folder not in folders:
+            folders[folder] = _real_folder(root, folder)
         values = {key: field_of(entry.values, field.name, object, entry.where) for key, field in fields.items()}
         found.note(fields, values, entry.where)
         for name, is_number in names.items():
             texts[f":{name}"].append(json.dumps(entry.values[name]) if is_number else entry.values[name])
-        looked_at.append(entry._replace(values={}))
+        looked_at.append((folders[folder], entry._replace(values={})))
     headers = for_each(partial(_look_at, root), looked_at)
-    missing = [entry.path for entry, header in zip(looked_at, headers, strict=True) if header is None]
+    missing = [entry.path for (_, entry), header in zip(looked_at, headers, strict=True) if header is None]
     if missing:
         more = ", ..." if len(missing) > _MAX_NAMED else ""
         place = "there" if root == "/" else f"below {root}"
@@ -117,7 +121,7 @@ def gather_recordings(options: RecordingOptions, entries: Iterable[Entry]) -> Co
             where=options.listed_in,
             fix=f"put them {place}, or give root=, the folder that the paths are relative to",
         )
-    for entry, header in zip(looked_at, headers, strict=True):
+    for (_, entry), header in zip(looked_at, headers, strict=True):
         assert header is not None
         found.tags.append(entry.tag)
         texts[_PATH].append(entry.path)
@@ -126,20 +130,31 @@ def gather_recordings(options: RecordingOptions, entries: Iterable[Entry]) -> Co
     return found.index(options.codecs, texts=texts)
 
 
-def _look_at(root: str, entry: Entry) -> tuple[int, int] | None:
+def _real_folder(root: str, folder: str) -> str:
+    """Return where a folder is; what is not there, or outside of the root, stays as it is: `_look_at` says so."""
+    try:
+        return str(resolve_inside(root, folder))
+    except (SourceError, OSError, ValueError):  # ValueError: a null character
+        return ""
+
+
+def _look_at(root: str, item: tuple[str, Entry]) -> tuple[int, int] | None:
     """Return number of samples and rate of a recording; read its header if one is not given. `None`: it is missing."""
+    folder, entry = item
     given = entry.num_samples, entry.sample_rate
     try:
-        path = resolve_inside(root, entry.path)
-        if not path.is_file():
+        path = os.path.join(folder, os.path.basename(entry.path))
+        if not folder or os.path.islink(path):  # following links costs much more than a look at one file
+            path = str(resolve_inside(root, entry.path))
+        if not os.path.isfile(path):
             return None
     except SourceError as error:
         raise SourceError(error.what, where=entry.where, fix=error.fix) from error
-    except (OSError, ValueError):  # ValueError: a null character
+    except (OSError, ValueError):  # as above
         return None
     if NOT_GIVEN not in given:
         return given
-    header = read_header(str(path))
+    header = read_header(path)
     for said, actual, what in zip(given, header, ("samples", "Hz"), strict=True):
         if said not in (NOT_GIVEN, actual):
             raise SourceError(f"the manifest says {said} {what}, {entry.path} has {actual}", where=entry.where)
