@@ -699,19 +699,6 @@ def test_a_large_corpus_is_walked_through_once_and_opens_from_the_cache_as_it_wa
         source.close()
 
 
-def test_an_archive_that_changed_after_it_was_indexed_is_noticed(tmp_path):
-    path = write_arrays(tmp_path / "shard.tar")
-    source = TarSource(path)
-    write_arrays(path, 5)
-    for data_key in ("npy", "cls"):
-        with pytest.raises(SourceError, match="changed since it was indexed"):
-            source.read(1, data_key)
-    path.unlink()
-    with pytest.raises(SourceError, match="cannot be opened"):
-        source.read(1, "npy")
-    source.close()
-
-
 @pytest.mark.parametrize(
     ("column", "value"), [("end/data", 2**40), ("end/data", -1), ("bytes/data", -1), ("bytes/data", 7)]
 )

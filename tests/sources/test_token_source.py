@@ -367,12 +367,6 @@ def test_what_a_refused_first_sequence_says_of_the_layout_does_not_hold(tmp_path
     assert TokenSource(tmp_path / "x.bin", block_length=4).specs["data"].dtype == "int16"
 
 
-def test_a_pipe_is_no_file_of_tokens(tmp_path):
-    os.mkfifo(tmp_path / "pipe.npy")
-    with pytest.raises(SourceError, match="not a regular file"):
-        TokenSource(tmp_path / "pipe.npy", block_length=2)
-
-
 def test_labels_and_the_number_of_classes_are_kept(tmp_path):
     with TokenWriter(tmp_path / "x.bin", labels={"data": ["p", "q"]}) as writer:
         writer.append("doc-0", {"data": np.array([0, 1], np.int32)})

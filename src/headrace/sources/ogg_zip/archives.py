@@ -103,11 +103,12 @@ def _checked(text: bytes, position: int, end: int, where: str) -> TextEntry:
     said, duration, file = values.get("text"), values.get("duration"), values.get("file")
     tag = values.get("seq_name", file)
     is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
-    seconds = float(duration) if is_number and 0 <= duration < _MAX_SECONDS else -1.0
-    if not (isinstance(said, str) and isinstance(tag, str) and isinstance(file, str | None)) or seconds < 0:
+    seconds: Any = duration if is_number else -1
+    is_text = isinstance(said, str) and isinstance(tag, str) and isinstance(file, str | None)
+    if not is_text or not 0 <= seconds < _MAX_SECONDS:
         what = f"no text {said!r}, duration {duration!r}, file {file!r} and tag {tag!r} that can be used"
         raise _broken(text, position, what, where)
-    return TextEntry(tag, said, seconds, file)
+    return TextEntry(str(tag), str(said), float(seconds), file)
 
 
 def _broken(text: bytes, position: int, what: str, where: str) -> SourceError:
