@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import headrace as hr
-from headrace.engine import Engine, EngineOptions, Job, Raising, Restarting, WorkerInfo, get_worker_info, note_item
-from headrace.errors import ConfigError, StalledError, WorkerDiedError
+from headrace.engine import Engine, EngineOptions, Job, Restarting, WorkerInfo, get_worker_info, note_item
+from headrace.errors import ConfigError, StalledError
 from headrace.testing import check_executor
 
 ray = pytest.importorskip("ray", reason="needs headrace[ray]")
@@ -147,6 +147,15 @@ def test_what_cannot_be_carried_is_an_error_of_its_item_and_of_no_other(cluster:
         assert [next(run).value for _ in range(5)] == list(range(5))
         with pytest.raises(hr.TransformError, match="cannot be sent to another process"):
             next(run)
+
+
+def test_a_small_result_that_overtakes_a_large_one_comes_after_it(cluster: Any) -> None:
+    def setup(info: WorkerInfo) -> Callable[[int], Any]:
+        return lambda number: np.full(8 << 20 if number % 3 == 0 else 1, number % 100, np.uint8)
+
+    options = EngineOptions(tickets_per_worker=6)
+    with Engine(Job(setup), num_workers=2, executor=on_ray(max_bytes=1 << 20), options=options) as engine:
+        assert [int(done.value[-1]) for done in engine.run(range(100))] == list(range(100))
 
 
 def test_values_are_the_consumers_own_and_few_bytes_of_them_wait(cluster: Any) -> None:
@@ -336,41 +345,10 @@ def test_a_node_that_is_drained_and_one_that_comes_change_nothing(cluster: Any) 
         run, numbers = engine.run(itertools.count()), itertools.count()
         pids = take_until(run, numbers, lambda found: len(found) == 2)
         reason = ["--reason=DRAIN_NODE_REASON_PREEMPTION", "--reason-message=a notice of the cloud"]
-        where = [f"--address={cluster.address}", f"--node-id={node.node_id}", "--deadline-remaining-seconds=5"]
+        where = [f"--address={cluster.address}", f"--node-id={node.node_id}", "--deadline-remaining-seconds=600"]
         subprocess.run([Path(sys.executable).parent / "ray", "drain-node", *where, *reason], check=True)
         spare = cluster.add(resources={"drained": 2.0})
+        node.kill_raylet()  # as a cloud does it after its notice
         take_until(run, numbers, lambda found: len(found - pids) == 2)
     cluster.remove_node(node)
     cluster.remove_node(spare)
-
-
-@LONG
-def test_a_cluster_that_the_trainer_leaves_ends_the_workers_and_the_error_says_so(
-    start_cluster: Any, wait_until: Waiting
-) -> None:
-    with (
-        start_cluster(),
-        Engine(Job(pids_of), num_workers=1, executor=on_ray(), options=EngineOptions(on_death=Raising())) as engine,
-    ):
-        run = engine.run(itertools.count())
-        pid = next(run).value[1]
-        ray.shutdown()
-        with pytest.raises(WorkerDiedError, match=r"ray\.shutdown\(\)"):
-            list(run)
-        wait_until(lambda: not is_running(pid), "a worker does not end")
-
-
-@LONG
-def test_a_run_goes_on_without_the_head_and_its_end_leaves_nothing(start_cluster: Any, wait_until: Waiting) -> None:
-    with start_cluster() as cluster:
-        with Engine(Job(pids_of), num_workers=2, executor=on_ray()) as engine:
-            run, numbers = engine.run(itertools.count()), itertools.count()
-            pids = take_until(run, numbers, lambda found: len(found) == 2)
-            cluster.head_node.kill_gcs_server(check_alive=False)
-            until = time.monotonic() + 5
-            assert take_until(run, numbers, lambda _: time.monotonic() > until) == pids
-            start = time.monotonic()
-            engine.close()
-            assert time.monotonic() - start < 2
-        ray.shutdown()
-    wait_until(lambda: not any(map(is_running, pids)), "a worker does not end")

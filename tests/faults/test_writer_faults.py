@@ -109,6 +109,12 @@ def killed_at(step, act):
         return act()
     return child(run)
 
+def age():
+    # A day later, leftovers are older than a pause of a writer that lives.
+    for name_ in names():
+        if name_.startswith(".headrace-"):
+            os.utime(os.path.join(folder, name_), (0, 0))
+
 def expect(code, *markers):
     marker = None
     read, write = os.pipe()
@@ -129,14 +135,15 @@ step, seen = 0, set()
 while True:
     step += 1
     code = killed_at(step, lambda: begin("new", overwrite=True).close())
-    seen.add(expect(code, "old", "new"))
+    seen.add(expect(code, "old", "new", *["None"] * (name == "tokens")))  # of which the main file comes last
     if code == 0:
         break
     assert code == -signal.SIGKILL, code
+    age()
     assert child(lambda: begin("old", overwrite=True).close()) == 0
     assert expect(0, "old") == "old"
     assert names() == whole, (step, names())
-assert seen == {"old", "new"} and step > 5, (step, seen)
+assert seen - {"None"} == {"old", "new"} and step > 5, (step, seen)
 num_replaced = step
 for name_ in names():
     child(lambda: os.execvp("rm", ["rm", "-r", os.path.join(folder, name_)]))
@@ -148,8 +155,10 @@ while True:
     if code == 0:
         break
     assert code == -signal.SIGKILL, code
+    age()
     if expect(code, "None", "new") == "None":
-        assert child(lambda: begin("old").close()) == 0, (step, names())
+        # A file beside the main one of tokens may have its name already.
+        assert child(lambda: begin("old", overwrite=name == "tokens").close()) == 0, (step, names())
     else:
         assert child(lambda: begin("old", overwrite=True).close()) == 0
     assert names() == whole, (step, names())

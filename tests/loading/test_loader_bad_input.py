@@ -1,6 +1,7 @@
 """What bad input gets: an error that says what, where, and what to do; and what looks bad but is legal."""
 
 import functools
+import importlib.util
 import json
 import sys
 from types import SimpleNamespace
@@ -395,8 +396,9 @@ def test_an_option_of_the_data_is_sent_to_who_reads_them():
         DataLoader("a.hdf", batch_size=2, targets={})
 
 
-def test_workers_on_a_ray_cluster_are_refused_with_advice():
-    with pytest.raises(NotCarriedOverError, match="a rank on each host"):
+@pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
+def test_workers_on_a_ray_cluster_need_ray():
+    with pytest.raises(ConfigError, match=r"pip install 'headrace\[ray\]'"):
         DataLoader([1, 2], batch_size=2, num_workers=1, executor="ray")
 
 

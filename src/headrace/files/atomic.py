@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import secrets
@@ -168,13 +169,14 @@ class PendingFiles:
         try:
             for pending in self._pending.values():  # before any name is taken: it may take long
                 fsync_path(pending.temporary)
-            self._check_targets()
-            for target in (self.path, *self._targets) if self._overwrite else ():
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(target)
-            for target in self._targets:
-                if target in self._pending:
-                    self._pending[target].commit()
+            with _folder_locked(os.path.dirname(self.path)):
+                self._check_targets()
+                for target in (self.path, *self._targets) if self._overwrite else ():
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(target)
+                for target in self._targets:
+                    if target in self._pending:
+                        self._pending[target].commit()
         finally:
             self.abort()
 
@@ -239,6 +241,18 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _folder_locked(folder: str) -> Iterator[None]:
+    """Wait for other writers that give several files their names in a folder: theirs and ours do not mix."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # some network disks have no locks of folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 

@@ -41,7 +41,7 @@ def _decoded(value: object, slot: SlotWriter) -> tuple[object, int]:
     """Return what comes out, and how many bytes the codec wrote to the slot."""
     used = slot.used
     header = encode(value, slot)
-    return decode(header, np.frombuffer(slot.copy_used(), np.uint8)), slot.used - used
+    return decode(header, np.frombuffer(slot.view_used(), np.uint8)), slot.used - used
 
 
 @given(

@@ -186,9 +186,9 @@ class SlotWriter:
         self.used = 0
         self._handed_out.clear()
 
-    def copy_used(self) -> bytearray:
-        """Return a copy of all that was reserved so far."""
-        return bytearray(self._memory.array[: self.used])
+    def view_used(self) -> NDArray[np.uint8]:
+        """Return all that was reserved so far, `uint8[used]`: a view."""
+        return self._memory.array[: self.used]
 
     def find(self, array: NDArray[np.generic]) -> int | None:
         """Return where in the slot an array lies, or None if it is not in it as one piece in C order.

@@ -323,7 +323,7 @@ class _Loop:
                 return Failed(done.worker_idx, done.ticket, Failure.of(error, item=worker.scope.item), done.run_id)
             num_bytes = slot.used
             if num_bytes <= MAX_INLINE_BYTES:
-                result = InlineResult(header, slot.copy_used(), num_bytes)
+                result = InlineResult(header, bytearray(slot.view_used()), num_bytes)
             else:
                 result = SlotResult(header, slot.slot_idx, slot.offset, num_bytes)
                 self._slot = None  # the trainer's, until it gives credit for it

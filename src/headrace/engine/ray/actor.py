@@ -20,14 +20,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..codec.codec import encode
 from ..events import Answer, Failed, StreamEnded
 from ..group_size import GroupSize
+from ..memory.arena import ArenaWriter
+from ..memory.memfd import create_memfd
+from ..memory.slot import SlotWriter, open_slot
 from ..user.failure import Failure
 from ..user.job import Job
 from ..user.ship import unship
 from ..user.worker_info import set_process_scope
 from ..worker import Worker
-from .calls import CALL_SECONDS, MAX_CALL_TICKETS, Begin, Memory, Place, Reply, Role, Status, Versions
+from .calls import CALL_BYTES, CALL_SECONDS, MAX_CALL_TICKETS, Begin, Place, Reply, Role, Status, Versions
+
+_MAX_BYTES = 1 << 40  # of one result: the memory of the machine is the limit
 
 
 class WorkerActor:
@@ -39,7 +45,10 @@ class WorkerActor:
         self._tickets: deque[tuple[int, bytes | None]] = deque()
         self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
         self._cancelled = -1  # this run and all before
-        self._memory = Memory()
+        fd = create_memfd("headrace-ray")
+        self._arena = ArenaWriter(fd, slot_bytes=CALL_BYTES, num_slots=1, max_bytes=_MAX_BYTES)
+        os.close(fd)
+        self._slot: SlotWriter | None = None  # with the values of the last call
         self._size = GroupSize()
 
     # --- one after another ---
@@ -106,6 +115,8 @@ class WorkerActor:
         if self._worker is None:
             return reply
         worker, answers = self._worker, list[Answer]()
+        slot = self._take_slot()
+        open_slot(slot)
         start, most = time.perf_counter(), self._size.choose()
         try:
             while self._tickets and len(answers) < most and run_id > self._cancelled:
@@ -120,7 +131,8 @@ class WorkerActor:
         except BaseException as error:  # noqa: BLE001 - the end of this worker: what it did before is told with it
             reply.cause = f"ended by {type(error).__name__}: {error}"
             self._worker = None
-        self._pack(answers, reply)
+        open_slot(None)
+        self._pack(answers, slot, reply)
         if reply.tickets and reply.data is not None:
             num = len(reply.tickets)
             self._size.note(num, time.perf_counter() - start, reply.data.nbytes / num)
@@ -135,7 +147,15 @@ class WorkerActor:
             return Failed(worker.worker_idx, ticket, Failure.of(error), run_id)
         return worker.perform(run_id, ticket, payload)
 
-    def _pack(self, answers: list[Answer], reply: Reply) -> None:
+    def _take_slot(self) -> SlotWriter:
+        """Return memory for values: that of the call before, whose reply Ray has copied by now."""
+        if self._slot is not None:
+            self._arena.release(self._slot.slot_idx)
+        slot = self._slot = self._arena.acquire()
+        assert slot is not None
+        return slot
+
+    def _pack(self, answers: list[Answer], slot: SlotWriter, reply: Reply) -> None:
         """Write answers into the reply, values all together."""
         start = time.perf_counter()
         values: list[Any] = []
@@ -151,15 +171,16 @@ class WorkerActor:
             if answer.skipped:
                 reply.skipped[position] = [failure.to_bytes() for failure in answer.skipped]
         try:
-            reply.pack(values, self._memory)
+            reply.header = encode(values, slot)
         except Exception:  # noqa: BLE001 - pickling runs user code: those that cannot be carried go on as a Failure
             for position, value in enumerate(values):
                 try:
-                    reply.pack([value], self._memory)
+                    encode(value, slot)
                 except Exception as error:  # noqa: BLE001 - as above
                     reply.failures[position] = Failure.of(error).to_bytes()
                     values[position] = None
-            reply.pack(values, self._memory)
+            reply.header = encode(values, slot)
+        reply.data = slot.view_used()
         reply.pack_seconds = time.perf_counter() - start
 
     # --- meanwhile, in the group CONTROL ---

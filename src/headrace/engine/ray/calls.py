@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.version import __version__
 
-from ..codec.codec import encode
 from ..user.job import Mode
 from ..user.worker_info import CurrentItem
 
@@ -126,7 +125,7 @@ class Reply:
         seconds: What user code took for all of them.
         pack_seconds: What it took to put their values together.
         header: Header of the codec: the list of their values, `None` where there is none.
-        data: The bytes of the values, `uint8[num_bytes]`.
+        data: The bytes of the values, `uint8[num_bytes]`, in memory that the next call writes to again.
         failures: Position in `tickets` -> what went wrong, as bytes.
         skipped: Position in `tickets` -> items that were left out of it.
         num_items: Streams: the iterator has ended after so many items.
@@ -143,33 +142,3 @@ class Reply:
     skipped: dict[int, list[bytes]] = field(default_factory=dict)
     num_items: int | None = None
     cause: str | None = None
-
-    def pack(self, values: list[Any], memory: Memory) -> None:
-        """Put values into the reply; its bytes are those of the memory.
-
-        Raises:
-            TransformError: One of them cannot be carried.
-        """
-        self.header = encode(values, memory)
-        self.data = memory.data
-
-
-class Memory:
-    """The `Slot` of one reply after the other: the codec asks once for all that it needs.
-
-    Fresh memory costs more than the copy into it, so it is kept: a reply has to be sent before the next one is made.
-    """
-
-    def __init__(self) -> None:
-        self._block: NDArray[np.uint8] = np.empty(0, np.uint8)
-        self.data = self._block
-
-    def reserve(self, num_bytes: int, alignment: int = 1) -> tuple[int, NDArray[np.uint8]]:  # noqa: ARG002 - it begins at 0
-        """Return the first bytes of the memory."""
-        if num_bytes > len(self._block) or num_bytes < len(self._block) // 8:
-            self._block = np.empty(num_bytes, np.uint8)
-        self.data = self._block[:num_bytes]
-        return 0, self.data
-
-    def find(self, array: NDArray[Any]) -> None:
-        """Nothing was made in this memory."""

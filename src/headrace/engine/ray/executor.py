@@ -251,16 +251,17 @@ class RayExecutor(Executor):
         begin = self._begin
         if begin is None or not worker.is_ready or worker.is_over:
             return
-        while worker.num_calls < min(_CALLS, worker.num_open):
-            num_bytes = (1 + sum(other.num_calls for other in self._workers.values())) * worker.call_bytes
-            is_awaited = worker.worker_idx == self.awaited_worker_idx and worker.num_calls == 0
+        while len(worker.calls) < min(_CALLS, worker.num_open):
+            num_bytes = (1 + sum(len(other.calls) for other in self._workers.values())) * worker.call_bytes
+            is_awaited = worker.worker_idx == self.awaited_worker_idx and not worker.calls
             if self._waiting_bytes.value + num_bytes > self._max_bytes and not is_awaited:
                 return
             tickets, payloads = zip(*worker.unsent, strict=True) if worker.unsent else ((), ())
             worker.num_sent += len(tickets)
             worker.unsent.clear()
-            worker.num_calls += 1
-            self._calls[worker.actor.work.remote(begin.run_id, list(tickets), list(payloads))] = worker, "work"
+            ref = worker.actor.work.remote(begin.run_id, list(tickets), list(payloads))
+            worker.calls.append(ref)
+            self._calls[ref] = worker, "work"
 
     # --- events ---
 
@@ -299,20 +300,31 @@ class RayExecutor(Executor):
         return ready
 
     def _take(self, ref: Any) -> None:
-        """Take what a call has returned, unless its worker has ended meanwhile."""
+        """Take what a call has returned, unless its worker has ended meanwhile.
+
+        A small result may be here before the large one of the call before: that one is taken first.
+        """
         if ref not in self._calls:
             return
         worker, what = self._calls[ref]
+        if what == "work":
+            while ref in self._calls and self._take_one(worker, what, worker.calls[0]):
+                pass
+        else:
+            self._take_one(worker, what, ref)
+
+    def _take_one(self, worker: _RayWorker, what: str, ref: Any) -> bool:
+        """Take what one call has returned; tell whether it was here."""
         errors = self._ray.exceptions
         try:
             value = self._ray.get(ref, timeout=_FETCH_SECONDS)
         except errors.GetTimeoutError:
-            return
+            return False
         except errors.RuntimeEnvSetupError as error:
             del self._calls[ref]
             wrong = ConfigError(f"Ray cannot make the environment of a worker: {error}", where="RayExecutor")
             self._fail(worker, Failure.of(wrong))
-            return
+            return True
         except errors.RayError as error:
             del self._calls[ref]
             if what == "place" and isinstance(error, errors.RayActorError) and "creation task" in str(error):
@@ -324,11 +336,11 @@ class RayExecutor(Executor):
                 self._fail(worker, Failure.of(wrong))
             else:
                 self._lose(worker, f"has ended: {_short(error)}")
-            return
+            return True
         del self._calls[ref]
         match value:
             case Reply():
-                worker.num_calls -= 1
+                worker.calls.popleft()
                 if self._begin is not None and value.run_id == self._begin.run_id:
                     self._take_reply(worker, value)
                 if value.cause is not None:
@@ -349,6 +361,7 @@ class RayExecutor(Executor):
                 worker.is_ready = True
                 self._events.append(Ready(worker.worker_idx))
                 self._call(worker)
+        return True
 
     def _take_reply(self, worker: _RayWorker, reply: Reply) -> None:
         num, run_id, worker_idx = len(reply.tickets), reply.run_id, worker.worker_idx
@@ -395,7 +408,7 @@ class RayExecutor(Executor):
         for worker in self._workers.values():
             if worker.is_over:
                 continue
-            if worker.is_ready and worker.num_calls and not worker.is_asked and now - worker.asked_at > _STATUS_SECONDS:
+            if worker.is_ready and worker.calls and not worker.is_asked and now - worker.asked_at > _STATUS_SECONDS:
                 worker.is_asked = True
                 self._calls[worker.actor.status.options(concurrency_group=CONTROL).remote()] = worker, "status"
             if worker.place is None and now - worker.began_at > _PLACE_SECONDS and not worker.is_said_unreachable:
@@ -460,7 +473,7 @@ class _RayWorker:
         self.is_ready = self.is_over = self.is_said_unreachable = False
         self.unsent: deque[tuple[int, Any]] = deque()  # tickets with their payloads
         self.num_sent = 0  # tickets that it has, and has not answered
-        self.num_calls = 0  # calls of `work` under way
+        self.calls: deque[Any] = deque()  # of `work`, under way
         self.call_bytes = 0  # of the last result
         self.item: CurrentItem | None = None
         self.num_items = 0
