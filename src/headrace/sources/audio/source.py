@@ -65,8 +65,7 @@ class _Columns:
         """
         num_samples = _count(record, self.length, 0, where)
         if num_samples == NOT_GIVEN and self.length == "num_samples":
-            fix = "'length' counts samples; if it is something else here, name a field by length_field="
-            num_samples = _count(record, "length", 0, where, fix)
+            num_samples = _count(record, "length", 0, where)
         name: str = field_of(record, self.audio, str, where)
         path = local_path(name) if "://" in name else name
         if path is None:
@@ -77,18 +76,16 @@ class _Columns:
         return Entry(tag, os.path.join(folder, path), record, where, num_samples, rate)
 
 
-def _count(record: Mapping[str, Any], name: str, smallest: int, where: str, fix: str | None = None) -> int:
+def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> int:
     """Return a field that holds a whole number, `NOT_GIVEN` if it is absent or null."""
     value = record.get(name)
     if value is None:
         return NOT_GIVEN
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
-        raise SourceError(
-            f"the field {name!r} has {value!r}, not a whole number of at least {smallest}",
-            where=where,
-            fix=fix or "correct it, or leave it out: the recording says the same",
-        )
+        what = f"the field {name!r} has {value!r}, not a whole number of at least {smallest}"
+        fix = "correct it, or leave it out: the recording says the same; length_field= names another field of samples"
+        raise SourceError(what, where=where, fix=fix)
     return int(value)
 
 
