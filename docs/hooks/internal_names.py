@@ -20,7 +20,7 @@ INTERNAL_NAMES: dict[str, frozenset[str]] = {
         """,
         "errors": "check_count did_you_mean takes_note",
         "files": """
-            atomic_path atomic_write FileStamp hold_in_use kept_folder kept_path note_use PendingFile read_seq_lens
+            atomic_write FileStamp hold_in_use kept_folder kept_path note_use PendingFile read_seq_lens
             read_tag_list remove_unused resolve_inside TOO_MANY_OPEN TOO_MANY_OPEN_FIX user_cache_dir
             warn_once_of_folder
         """,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import subprocess
 import sys
@@ -132,15 +131,6 @@ def test_a_lock_is_always_on_the_file_that_has_the_name(path):
     assert num_locked > 0
 
 
-def test_a_disk_without_locks_is_refused(path, monkeypatch):
-    def flock(descriptor, operation):
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(CacheError, match=r"offers no locks(.|\n)*a\.json(.|\n)*cache_directory"):
-        lock_exclusive_nowait(path)
-
-
 def test_a_link_is_not_followed(path, tmp_path):
     (tmp_path / "target").write_text("precious")
     os.symlink(tmp_path / "target", path)
@@ -153,5 +143,5 @@ def test_too_many_open_files_are_told_with_a_way_out(path, monkeypatch):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr(cache_lock.os, "open", refuse)
-    with pytest.raises(CacheError, match=r"each file in use takes one descriptor(.|\n)*ulimit -n"):
+    with pytest.raises(CacheError, match="ulimit -n"):
         lock_shared_nowait(path)

@@ -25,7 +25,6 @@ from headrace.files.fetch import (
     fetch_to,
     is_gone,
     is_transient,
-    read_source,
     stat_source,
 )
 from servers import FileServer, S3Server, has_s3, nothing_left
@@ -251,10 +250,6 @@ def test_a_size_that_a_store_does_not_know_and_a_folder_are_refused(odd: type[Od
             stat_source("odd://a")
 
 
-def test_a_small_object_is_read(odd: type[OddStore]) -> None:
-    assert read_source("odd://a") == DATA
-
-
 def test_files_in_memory_and_in_archives_are_fetched(tmp_path: Path, target: Path) -> None:
     fsspec.filesystem("memory").pipe_file("/fetch/a", DATA)
     with nothing_left():
@@ -361,15 +356,6 @@ def test_a_file_of_a_web_server_that_changes_is_refused_and_one_that_is_missing_
         stat_source(server.url("no"))
     assert is_gone(caught.value)
     assert is_empty(target)
-
-
-@pytest.mark.extra
-def test_a_web_server_that_is_away_is_not_one_that_has_no_such_file(server: FileServer) -> None:
-    server.faults.add("status", status=503, times=-1)
-    server.faults.add("status", status=503, times=-1, method="HEAD")
-    with pytest.raises(SourceError, match="5 tries") as caught:
-        stat_source(server.url("a"), options=QUICK)
-    assert not is_gone(caught.value)
 
 
 _KILLED = """

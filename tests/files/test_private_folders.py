@@ -15,7 +15,7 @@ import pytest
 import headrace as hr
 from headrace.errors import CacheError, SourceError
 from headrace.files import hold_in_use, kept_folder, kept_path, note_use, open_regular, remove_unused
-from headrace.files.kept import make_named, make_private
+from headrace.files.kept import make_named
 from headrace.index import CorpusIndex
 
 STRANGER = 65534
@@ -66,18 +66,6 @@ def test_users_that_share_a_named_folder_have_folders_of_their_own(
     monkeypatch.setenv("HEADRACE_CACHE", str(shared))
     assert kept_folder("index") == shared / f"user-{os.geteuid()}" / "index"
     assert stat.S_IMODE(shared.stat().st_mode) == 0o2770
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o707])
-def test_a_folder_in_which_everybody_may_exchange_things_is_refused(tmp_path: Path, mode: int) -> None:
-    tmp_path.chmod(mode)
-    with pytest.raises(CacheError, match="all users may replace"):
-        make_private(tmp_path / "cache", trusted=tmp_path)
-    tmp_path.chmod(0o1777)
-    make_private(tmp_path / "a" / "cache", trusted=tmp_path)
-    (tmp_path / "a").chmod(mode)
-    with pytest.raises(CacheError, match="all users may replace"):
-        make_private(tmp_path / "a" / "cache", trusted=tmp_path)
 
 
 def _own(path: Path) -> None:

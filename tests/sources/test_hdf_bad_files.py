@@ -88,10 +88,6 @@ def test_a_part_that_is_wrong_is_named_with_both_values(tmp_path, case, write_la
     assert str(path) in caught.value.where
 
 
-def test_the_good_file_that_the_bad_ones_are_made_from_is_accepted(tmp_path, write_layout):
-    assert len(HDFSource(write_layout(tmp_path / "corpus.hdf"), index=None)) == 4
-
-
 def test_a_targets_member_that_is_no_group_is_refused(tmp_path, write_layout):
     path = write_layout(tmp_path / "corpus.hdf", {"targets/data/classes": None, "targets": np.arange(3)})
     with pytest.raises(SourceError, match="'targets' is a Dataset"):
@@ -254,21 +250,6 @@ def test_a_file_that_is_cut_while_it_is_read_gives_an_error(tmp_path, whole_file
     assert str(path) in caught.value.where
 
 
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_file_that_was_changed_or_removed_since_is_refused(tmp_path, compression):
-    path = tmp_path / "corpus.hdf"
-    with HDFWriter(path, compression=compression) as writer:
-        writer.append("a", {"data": np.ones((4, 2))})
-    source = HDFSource(path, index=None)
-    with HDFWriter(path, compression=compression, overwrite=True) as writer:
-        writer.append("a", {"data": np.zeros((40, 2))})
-    with pytest.raises(SourceError, match="changed since it was indexed"):
-        source.read(0, "data")
-    path.unlink()
-    with pytest.raises(SourceError, match="cannot be opened"):
-        source.read(0, "data")
-
-
 def test_a_chunk_that_cannot_be_unpacked_gives_an_error(tmp_path):
     path = tmp_path / "corpus.hdf"
     with HDFWriter(path, compression="gzip") as writer:
@@ -354,14 +335,6 @@ def test_a_dim_that_only_one_of_the_files_knows_counts_for_all(tmp_path, write_l
     first, second = write_layout(tmp_path / "first.hdf"), write_layout(tmp_path / "second.hdf", sizes={"classes": 11})
     assert HDFSource([first, second], index=None).specs["classes"].dim == 11
     assert HDFSource([second, first], index=None).specs["classes"].dim == 11
-
-
-def test_every_error_of_one_bad_file_among_many_names_that_file(tmp_path, write_layout):
-    good = write_layout(tmp_path / "good.hdf")
-    bad = write_layout(tmp_path / "bad.hdf", {"seqTags": np.array([b"a"])})
-    with pytest.raises(SourceError) as caught:
-        HDFSource([good, bad, good], index=None)
-    assert str(bad) in str(caught.value)
 
 
 def test_a_link_that_leads_nowhere_and_a_name_that_is_no_text_are_refused(tmp_path, write_layout):

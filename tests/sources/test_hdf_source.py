@@ -57,41 +57,6 @@ def test_sequences_tags_lengths_and_specs_are_those_of_the_file(path):
         assert source.seq_lengths(idx) == {"data": LENGTHS[idx], "classes": LENGTHS[idx]}
 
 
-def test_an_array_that_was_read_belongs_to_the_caller(path):
-    source = HDFSource(path, index=None)
-    source.read(0, "data")[:] = -1
-    assert_same(source.read(0, "data"), FEATURES[:3])
-
-
-def test_a_slice_is_that_part_of_the_sequence(path):
-    source = HDFSource(path, index=None)
-    for start in range(6):
-        for end in range(start, 6):
-            assert_same(source.read_slice(2, "data", start, end), FEATURES[3:8][start:end])
-
-
-@pytest.mark.parametrize(("start", "end"), [(-1, 2), (0, 6), (3, 2)])
-def test_a_slice_outside_the_sequence_is_refused(path, start, end):
-    with pytest.raises(IndexError, match="5 frames"):
-        HDFSource(path, index=None).read_slice(2, "data", start, end)
-
-
-@pytest.mark.parametrize("corpus_idx", [-1, 4])
-def test_a_sequence_outside_the_corpus_is_refused(path, corpus_idx):
-    with pytest.raises(IndexError):
-        HDFSource(path, index=None).read(corpus_idx, "data")
-    with pytest.raises(IndexError):
-        HDFSource(path, index=None).read_slice(corpus_idx, "data", 0, 0)
-
-
-def test_an_unknown_key_is_refused_with_the_nearest_name(path):
-    source = HDFSource(path, index=None)
-    with pytest.raises(SourceError, match="did you mean 'classes'"):
-        source.read(0, "clases")
-    with pytest.raises(SourceError, match="'nothing'"):
-        source.read_slice(0, "nothing", 0, 0)
-
-
 DTYPES = ["bool", "int8", "uint8", "int16", "int32", "int64", "uint64", "float16", "float32", "float64", "complex64"]
 STORAGES = [
     {},
@@ -250,14 +215,6 @@ def test_an_empty_list_of_files_and_a_file_without_sequences_are_empty_corpora(t
     assert_same(both.read(0, "data"), FEATURES[:3])
 
 
-def test_closing_twice_and_reading_again_is_harmless(path):
-    source = HDFSource(path, index=None)
-    source.read(0, "data")
-    source.close()
-    source.close()
-    assert_same(source.read(0, "data"), FEATURES[:3])
-
-
 @pytest.mark.parametrize("storage", [{}, {"compression": "lzf"}])
 def test_a_pickled_copy_reads_the_same(tmp_path, storage, write_layout):
     source = HDFSource(write_layout(tmp_path / "corpus.hdf", {"times": np.arange(9.0)}, **storage), index=None)
@@ -300,15 +257,3 @@ def test_a_file_that_other_readers_have_open_can_be_read(tmp_path, write_layout)
             subprocess.run([sys.executable, "-c", script], check=True)
         with h5py.File(path, "r") as file:
             assert file["inputs"].shape == (9, 4)
-
-
-def test_a_read_only_file_in_a_read_only_folder_can_be_read(tmp_path, write_layout):
-    folder = tmp_path / "medium"
-    folder.mkdir()
-    path = write_layout(folder / "corpus.hdf", chunks=True)
-    path.chmod(0o444)
-    folder.chmod(0o555)
-    try:
-        assert_same(HDFSource(path, index=None).read(2, "data"), FEATURES[3:8])
-    finally:
-        folder.chmod(0o755)

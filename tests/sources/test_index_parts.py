@@ -248,16 +248,6 @@ def test_an_error_names_the_line_as_one_process_does(
         assert "b.txt, line 61" in str(info.value)
 
 
-def test_labels_are_learnt_from_all_parts(tmp_path: Path, counting: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "_STRETCH_BYTES", 20)
-    path = tmp_path / "x.txt"
-    path.write_text("b\n" * 50 + "a\n" * 50)
-    with gathering(num_workers=4):
-        source = hr.TextSource(path, fields={"data": {"field": "text", "vocab": None}}, index=None)
-    assert source.labels["data"] == ["a", "b"]
-    assert counting.num_parts > 1
-
-
 def test_numbers_whose_dtype_is_learnt_take_one_process(tmp_path: Path, counting: Counting) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text('{"a": 1}\n' * 9 + '{"a": 1.5}\n')

@@ -170,12 +170,6 @@ def test_files_of_different_formats_are_refused_with_both(hdf: Path, tmp_path: P
         open_source([manifest, manifest])
 
 
-def test_a_torn_file_is_known_by_its_name_and_refused_by_its_source(hdf: Path) -> None:
-    hdf.write_bytes(b"")
-    with pytest.raises(SourceError, match=r"a\.hdf"):
-        open_source(hdf)
-
-
 def test_every_format_names_classes_that_there_are(tmp_path: Path) -> None:
     from headrace.sources import registry as configs
 
@@ -257,13 +251,6 @@ def test_arrays_in_files_are_for_a_dataset_of_ones_own(tmp_path: Path, name: str
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(SourceError, match=r"map-style dataset over np\.load"):
             open_source(path)
-
-
-def test_files_in_sub_folders_of_a_format_that_takes_none_are_to_be_named(tmp_path: Path) -> None:
-    (tmp_path / "below").mkdir()
-    write_hdf(tmp_path / "below" / "a.hdf")
-    with pytest.raises(SourceError, match="the folder itself has no HDF5 files"):
-        open_source(tmp_path)
 
 
 def test_packed_files_of_other_formats_in_a_folder_hide_none_of_its_own(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Several sequences at once, each into an array of its own: the same as one by one."""
 
-import os
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -95,17 +93,6 @@ def test_an_array_of_another_length_is_refused_by_a_source_that_reads_one_by_one
         source.read_into(np.array([2]), "data", [np.empty((4, 4), np.float32)])
     with pytest.raises(SourceError, match="is int32"):
         source.read_into(np.array([0]), "classes", [np.empty(3, np.int64)])
-
-
-def test_a_file_that_is_cut_is_an_error(tmp_path, write_layout):
-    path = write_layout(tmp_path / "cut.hdf")
-    source = HDFSource(path, index=None)
-    source.read(0, "data")  # it is open
-    os.truncate(path, os.path.getsize(path) // 4)
-    outs = [np.empty((length, 4), np.float32) for length in LENGTHS]
-    with pytest.raises(SourceError, match="the file ends"):
-        source.read_into(np.arange(4), "data", outs)
-    source.close()
 
 
 def test_the_conformance_suite_sees_a_source_whose_ways_of_reading_differ():

@@ -414,26 +414,6 @@ def test_a_class_of_a_user_can_be_named():
         init_vocabulary("words.txt")
 
 
-def test_the_base_of_all_vocabularies_says_how_one_is_made():
-    with pytest.raises(ConfigError, match="init_vocabulary"):
-        Vocabulary(labels=["a", "b"])
-
-
-def test_a_vocabulary_without_options_takes_none():
-    class OneClass(Vocabulary):
-        labels, identity = ("a",), ("OneClass",)
-
-        def encode(self, text):
-            return np.zeros(len(text), np.int32)
-
-        def decode(self, indices):
-            return "a" * len(list(indices))
-
-    assert "1 classes" in repr(OneClass())
-    with pytest.raises(TypeError, match="takes no arguments"):
-        OneClass(labels=["a"])
-
-
 def test_a_vocabulary_that_draws_is_no_longer_offered_and_the_error_says_what_to_use():
     with pytest.raises(NotCarriedOverError, match="BytePairEncoding; to draw parts"):
         init_vocabulary({"class": "SamplingBytePairEncoding", "vocab_file": "pieces.txt", "breadth_prob": 0.5})

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from headrace.exports import export_lazily
 
 if TYPE_CHECKING:
-    from .atomic import PendingFile, atomic_path, atomic_write
+    from .atomic import PendingFile, atomic_write
     from .cache.cache import FileCache
     from .cache.entry import CachedFile
     from .cache.options import FileCacheOptions
@@ -29,7 +29,6 @@ __all__ = [
     "FileCacheOptions",
     "FileStamp",
     "PendingFile",
-    "atomic_path",
     "atomic_write",
     "hold_in_use",
     "kept_folder",
@@ -47,7 +46,7 @@ __all__ = [
 __getattr__, __dir__ = export_lazily(
     __name__,
     {
-        "atomic": ("PendingFile", "atomic_path", "atomic_write"),
+        "atomic": ("PendingFile", "atomic_write"),
         "cache.cache": ("FileCache",),
         "cache.entry": ("CachedFile",),
         "cache.options": ("FileCacheOptions",),

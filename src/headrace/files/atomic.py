@@ -38,8 +38,8 @@ _FIXES = {
 class PendingFile:
     """A file under its temporary name, until `commit` gives it its final name or `abort` removes it.
 
-    For writers that live longer than a `with` block; otherwise use `atomic_write` or `atomic_path`. As a context
-    manager it commits if the block succeeds and aborts if it fails.
+    For writers that live longer than a `with` block, and for libraries that open files themselves; otherwise use
+    `atomic_write`. As a context manager it commits if the block succeeds and aborts if it fails.
 
     Args:
         path: The target. Its folder must exist.
@@ -195,20 +195,6 @@ class PendingFiles:
             if os.path.islink(path):
                 what = "this is a symbolic link, and several files cannot be replaced together behind links"
                 raise ConfigError(what, where=path, fix=f"pass the path that it leads to: {os.path.realpath(path)}")
-
-
-@contextmanager
-def atomic_path(path: str | os.PathLike[str], *, follow_links: bool = True) -> Iterator[Path]:
-    """Yield a temporary path in the folder of `path`, for libraries that open files themselves.
-
-    The library must have closed the file when the block ends. On any failure, `KeyboardInterrupt` included, nothing is
-    left and the target is as it was. See `PendingFile` for the arguments and errors.
-
-    Raises:
-        SourceError: The file cannot be written, for example because the disk is full (also if the block ran into it).
-    """
-    with PendingFile(path, follow_links=follow_links) as pending:
-        yield pending.temporary
 
 
 @contextmanager

@@ -35,14 +35,12 @@ def make_private(path: str | os.PathLike[str], *, trusted: str | os.PathLike[str
         trusted: A folder above it that is not checked: the one of temporary files or of the user's caches.
 
     Raises:
-        CacheError: A folder cannot be made, belongs to another user, or can be replaced by others.
+        CacheError: A folder cannot be made, or belongs to another user.
     """
     folder = os.path.abspath(trusted)
     with _as_cache_errors(folder):
         os.makedirs(folder, 0o700, exist_ok=True)
         for name in os.path.relpath(path, folder).split(os.sep):
-            if os.stat(folder).st_mode & (stat.S_IWOTH | stat.S_ISVTX) == stat.S_IWOTH:
-                raise _unsafe("all users may replace what is in this folder, as its sticky bit is not set", folder)
             folder = os.path.join(folder, name)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o700)

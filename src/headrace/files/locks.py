@@ -188,10 +188,8 @@ def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
         except OSError as error:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):  # the caller makes room
                 raise
-            is_short = error.errno in TOO_MANY_OPEN
             what = f"cannot open the lock: {error.strerror}"
-            what += "; each file in use takes one descriptor" if is_short else ""
-            fix = TOO_MANY_OPEN_FIX if is_short else "check the permissions of the folder"
+            fix = TOO_MANY_OPEN_FIX if error.errno in TOO_MANY_OPEN else "check the permissions of the folder"
             raise CacheError(what, where=path, fix=fix) from error
         try:
             fcntl.flock(lock.descriptor, operation | fcntl.LOCK_NB)

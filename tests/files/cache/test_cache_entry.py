@@ -43,18 +43,14 @@ def test_the_name_of_a_copy_is_one_harmless_component(source):
 @pytest.mark.parametrize(
     ("source", "name"),
     [
-        ("/a/b/train.hdf", "train.hdf"),
         ("/a/" + "n" * 246 + ".hdf", "n" * 246 + ".hdf"),
         ("/a/b/", "file"),
-        ("/a/..", "file"),
         ("s3://bucket/a/train.000.hdf", "train.000.hdf"),
-        ("s3://bucket", "bucket"),
         ("https://host/a/train.hdf?X-Signature=a/b#c", "train.hdf"),
         ("https://host/a%2Fb%20c.hdf", "a_b c.hdf"),
         ("https://host/%2e%2e", "file"),
         ("zip://inner/a.hdf::s3://bucket/x.zip", "a.hdf"),
         ("simplecache::s3://bucket/x.hdf", "x.hdf"),
-        ("memory://", "file"),
         ("s3://bucket/" + "n" * 300 + ".hdf", "n" * 124 + "~" + "n" * 120 + ".hdf"),
     ],
 )
@@ -67,11 +63,6 @@ def test_two_versions_or_sources_never_share_a_key(pair):
     first, second = (EntryKey.of(*one) for one in pair)
     assert first.text != second.text
     assert EntryKey.parse(first.text) == first
-
-
-def test_a_file_whose_name_is_the_folder_of_another_has_its_own_place():
-    stat = SourceStat(3, "1")
-    assert EntryKey.of("/a/b", stat).source != EntryKey.of("/a/b/c", stat).source
 
 
 @pytest.mark.parametrize("text", ["", "a.json", ".headrace-0-0-0-0.tmp", "0" * 32, "g" * 32 + "-" + "0" * 16 + "-1"])

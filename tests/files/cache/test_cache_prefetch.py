@@ -166,15 +166,6 @@ def test_even_an_error_that_nobody_thought_of_does_not_end_the_prefetch(make_cac
     assert cache.get_file(sources[1])
 
 
-def test_a_file_larger_than_the_quota_is_passed_over(make_cache, sources, tmp_path):
-    (tmp_path / "large").write_bytes(bytes(101))
-    cache = make_cache(max_bytes=100)
-    cache.prefetch([tmp_path / "large", sources[0]])
-    assert cache.wait_prefetched(_DEADLINE_SECONDS)
-    assert "raise max_bytes to at least 101" in cache.prefetch_failures[str(tmp_path / "large")]
-    assert _copied(cache) == "0"
-
-
 def test_closing_ends_it_and_leaves_nothing_half(make_cache, sources, monkeypatch, tmp_path):
     begun, released = threading.Event(), threading.Event()
 
@@ -190,4 +181,5 @@ def test_closing_ends_it_and_leaves_nothing_half(make_cache, sources, monkeypatc
     assert begun.wait(_DEADLINE_SECONDS)
     cache.close()
     assert released.is_set()
-    assert [os.listdir(tmp_path / "cache" / name) for name in ("data", "entries")] == [[], []]
+    folders = [tmp_path / "cache" / name for name in ("data", "entries")]
+    _wait_until(lambda: not any(map(os.listdir, folders)), "something is left")

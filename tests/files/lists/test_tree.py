@@ -38,23 +38,6 @@ def test_two_trees_share_a_key_only_if_they_are_equal(one: Any, two: Any) -> Non
     assert (tree_key(one) == tree_key(two)) == _same_types(one, two)
 
 
-@pytest.mark.parametrize(
-    ("one", "two"),
-    [
-        (("a", "b"), "a:b"),
-        (("a", "b"), ["a", "b"]),
-        (("a", "b"), 'a","b'),
-        ((("a",), "b"), ("a", ("b",))),
-        ({"k": "a"}, ("a",)),
-        ({"k": "a"}, {"l": "a"}),
-        ((), []),
-        (("a",), "a"),
-    ],
-)
-def test_keys_that_joined_names_would_share_differ(one: Any, two: Any) -> None:
-    assert tree_key(one) != tree_key(two)
-
-
 def test_the_order_in_which_a_dict_was_built_does_not_count() -> None:
     one, two = {"b": "1", "a": ("2", "3")}, {"a": ("2", "3"), "b": "1"}
     assert tree_leaves(one) == tree_leaves(two) == ["2", "3", "1"]

@@ -22,7 +22,6 @@ from headrace.index import CorpusIndex
 from headrace.order import ArrayOrder, occurrences
 
 _TAGS_AT_ONCE = 4096  # looked up together; one by one only where one is missing
-_FROM_PICKLE = "open({target!r} + '.txt', 'w').write('\\n'.join({data}))"
 
 
 @dataclass(frozen=True)
@@ -53,7 +52,7 @@ class SeqParts:
         """
         if not isinstance(delimiter, str) or not delimiter:
             raise ConfigError(f"seq_tag_delim must be text, got {delimiter!r}")
-        lines = [line.removesuffix("\r") for line in read_text(path, _FROM_PICKLE).split("\n")]
+        lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
         numbered = [(number, line) for number, line in enumerate(lines, 1) if line]
         parts = [line.split(delimiter) for _, line in numbered]
         for (number, line), tags in zip(numbered, parts, strict=True):

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from headrace.errors import CacheError, ConfigError, SourceError, takes_note
+from headrace.errors import CacheError, ConfigError, SourceError
 from headrace.show.card import Card, Shown
 from headrace.show.drawing import BYTES, format_bytes
 from headrace.show.watched import SharedProgress
@@ -47,21 +47,6 @@ _NUM_THREADS = 4  # that copy ahead: each waits for its disk or store most of th
 _CLOSE_SECONDS = 0.9  # how long `close` waits for them: it must return within a second
 _LOOK_SECONDS = 1.0  # other processes release room without notice
 _MAX_CHANGES = 3  # how often a source may change while it is copied, before that is an error
-
-
-@dataclass(frozen=True, slots=True)
-class CleanupResult:
-    """The result of a cleanup.
-
-    Attributes:
-        freed: Bytes of the files that were removed.
-        num_files: Number of files that were removed.
-        abort_reason: Why it removed nothing; None if it removed something.
-    """
-
-    freed: int
-    num_files: int
-    abort_reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +315,7 @@ class FileCache(Shown):
                 lambda: not (self._ahead or self._current) or self._stop.is_set(), timeout_seconds
             )
 
-    def cleanup(self, *, need_at_least_free_space_size: int = 0) -> CleanupResult:
+    def cleanup(self, *, need_at_least_free_space_size: int = 0) -> None:
         """Remove what was not used for long, and more until enough is free on the disk. Looks at the whole folder.
 
         Args:
@@ -340,13 +325,9 @@ class FileCache(Shown):
             CacheError: This much cannot be freed.
         """
         self._check_open()
-        folder = self._folder
-        folder.make()
-        num_files, freed = folder.num_removed, folder.removed_bytes
-        folder.clean()
-        folder.make_room(None, need_at_least_free_space_size)
-        num_files, freed = folder.num_removed - num_files, folder.removed_bytes - freed
-        return CleanupResult(freed, num_files, None if freed else "nothing is old enough, and enough is free")
+        self._folder.make()
+        self._folder.clean()
+        self._folder.make_room(None, need_at_least_free_space_size)
 
     def close(self) -> None:
         """Release all files, and end the prefetch within a second. A second call does nothing.
@@ -407,18 +388,12 @@ class FileCache(Shown):
     def _get_unchecked(self, source: str, error: SourceError) -> str:
         """Return the newest copy of a source that cannot be checked; raise if it is gone, or there is no copy."""
         digest = source_digest(source)
-        for state in reversed(self._folder.survey()):
+        for state in () if is_gone(error) else reversed(self._folder.survey()):
             lock = self._find(state.key) if state.key.source == digest else None
-            if lock is not None and is_gone(error):
-                lock.close()
-                path = self._folder.data_path(state.key, source)
-                takes_note(error, f"the cache has a copy, which is not used because its source is gone: {path}")
-                break
             if lock is not None:
                 what = f"the file cache uses its copy of {shown_url(source)}, because the source cannot be checked for "
-                warnings.warn(
-                    f"{what}changes: {error.what}", RuntimeWarning, stacklevel=4
-                )  # of the caller of `get_file`
+                what += f"changes: {error.what}"
+                warnings.warn(what, RuntimeWarning, stacklevel=4)  # of the caller of `get_file`
                 return self._hold(state.key, source, lock, "num_hits")
         raise error
 

@@ -288,13 +288,11 @@ class CacheFolder:
 
     def _no_room(self, size: int, missing: int, held: Sequence[EntryState]) -> NoRoomError:
         parts = [f"{format_bytes(size)} needed, {format_bytes(missing)} missing", self.describe()]
-        for is_whole, name in ((True, "in use"), (False, "in the making")):
-            states = [state for state in held if state.is_whole == is_whole]
-            if states:
-                users = list(dict.fromkeys(self.users_of(state.key) for state in states))
-                more = f" and {len(users) - _MAX_NAMED} more" if len(users) > _MAX_NAMED else ""
-                total = format_bytes(sum(state.num_bytes for state in states))
-                parts.append(f"{total} in {len(states)} files are {name} by {'; '.join(users[:_MAX_NAMED])}{more}")
+        if held:
+            users = list(dict.fromkeys(self.users_of(state.key) for state in held))
+            more = f" and {len(users) - _MAX_NAMED} more" if len(users) > _MAX_NAMED else ""
+            total = format_bytes(sum(state.num_bytes for state in held))
+            parts.append(f"{total} in {len(held)} files are in use by {'; '.join(users[:_MAX_NAMED])}{more}")
         fix = "release files that are not read any more (release_files), or raise max_bytes, or free some of the disk"
         error = NoRoomError(f"the file cache cannot free enough: {'; '.join(parts)}", where=self.root, fix=fix)
         error.is_passing = any(not state.is_whole for state in held)

@@ -15,8 +15,6 @@ import ast
 import json
 import os
 import posixpath
-import re
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +28,6 @@ from .patterns import is_pattern, list_matches
 from .tag_list import read_text, refuse_pickle, unpack_text
 from .tree import FileTree, map_leaves, tree_leaves
 
-# Control characters: no sensible file name has one, but a truncated block on disk is full of them.
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ONE_LIST = "let the file hold one list, such as ['a.hdf', 'b.hdf']: no assignment, no expression"
 
 
@@ -47,18 +43,13 @@ def parse_file_list(text: str, kind: str, where: str) -> list[tuple[int, Any]]:
         where: The file, for errors.
 
     Raises:
-        SourceError: It is not such a list, or a line holds control characters.
+        SourceError: It is not such a list.
     """
     if kind == ".txt":
         numbered = ((number, line.strip()) for number, line in enumerate(text.split("\n"), 1))
-        found = [(number, name) for number, name in numbered if name and not name.startswith("#")]
-        for number, name in found:
-            if wrong := _CONTROL.search(name):
-                what = f"line {number} holds the character 0x{ord(wrong[0]):02x}: it is truncated, or this is no list"
-                raise SourceError(what, where=f"{where}, line {number}", fix="write the list again, one name a line")
-        return found
+        return [(number, name) for number, name in numbered if name and not name.startswith("#")]
     try:
-        entries = json.loads(text, object_pairs_hook=_without_repeats) if kind == ".json" else _parse_literal(text)
+        entries = json.loads(text) if kind == ".json" else ast.literal_eval(text.lstrip())
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError) as error:
         name = "JSON list" if kind == ".json" else "list of plain data"
         raise SourceError(f"this is not a {name}: {error}", where=where, fix=_ONE_LIST) from error
@@ -67,27 +58,10 @@ def parse_file_list(text: str, kind: str, where: str) -> list[tuple[int, Any]]:
     return list(enumerate(entries, 1))
 
 
-def _parse_literal(text: str) -> Any:
-    tree = ast.parse(text.lstrip(), mode="eval")
-    for node in ast.walk(tree) if "{" in text else ():
-        if isinstance(node, ast.Dict):
-            _without_repeats([(ast.unparse(key), None) for key in node.keys if key is not None])
-    return ast.literal_eval(tree)
-
-
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a dict; a repeated key would silently drop a file."""
-    for name, count in Counter(name for name, _ in pairs).items():
-        if count > 1:
-            raise ValueError(f"the key {name} comes twice in one dict")
-    return dict(pairs)
-
-
 Files = str | os.PathLike[str] | list[Any] | Callable[[], list[Any]]
 InFolder = Callable[[str], list[str]]
 
 _KINDS = (".txt", ".json", ".py")
-_FROM_PICKLE = "json.dump({data}, open({target!r} + '.json', 'w'))"
 _LOCAL_STARTS = ("file://", "local://")
 
 
@@ -204,22 +178,14 @@ def _entries_of_path(path: str) -> tuple[_Origin, Iterable[tuple[int, Any]]]:
     name = path.partition("?")[0].partition("#")[0] if is_remote else path
     is_packed = name.endswith(".gz")
     kind = os.path.splitext(name.removesuffix(".gz"))[1]
-    if kind in (".pkl", ".pickle"):
-        refuse_pickle(Path(name), _FROM_PICKLE)
+    refuse_pickle(Path(name))
     if kind not in _KINDS:
         fix = f"for one file write files=[{shown!r}]; a list file ends in {', '.join(_KINDS)}, or one of them and .gz"
         raise ConfigError(f"files={shown!r} is neither a list file nor a pattern", fix=fix)
     numbering = "{}, line {}" if kind == ".txt" else "{}, entry {}"
-    text = unpack_text(read_source(path), shown, is_packed=is_packed) if is_remote else read_text(path, _FROM_PICKLE)
+    text = unpack_text(read_source(path), shown, is_packed=is_packed) if is_remote else read_text(path)
     origin = _Origin(shown, numbering, is_file=True, root=f"{name.rpartition('/')[0]}/" if is_remote else None)
-    entries = parse_file_list(text, kind, shown)
-    if kind == ".txt" and entries and not text.endswith("\n"):  # other names are checked when they are measured
-        number, last = entries[-1]
-        full_name = origin.resolved(origin.checked(last, number))
-        if not is_url(full_name) and not os.path.lexists(full_name) and not is_pattern(last, full_name):
-            what = f"the last line has no newline, and there is no file {full_name!r}: the list may be truncated"
-            raise origin.error(what, number, "write the list again")
-    return origin, entries
+    return origin, parse_file_list(text, kind, shown)
 
 
 def _expanded(entry: Any, origin: _Origin, number: int, in_folder: InFolder | None) -> Iterable[FileTree]:

@@ -11,7 +11,6 @@ microseconds, and threads would only slow each other down: there is one until th
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -23,13 +22,12 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from headrace.errors import CacheError, ConfigError, SourceError
+from headrace.errors import CacheError, SourceError
 
 from ..atomic import atomic_write
 from ..fetch import SourceStat, stat_source
 from ..kept import kept_folder, kept_path, note_use, remove_unused, warn_once_of_folder
 from ..locations import is_url, open_regular, shown_url
-from ..locks import lock_exclusive
 from .tree import FileTree, map_leaves, tree_key, tree_leaves
 
 Progress = Callable[[int, int], None]
@@ -43,7 +41,6 @@ _MAX_NAMED = 3
 _MISSING = "the file does not exist"
 
 _UNKNOWN = -1
-_LOCK_SECONDS = 5.0  # others hold it for some milliseconds; without it, at worst a count is lost and found again
 _FOLDER = "files"  # in the user's cache folder
 _MAX_KEPT_FILES = 1024
 _NOT_KEPT = "the numbers of sequences of the files cannot be kept, and are counted again the next time"
@@ -110,19 +107,14 @@ def measure_files(
 
 
 def _failed(failures: dict[str, SourceError], num_all: int) -> SourceError:
-    by_reason: dict[str, list[str]] = {}
-    for name, error in failures.items():
-        by_reason.setdefault(error.what, []).append(name)
-    parts = []
-    for reason, names in list(by_reason.items())[:_MAX_NAMED]:
-        named = ", ".join(repr(shown_url(name)) for name in names[:_MAX_NAMED])
-        more = ", ..." if len(names) > _MAX_NAMED else ""
-        parts.append(f"{len(names)} of {num_all} files: {reason}: {named}{more}")
     first, error = next(iter(failures.items()))
+    named = ", ".join(repr(shown_url(name)) for name in list(failures)[:_MAX_NAMED])
+    more = ", ..." if len(failures) > _MAX_NAMED else ""
     fix = error.fix
     if any(mark in first for mark in "*?["):
         fix = "a pattern is only expanded where it is an entry of its own, not inside a tuple, list or dict"
-    return SourceError("\n  ".join(parts), where=error.where, fix=fix)
+    what = f"{len(failures)} of {num_all} files cannot be used (the first: {error.what}): {named}{more}"
+    return SourceError(what, where=error.where, fix=fix)
 
 
 class FileTable:
@@ -178,34 +170,24 @@ class FileTable:
             tree_idx: Position in the list.
             num_seqs: -1 if unknown.
             num_frames: -1 if unknown.
-
-        Raises:
-            ConfigError: There is no such entry, or a number is below -1.
         """
-        if not 0 <= tree_idx < len(self.sizes):
-            raise ConfigError(f"there is no entry {tree_idx} in a list of {len(self.sizes)} files")
-        if not (_UNKNOWN <= num_seqs < 2**63 and _UNKNOWN <= num_frames < 2**63):
-            raise ConfigError(f"an entry cannot have {num_seqs} sequences and {num_frames} frames", fix="-1 is unknown")
         self._rows["num_seqs"][tree_idx], self._rows["num_frames"][tree_idx] = num_seqs, num_frames
 
     def save(self) -> None:
         """Write the counts to the cache folder, merged with those that other processes have recorded meanwhile.
 
+        Where processes save at the same moment, counts may be lost, and are found again.
         A folder that cannot be used is not an error: it is logged once. Nothing is written if nothing is new.
         """
         if self._path is None:
             return
         try:
             kept_folder(_FOLDER)
-            with contextlib.ExitStack() as stack:
-                with contextlib.suppress(CacheError):  # without the lock, counts of another process may be lost
-                    path, why = str(self._path.parent / ".lock"), "write a table of files"
-                    stack.callback(lock_exclusive(path, limit_seconds=_LOCK_SECONDS, purpose=why).close)
-                kept, data = self._learn_cached(), self._rows.tobytes()
-                if data != kept:
-                    with atomic_write(self._path, follow_links=False) as file:
-                        file.write(xxhash.xxh3_128_digest(data) + data)
-                    remove_unused(self._path.parent, "*", max_files=_MAX_KEPT_FILES)
+            kept, data = self._learn_cached(), self._rows.tobytes()
+            if data != kept:
+                with atomic_write(self._path, follow_links=False) as file:
+                    file.write(xxhash.xxh3_128_digest(data) + data)
+                remove_unused(self._path.parent, "*", max_files=_MAX_KEPT_FILES)
         except (OSError, SourceError, CacheError) as error:
             warn_once_of_folder(_LOGGER, str(self._path.parent), _NOT_KEPT, error)
 

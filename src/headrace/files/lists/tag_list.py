@@ -18,10 +18,6 @@ from ..utf8 import decode_utf8
 
 _MAX_LENGTHS = {int: 2**63 - 1, float: 2**53}  # neither infinite nor a NaN
 
-# How to convert a pickle, for the error text.
-_TAGS_FROM_PICKLE = "open({target!r} + '.txt', 'w').write('\\n'.join({data}))"
-_LENS_FROM_PICKLE = "json.dump({data}, open({target!r} + '.json', 'w'))"
-
 
 def read_tag_list(path: str | os.PathLike[str]) -> list[str]:
     r"""Read one tag per line (UTF-8, `.gz` is unpacked); empty lines are skipped, duplicates are kept.
@@ -32,7 +28,7 @@ def read_tag_list(path: str | os.PathLike[str]) -> list[str]:
     Raises:
         SourceError: The file is missing, truncated, not UTF-8, or a pickle.
     """
-    lines = read_text(path, _TAGS_FROM_PICKLE).split("\n")
+    lines = read_text(path).split("\n")
     return [tag for tag in (line.removesuffix("\r") for line in lines) if tag]
 
 
@@ -42,7 +38,7 @@ def read_seq_lens(path: str | os.PathLike[str]) -> dict[str, int | float]:
     Raises:
         SourceError: The file is missing, truncated or not such a dict, or a length is not a number >= 0.
     """
-    lengths = _parse_dict(read_text(path, _LENS_FROM_PICKLE), path)
+    lengths = _parse_dict(read_text(path), path)
     for tag, length in lengths.items():
         if not isinstance(tag, str):
             raise SourceError(f"a tag is {_brief(tag)}, not a string", where=str(path))
@@ -75,18 +71,17 @@ def _parse_dict(text: str, path: str | os.PathLike[str]) -> dict[Any, Any]:
     return value
 
 
-def read_text(path: str | os.PathLike[str], conversion: str) -> str:
+def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a file, as in `unpack_text`.
 
     Args:
         path: The file; packed if its name ends in `.gz`.
-        conversion: Python code that converts a pickle, for the error.
 
     Raises:
         SourceError: The file is missing, truncated, not UTF-8, or a pickle.
     """
     path = Path(path)
-    refuse_pickle(path, conversion)
+    refuse_pickle(path)
     try:
         with open_regular(path) as file:
             data = file.read()
@@ -115,17 +110,12 @@ def unpack_text(data: bytes, where: str, *, is_packed: bool) -> str:
     return decode_utf8(text, where, first_byte=len(data) - len(text))
 
 
-def refuse_pickle(path: Path, conversion: str) -> None:
+def refuse_pickle(path: Path) -> None:
     """Refuse a pickle by its name, before anything of it is read.
 
     Raises:
         SourceError: The name is that of a pickle.
     """
-    if not path.name.removesuffix(".gz").endswith((".pkl", ".pickle")):
-        return
-    opener = "gzip.open" if path.suffix == ".gz" else "open"
-    target = os.path.splitext(str(path).removesuffix(".gz"))[0]
-    code = conversion.format(data=f"pickle.load({opener}({str(path)!r}, 'rb'))", target=target)
-    what = "pickle files are refused: reading one can run any code that it contains"
-    fix = f"if you trust the file, convert it once in Python: import gzip, json, pickle; {code}"
-    raise SourceError(what, where=str(path), fix=fix)
+    if path.name.removesuffix(".gz").endswith((".pkl", ".pickle")):
+        what = "pickle files are refused: reading one can run any code that it contains"
+        raise SourceError(what, where=str(path), fix="if you trust the file, load it once and write JSON or text")

@@ -18,7 +18,7 @@ from typing import IO
 import xxhash
 
 from headrace.errors import CacheError, SourceError
-from headrace.files import FileStamp, atomic_path, kept_folder, note_use, remove_unused
+from headrace.files import FileStamp, PendingFile, kept_folder, note_use, remove_unused
 from headrace.files.packed import PACKED_SUFFIXES, damaged, is_damage, open_packed
 
 _REFUSED = (".lz4", ".zip", ".7z")
@@ -74,15 +74,15 @@ def _remove_older(folder: Path, name: str, mtime_ns: int) -> None:
 
 
 def _make_copy(stamp: FileStamp, copy: Path, convert: Callable[[IO[bytes], IO[bytes]], None]) -> None:
-    with atomic_path(copy, follow_links=False) as temporary:
+    with PendingFile(copy, follow_links=False) as pending:
         try:
-            with open_packed(stamp.path) as source, open(temporary, "wb") as target:
+            with open_packed(stamp.path) as source, open(pending.temporary, "wb") as target:
                 convert(source, target)
         except Exception as error:
             if not is_damage(error):
                 raise
             raise damaged(stamp.path, error) from error
-        os.utime(temporary, ns=(stamp.mtime_ns, stamp.mtime_ns))
+        os.utime(pending.temporary, ns=(stamp.mtime_ns, stamp.mtime_ns))
         difference = stamp.difference()
         if difference is not None:
             raise SourceError(

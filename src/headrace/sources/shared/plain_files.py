@@ -63,33 +63,23 @@ class PlainFiles:
         Raises:
             SourceError: As for `read`.
         """
-        if num_bytes <= 0:
-            return self._array_without_items(file_idx, shape, dtype)
-        descriptor = self._descriptors.get(file_idx) or self._open(file_idx)
-        stamp = self._stamps[file_idx]
-        if not 0 <= position <= stamp.size - num_bytes:
-            raise _ends_before(stamp.path, stamp.size, position, num_bytes)
         try:
+            if num_bytes <= 0:
+                return np.empty(shape, dtype)
+            descriptor = self._descriptors.get(file_idx) or self._open(file_idx)
+            stamp = self._stamps[file_idx]
+            if not 0 <= position <= stamp.size - num_bytes:
+                raise _ends_before(stamp.path, stamp.size, position, num_bytes)
             array: NDArray[Any] = np.empty(shape, dtype)
             done = os.preadv(descriptor, (array,), position)  # type: ignore[arg-type] # an array is a buffer
             if done != num_bytes:
                 self._read_rest(file_idx, descriptor, position, array, done)
         except OSError as error:
-            raise SourceError(f"cannot read: {error.strerror}", where=stamp.path) from error
-        except ValueError as error:
-            raise self._no_array(file_idx, shape, error) from error
+            raise SourceError(f"cannot read: {error.strerror}", where=self._stamps[file_idx].path) from error
+        except ValueError as error:  # sizes are negative, or NumPy cannot multiply them
+            what = f"there is no array of the shape {shape}: {error}"
+            raise SourceError(what, where=self._stamps[file_idx].path, fix=REREAD) from error
         return array
-
-    def _array_without_items(self, file_idx: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        try:
-            return np.empty(shape, dtype)
-        except ValueError as error:
-            raise self._no_array(file_idx, shape, error) from error
-
-    def _no_array(self, file_idx: int, shape: tuple[int, ...], error: ValueError) -> SourceError:
-        """Return the error for sizes that are negative, or that NumPy cannot multiply."""
-        path = self._stamps[file_idx].path
-        return SourceError(f"there is no array of the shape {shape}: {error}", where=path, fix=REREAD)
 
     def read_many(self, reads: Iterable[tuple[int, int, NDArray[Any]]]) -> None:
         """Fill arrays in C order, each given as file, position there, and array.
