@@ -15,7 +15,7 @@ from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
 from headrace.index import CorpusIndex
 
-from ..shared.delimited import Delimited, as_record, checked_columns, number_of, scan_records, suffix_of
+from ..lines.delimited import Delimited, checked_columns, number_of, scan_records
 from ..shared.fields import IndexField
 from ..shared.folder import parse_targets
 from ..shared.lines import decode_object, scan_lines
@@ -102,17 +102,20 @@ def _read_manifest(
     Raises:
         SourceError: A line is no entry.
     """
-    if suffix_of(path) is None:
+    if not path.lower().endswith((".csv", ".tsv")):
         for block in scan_lines(path, block_bytes=block_bytes):
             for number, _, line in block.records():
                 where = f"{path}, line {number}"
                 yield where, decode_object(line, where)
         return
     columns: tuple[str, ...] | None = None
-    for number, _, _, values in scan_records(path, path, Delimited.of(path), block_bytes):
+    for number, _, _, values in scan_records(path, path, Delimited.of(path)):
         where = f"{path}, line {number}"
+        if len(values) != len(columns or values):
+            what = f"the line has {len(values)} values, for the columns {columns}"
+            raise SourceError(what, where=where, fix="quote values with delimiters in them")
+        row = zip(columns or (), values, strict=columns is not None)
         if columns is not None:
-            row = as_record(columns, values, where).items()
             yield where, {name: (number_of(text) if text else None) if name in numbers else text for name, text in row}
         columns = columns or checked_columns(values, where)
 

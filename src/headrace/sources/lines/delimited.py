@@ -99,7 +99,7 @@ class CsvObjects(TextObjects):
     def scan(self, stretch: LineStretch) -> Iterator[tuple[int, int, dict[str, Any], str]]:
         """Yield first byte, number of bytes, and values of each record of a whole file, and what to call it."""
         path, name = self.files[stretch.file_idx], self.names[stretch.file_idx]
-        rows = _scan_records(path, name, self.forms[stretch.file_idx])
+        rows = scan_records(path, name, self.forms[stretch.file_idx])
         next(rows, None)  # the header
         for line, start, num_bytes, values in rows:
             where = f"{name}, line {line}"
@@ -121,7 +121,7 @@ class CsvObjects(TextObjects):
         text, wanted = record[name], self.types.get(name, "text")
         if wanted == "text" or name == self.tag_field:
             return text
-        value = _number_of(text)
+        value = number_of(text)
         if isinstance(value, str) or (wanted == "int" and isinstance(value, float)):
             raise SourceError(
                 f"the column {name!r} has {text!r}, and {'a whole' if wanted == 'int' else 'a'} number is wanted",
@@ -141,7 +141,7 @@ class CsvObjects(TextObjects):
             for *_, record, _ in self.scan(LineStretch(file_idx)):
                 for name, before in found.items():
                     if before < 2 and record[name]:
-                        value = _number_of(record[name])
+                        value = number_of(record[name])
                         found[name] = max(before, 2 if isinstance(value, str) else int(isinstance(value, float)))
         return replace(self, types={**types, **{name: _TYPES[widest] for name, widest in found.items()}})  # -1: a text
 
@@ -217,10 +217,10 @@ def _common_columns(paths: Sequence[str], names: Sequence[str], forms: Sequence[
     """Return the columns, which all files have alike."""
     common: tuple[str, ...] | None = None
     for path, name, form in zip(paths, names, forms, strict=True):
-        header = next(_scan_records(path, name, form), None)
+        header = next(scan_records(path, name, form), None)
         if header is None:
             raise SourceError("the file is empty, and has no columns", where=name, fix="write a header")
-        columns = _checked_columns(header[3], f"{name}, line {header[0]}")
+        columns = checked_columns(header[3], f"{name}, line {header[0]}")
         if common is not None and columns != common:
             what = f"the columns are {', '.join(columns)}, and those of {names[0]} {', '.join(common)}"
             raise SourceError(what, where=name, fix="files of one corpus have the same columns, in the same order")
@@ -228,7 +228,7 @@ def _common_columns(paths: Sequence[str], names: Sequence[str], forms: Sequence[
     return common or ()
 
 
-def _scan_records(path: str, name: str, form: Delimited) -> Iterator[tuple[int, int, int, list[str]]]:
+def scan_records(path: str, name: str, form: Delimited) -> Iterator[tuple[int, int, int, list[str]]]:
     """Yield the records of a file, the header first; blank lines are skipped.
 
     Args:
@@ -270,7 +270,7 @@ def _scan_records(path: str, name: str, form: Delimited) -> Iterator[tuple[int, 
         raise SourceError("a quoted field has no end", where=f"{name}, line {first_line}", fix=fix)
 
 
-def _checked_columns(values: Sequence[str], where: str) -> tuple[str, ...]:
+def checked_columns(values: Sequence[str], where: str) -> tuple[str, ...]:
     """Return the names of columns from a header.
 
     Raises:
@@ -283,7 +283,7 @@ def _checked_columns(values: Sequence[str], where: str) -> tuple[str, ...]:
     return tuple(values)
 
 
-def _number_of(text: str) -> Any:
+def number_of(text: str) -> Any:
     """Return the whole number or fraction that a text is, or the text: "007" and "1_000" are texts."""
     if _INTEGER.fullmatch(text):
         return int(text)
