@@ -15,7 +15,7 @@ from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
 from headrace.index import CorpusIndex
 
-from ..shared.delimited import Delimited, as_record, checked_columns, number_of, scan_records, suffix_of
+from ..shared.delimited import Delimited, checked_columns, number_of, scan_records
 from ..shared.fields import IndexField
 from ..shared.folder import parse_targets
 from ..shared.lines import decode_object, scan_lines
@@ -65,8 +65,7 @@ class _Columns:
         """
         num_samples = _count(record, self.length, 0, where)
         if num_samples == NOT_GIVEN and self.length == "num_samples":
-            fix = "'length' counts samples; if it is something else here, name a field by length_field="
-            num_samples = _count(record, "length", 0, where, fix)
+            num_samples = _count(record, "length", 0, where)
         name: str = field_of(record, self.audio, str, where)
         path = local_path(name) if "://" in name else name
         if path is None:
@@ -77,18 +76,16 @@ class _Columns:
         return Entry(tag, os.path.join(folder, path), record, where, num_samples, rate)
 
 
-def _count(record: Mapping[str, Any], name: str, smallest: int, where: str, fix: str | None = None) -> int:
+def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> int:
     """Return a field that holds a whole number, `NOT_GIVEN` if it is absent or null."""
     value = record.get(name)
     if value is None:
         return NOT_GIVEN
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
-        raise SourceError(
-            f"the field {name!r} has {value!r}, not a whole number of at least {smallest}",
-            where=where,
-            fix=fix or "correct it, or leave it out: the recording says the same",
-        )
+        what = f"the field {name!r} has {value!r}, not a whole number of at least {smallest}"
+        fix = "correct it, or leave it out: the recording says the same; length_field= names another field of samples"
+        raise SourceError(what, where=where, fix=fix)
     return int(value)
 
 
@@ -105,17 +102,20 @@ def _read_manifest(
     Raises:
         SourceError: A line is no entry.
     """
-    if suffix_of(path) is None:
+    if not path.lower().endswith((".csv", ".tsv")):
         for block in scan_lines(path, block_bytes=block_bytes):
             for number, _, line in block.records():
                 where = f"{path}, line {number}"
                 yield where, decode_object(line, where)
         return
     columns: tuple[str, ...] | None = None
-    for number, _, _, values in scan_records(path, path, Delimited.of(path), block_bytes):
+    for number, _, _, values in scan_records(path, path, Delimited.of(path)):
         where = f"{path}, line {number}"
+        if len(values) != len(columns or values):
+            what = f"the line has {len(values)} values, for the columns {columns}"
+            raise SourceError(what, where=where, fix="quote values with delimiters in them")
+        row = zip(columns or (), values, strict=columns is not None)
         if columns is not None:
-            row = as_record(columns, values, where).items()
             yield where, {name: (number_of(text) if text else None) if name in numbers else text for name, text in row}
         columns = columns or checked_columns(values, where)
 

@@ -88,10 +88,6 @@ class OggZipOptions:
         ]
         return f"{INDEX_KIND} {xxhash.xxh3_128_hexdigest(json.dumps(said, default=repr).encode())}"
 
-    def target_text(self, text: str) -> str:
-        """Return the text that the vocabulary gets."""
-        return text if self.post_process is None else self.post_process(text)
-
     def encode(self, text: str, where: str) -> NDArray[np.int32]:
         """Return the classes of a text.
 
@@ -100,7 +96,7 @@ class OggZipOptions:
         """
         assert self.vocabulary is not None
         try:
-            return self.vocabulary.encode(self.target_text(text))
+            return self.vocabulary.encode(text if self.post_process is None else self.post_process(text))
         except SourceError as error:
             raise SourceError(error.what, where=where, fix=error.fix) from error
 

@@ -196,10 +196,8 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
         fix = "name the members so: what stands before the first dot is the sequence, the rest says what it is"
         raise SourceError(what, where=found.nameless[-1], fix=fix)
     if found.num_skipped:
-        _LOGGER.warning(
-            "%d sequences lack a member or a field of a JSON member, and are left out (missing='skip')",
-            found.num_skipped,
-        )
+        what = "%d sequences lack a member or a field of a JSON member, and are left out (missing='skip')"
+        _LOGGER.warning(what, found.num_skipped)
     stored = [metadata for metadata in found.metadata if metadata is not None]
     metadata = merge_metadata(stored) if stored and len(stored) == len(found.metadata) else None
     if metadata is not None and options.members is None:
@@ -218,11 +216,8 @@ def _codecs_of_first(paths: Sequence[str]) -> dict[str, MemberKey]:
                 for ext in parts:
                     data_key = default_data_key(ext)
                     if data_key in codecs:
-                        raise SourceError(
-                            f"the members .{ext} and .{codecs[data_key].ext} would both be the data key {data_key!r}",
-                            where=path,
-                            fix="name them: fields={data key: extension, ...}",
-                        )
+                        what = f"the members .{ext} and .{codecs[data_key].ext} would both be the data key {data_key!r}"
+                        raise SourceError(what, where=path, fix="name them: fields={data key: extension, ...}")
                     codecs[data_key] = parse_members(data_key, ext, is_found=True)
                 return codecs
     return codecs
