@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import socket
 import time
 from typing import Any
 
 import pytest
 
 from headrace.engine import Engine, EngineOptions, Job, Raising
-from headrace.errors import WorkerDiedError
+from headrace.errors import ConfigError, WorkerDiedError
 
 ray = pytest.importorskip("ray", reason="needs headrace[ray]")
 
@@ -31,6 +32,15 @@ def test_a_cluster_that_the_trainer_leaves_ends_the_workers_and_the_error_says_s
         with pytest.raises(WorkerDiedError, match=r"ray\.shutdown\(\)"):
             list(run)
         wait_until(lambda: not is_running(pid), "a worker does not end")
+
+
+def test_a_cluster_that_is_not_there_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{port}")
+    with Engine(Job(pids_of), num_workers=1, executor="ray") as engine, pytest.raises(ConfigError) as caught:
+        engine.start()
+    assert f"127.0.0.1:{port}" in str(caught.value)
 
 
 def test_a_run_goes_on_without_the_head_and_its_end_leaves_nothing(start_cluster: Any, wait_until: Waiting) -> None:

@@ -10,7 +10,6 @@ from headrace.errors import SourceError
 from headrace.testing import check_source
 
 pa = pytest.importorskip("pyarrow")
-feather = pytest.importorskip("pyarrow.feather")
 
 from headrace.sources import ArrowSource, ArrowWriter  # noqa: E402 - after the check for pyarrow
 from headrace.sources.tables import files as table_files  # noqa: E402 - after the check for pyarrow
@@ -34,24 +33,6 @@ def test_nothing_of_a_plain_file_is_copied_before_it_is_given_out(tmp_path, opti
     assert (source._held_bytes == 10 * 2048) == ("compression" not in options)  # ten pieces, of views only
     assert (pa.total_allocated_bytes() == before) == ("compression" not in options)
     source.close()
-
-
-def test_feather_files_are_read(tmp_path):
-    table = pa.table({"x": [[1, 2], [3]], "y": [0.5, 1.5]})
-    feather.write_feather(table, str(tmp_path / "t.feather"))
-    source = ArrowSource(tmp_path / "t.feather")
-    assert source.read(0, "x").tolist() == [1, 2]
-    assert source.read(1, "y") == 1.5
-    check_source(source)
-    source.close()
-
-
-def test_a_stream_without_its_end_is_refused(tmp_path):
-    path = _write(tmp_path / "t", form="stream")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-8])
-    with pytest.raises(SourceError, match="no end mark: rows may be missing"):
-        ArrowSource(path)
 
 
 def test_categories_that_grow_within_a_stream_are_read(tmp_path):
@@ -162,17 +143,6 @@ def test_fixed_shape_tensors_keep_their_shape(tmp_path):
     source = ArrowSource(tmp_path / "t")
     np.testing.assert_array_equal(source.read(1, "x"), values[1])
     check_source(source)
-    source.close()
-
-
-def test_more_files_than_may_be_open_are_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(table_files, "MAX_OPEN_FILES", 8)
-    for i in range(10):
-        with ArrowWriter(tmp_path / f"{i:02d}") as writer:
-            writer.append(f"s{i}", {"x": np.array([i])})
-    source = ArrowSource(sorted(tmp_path.iterdir()), index=None)
-    assert [int(source.read(i, "x")[0]) for i in reversed(range(10))] == list(reversed(range(10)))
-    assert len(source._tables._handles) == 8
     source.close()
 
 

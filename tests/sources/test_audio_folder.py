@@ -147,17 +147,6 @@ def test_a_torn_recording_is_named(folder):
         AudioFolderSource(folder, targets={})
 
 
-def test_a_recording_that_changes_after_it_was_indexed_is_refused(folder):
-    source = AudioFolderSource(folder, targets={})
-    record(folder / "spk1" / "b.wav", 260)
-    with pytest.raises(SourceError, match="changed since it was indexed"):
-        source.read(1, "data")
-    (folder / "spk1" / "b.wav").unlink()
-    with pytest.raises(SourceError, match="cannot be opened"):
-        source.read(1, "data")
-    source.close()
-
-
 def test_recordings_without_a_text_are_counted_and_named(folder):
     (folder / "spk1" / "b.lab").unlink()
     with pytest.raises(SourceError, match="1 of 4 recordings have no text: spk1/b"):

@@ -571,16 +571,6 @@ def test_without_soxr_resampling_names_the_extra(manifest, monkeypatch):
     source.close()
 
 
-def test_a_pickled_copy_opens_the_manifest_for_itself(manifest):
-    source = AudioSource(manifest, targets={"classes": "word"})
-    source.read(0, "classes")
-    copy = pickle.loads(pickle.dumps(source))
-    source.close()
-    assert copy.read(2, "classes").tolist() == 1
-    assert copy.index.digest == source.index.digest
-    copy.close()
-
-
 def test_importing_the_sources_imports_no_optional_package():
     code = "import sys, headrace.sources; sys.exit(bool({'soundfile', 'soxr', 'torch'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +13,18 @@ import numpy as np
 import pytest
 
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import HDFSource, HDFWriter, Source, TarSource, TarWriter, Writer
+from headrace.sources import (
+    ArrowSource,
+    ArrowWriter,
+    HDFSource,
+    HDFWriter,
+    ParquetSource,
+    ParquetWriter,
+    Source,
+    TarSource,
+    TarWriter,
+    Writer,
+)
 
 SEQ = {"data": np.ones((3, 4), np.float32), "classes": np.arange(3, dtype=np.int32)}
 
@@ -26,14 +38,19 @@ class Kind(NamedTuple):
         return folder / f"{name}{self.suffix}"
 
 
-def _kind(writer: Any, source: Any, suffix: str) -> Any:
-    return pytest.param(Kind(writer, partial(source, index=None), suffix), id=suffix[1:])
+def _kind(writer: Any, source: Any, suffix: str, **options: Any) -> Any:
+    return pytest.param(Kind(writer, partial(source, index=None), suffix), id=suffix[1:], **options)
+
+
+NEEDS_ARROW = {"marks": [pytest.mark.extra, pytest.mark.skipif(not find_spec("pyarrow"), reason="needs pyarrow")]}
 
 
 @pytest.fixture(
     params=[
         _kind(HDFWriter, HDFSource, ".hdf"),
         _kind(TarWriter, TarSource, ".tar"),
+        _kind(ArrowWriter, ArrowSource, ".arrow", **NEEDS_ARROW),
+        _kind(ParquetWriter, ParquetSource, ".parquet", **NEEDS_ARROW),
     ]
 )
 def kind(request: pytest.FixtureRequest) -> Kind:
@@ -114,7 +131,7 @@ def test_a_disk_that_is_full_while_appending_aborts_with_an_error(kind, tmp_path
 
     def append_much():
         for idx in range(100):
-            writer.append(f"{idx}", {"data": np.ones(10_000)})
+            writer.append(f"{idx}", {"data": np.random.default_rng(idx).random(10_000)})
 
     with pytest.raises(SourceError, match="File too large") as caught:
         append_much()

@@ -1,7 +1,6 @@
 """Datasets of Hugging Face's library: rows, selections, features."""
 
 import io
-import pickle
 
 import numpy as np
 import pytest
@@ -140,14 +139,6 @@ def test_texts_are_encoded_and_the_index_of_files_is_kept(folder, tmp_path, monk
     assert HuggingFaceSource(folder, fields=fields, index=tmp_path / "i").read(2, "chars").tolist() == [0, 0]
     with pytest.raises(SourceError, match="the index was made for"):
         HuggingFaceSource(source.dataset.select(range(5)), fields=fields, index=tmp_path / "i")
-
-
-def test_a_copy_opens_the_files_again(folder):
-    source = HuggingFaceSource(datasets.load_from_disk(folder).shuffle(seed=2), tag_field="id")
-    data = pickle.dumps(source)
-    copy = pickle.loads(data)
-    assert [copy.tag(i) for i in range(NUM)] == [source.tag(i) for i in range(NUM)]
-    assert copy.read(3, "x").tolist() == source.read(3, "x").tolist()
 
 
 def _wav(num_samples, rate):

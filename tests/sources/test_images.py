@@ -221,4 +221,4 @@ for corpus_idx in range(len(source)):
         print(corpus_idx, error)
 """
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
-    assert re.match(r"1 there is not enough memory.*\n  where: .*cats/b", done.stdout)
+    assert re.match(r"1 the image cannot be read: not enough memory.*\n  where: .*cats/b", done.stdout)

@@ -109,14 +109,6 @@ def test_fields_choose_columns_and_encode_texts_and_classes(opened):
     copy.close()
 
 
-def test_only_offsets_tell_lengths_and_frames_are_cut_out(opened):
-    source = opened(rows_of(), fields={"classes": "classes"})
-    assert source.index.lengths("classes").tolist() == [i % 5 for i in range(20)]
-    assert source.read_slice(9, "classes", 1, 3).tolist() == [1, 2]
-    with pytest.raises(IndexError, match=r"frames 2\.\.6"):
-        source.read_slice(9, "classes", 2, 6)
-
-
 def test_other_kinds_of_lists_and_texts_are_the_same(opened):
     columns = {
         "a": pa.list_view(pa.int16()),
@@ -211,7 +203,7 @@ def test_nulls_are_empty_where_that_is_wanted(opened):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"fields": {"data": "farmes"}}, "no column 'farmes'"),
+        ({"fields": {"data": "farmes"}}, "(?s)no column 'farmes'.*did you mean 'frames'"),
         ({"fields": {"data": "when"}}, "timestamp.*which becomes no array"),
         ({"fields": {"data": "inner"}}, "which becomes no array"),
         ({"fields": {"data": {"field": "frames", "vocav": 3}}}, "no option 'vocav'"),
@@ -227,11 +219,6 @@ def test_nulls_are_empty_where_that_is_wanted(opened):
 def test_wrong_options_are_refused(opened, options, text):
     with pytest.raises(ConfigError, match=text):
         opened(rows_of(), **options)
-
-
-def test_a_name_that_is_almost_right_is_proposed(opened):
-    with pytest.raises(ConfigError, match="did you mean 'frames'"):
-        opened(rows_of(), fields={"data": "farmes"})
 
 
 @pytest.mark.parametrize(
@@ -259,26 +246,11 @@ def test_a_file_of_another_schema_is_refused_by_column_and_file(form, tmp_path, 
     source.close()
 
 
-def test_a_file_that_changed_is_noticed(form, tmp_path):
-    make, write = form
-    write(tmp_path / "t", table_of(rows_of()), 5)
-    source = make(tmp_path / "t")
-    before = source.read(3, "frames").tolist()
-    source.close()
-    write(tmp_path / "t", table_of(rows_of()[::-1]), 5)
-    with pytest.raises(SourceError, match="changed since it was indexed"):
-        source.read(3, "frames")
-    assert make(tmp_path / "t").read(16, "frames").tolist() == before
-    os.unlink(tmp_path / "t")
-    with pytest.raises(SourceError, match="cannot be opened"):
-        source.read(3, "frames")
-
-
 def test_a_torn_file_is_refused(form, tmp_path):
     make, write = form
     write(tmp_path / "t", table_of(rows_of()), 5)
     whole = (tmp_path / "t").read_bytes()
-    for size in (0, 3, 40, len(whole) // 2, len(whole) - 9, len(whole) - 1):
+    for size in (0, 3, 40, len(whole) // 2, len(whole) - 9, len(whole) - 8, len(whole) - 1):
         (tmp_path / "t").write_bytes(whole[:size])
         with pytest.raises(SourceError, match=r"cannot be read|no end mark"):
             make(tmp_path / "t")
@@ -430,43 +402,6 @@ def test_class_indices_are_checked_and_shapes_that_would_be_lost_refused(writing
             out.append("b", {"c": np.array([0], np.int8), "x": np.zeros((0, 2), np.int8)})
 
 
-def _append_all(writer, seqs):
-    for i, seq in enumerate(seqs):
-        writer.append(str(i), seq)
-
-
-def test_the_target_appears_whole_or_not_at_all(writing, tmp_path):
-    make_writer, _, options = writing
-    path = tmp_path / "t"
-    path.write_bytes(b"old")
-    with pytest.raises(ConfigError, match="the file exists"):
-        make_writer(path, **options)
-    out = make_writer(path, overwrite=True, rows_per_group=1, **options)
-    with pytest.raises(SourceError, match="the data keys"), out:
-        _append_all(out, [{"x": np.ones(3)}, {"y": np.ones(3)}])
-    assert path.read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["t"]
-    with pytest.raises(ConfigError, match="the writer is closed"):
-        out.append("a", {"x": np.ones(3)})
-    with pytest.raises(SourceError, match="cannot write"):
-        make_writer(tmp_path / "no" / "t", **options)
-
-
-def test_a_full_disk_leaves_nothing(writing, tmp_path):
-    resource = pytest.importorskip("resource")
-    make_writer, _, options = writing
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    seqs = [{"x": np.random.default_rng(i).random(30_000)} for i in range(100)]
-    out = make_writer(tmp_path / "t", **options)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, hard))
-    try:
-        with pytest.raises(SourceError, match="cannot write"), out:
-            _append_all(out, seqs)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert os.listdir(tmp_path) == []
-
-
 def test_columns_that_others_add_or_take_away_later_are_seen(tmp_path):
     with WRITERS["arrow"][0](tmp_path / "t") as out:
         out.append("a", {"x": np.arange(3, dtype=np.int16), "y": np.ones((2, 2))})
@@ -551,8 +486,8 @@ def test_any_slice_of_any_kind_of_lists_is_read_as_it_is(drawn):
     array, rows = drawn
     cells = cells_of(array, layout_of(array.type), nulls_are_empty=True, where="here")
     assert cells.num_rows == len(rows)
+    assert cells.first_wrong(None) is None
     for row, expected in enumerate(rows):
-        assert cells.complaint(row) is None
         assert cells.view(row).tolist() == ([] if expected is None else expected)
         if isinstance(expected, list):
             assert cells.lengths()[row] == len(expected)

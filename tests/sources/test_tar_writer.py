@@ -121,10 +121,10 @@ def test_archives_of_one_corpus_join_their_notes_and_others_are_refused(tmp_path
     assert source.specs["x"].dim == 10
     assert source.index.tags[:] == ["a.b"] * 3
     other = write_seqs(tmp_path / "other.tar", [("a", {"x": np.array([1]), "y": np.array([1])})])
-    with pytest.raises(SourceError, match=r"has the members \.y\.npy"):
+    with pytest.raises(SourceError, match=r"has the members .*'y\.npy'"):
         TarSource([one, other])
     other = write_seqs(tmp_path / "labels.tar", [("a", {"x": np.array([1])})], labels={"x": ["p", "q"]})
-    with pytest.raises(SourceError, match="layouts or labels of 'x' differ"):
+    with pytest.raises(SourceError, match="are not of one corpus: 'x'"):
         TarSource([one, other])
 
 
@@ -346,7 +346,7 @@ def test_damaged_or_changed_metadata_are_refused(tmp_path):
     np.save(stream, np.ones((3, 5), np.float32))
     for wrong, match in (
         (b"{", "cannot be read"),
-        (metadata.replace(b'"version":1', b'"version":2'), "the version 2"),
+        (metadata.replace(b'"version":1', b'"version":2'), "version 2"),
         (metadata.replace(b"float32", b"float99"), "cannot be read"),
         (metadata.replace(b'"labels":{', b'"labels":{"more":["x"]'), "contradict each other"),
         (metadata.replace(b"float32", b"float64"), r"says float64\[None, 4\].*are float32\[3, 4\]"),
@@ -371,7 +371,7 @@ def test_members_that_were_taken_out_are_missed(tmp_path):
             info.size = len(data)
             if name != "a.classes.npy":
                 archive.addfile(info, io.BytesIO(data))
-    with pytest.raises(SourceError, match=r"the data key 'classes', but there are no members \.classes\.npy"):
+    with pytest.raises(SourceError, match=r"not all of them are there"):
         TarSource(path)
     assert list(TarSource(path, fields={"x": "data.npy"}).specs) == ["x"]
 

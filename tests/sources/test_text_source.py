@@ -3,11 +3,9 @@
 import bz2
 import gzip
 import os
-import pickle
 import random
 import sys
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,13 +156,6 @@ def test_zst_without_pyarrow_says_what_to_install(tmp_path, monkeypatch):
     assert "headrace[arrow]" in caught.value.fix
 
 
-def test_a_copy_of_the_source_reads_the_same(file):
-    source = TextSource(file, vocab={"class": "CharacterTargets", "labels": ["@", "a", "b"]})
-    copy = pickle.loads(pickle.dumps(source))
-    for corpus_idx in range(6):
-        np.testing.assert_array_equal(copy.read(corpus_idx, "data"), source.read(corpus_idx, "data"))
-
-
 def test_text_that_is_not_utf8_names_line_and_byte(tmp_path):
     (tmp_path / "bad.txt").write_bytes(b"ab\nc \xff d\n")
     with pytest.raises(SourceError, match="not UTF-8: byte 0xff") as caught:
@@ -176,13 +167,6 @@ def test_an_unknown_word_names_the_line(file):
     with pytest.raises(SourceError, match="'last' is none of the 4 labels") as caught:
         TextSource(file, vocab={"class": "Vocabulary", "labels": ["a", "b", "c", "ä"], "unknown_label": None})
     assert caught.value.where == f"{file}, line 6"
-
-
-def test_a_file_that_changed_is_noticed(file):
-    source = TextSource(file, index=None)
-    file.write_bytes(TEXT.encode() + b"\nmore")
-    with pytest.raises(SourceError, match="changed since it was indexed"):
-        source.read(0, "data")
 
 
 def test_an_index_is_kept_and_fits_one_vocabulary_only(tmp_path, file):
@@ -200,16 +184,6 @@ def test_labels_that_a_scan_learnt_come_back_from_the_index(tmp_path, file):
     again = TextSource(file, vocab="chars", index=tmp_path / "own.hrindex")
     assert again.labels == source.labels
     assert again.read(0, "data").tolist() == source.read(0, "data").tolist()
-
-
-def test_rows_are_read_to_where_they_are_wanted(file):
-    source = TextSource(file)
-    assert source.has_fast_rows
-    out = np.zeros(3 + 5, np.uint8)
-    source.read_rows(np.array([3, 0]), "data", out)
-    assert out.tobytes() == b"c\tca b c"
-    with pytest.raises(IndexError):
-        source.read_rows(np.array([3, 0]), "data", np.zeros(9, np.uint8))
 
 
 def test_wrong_options_are_refused(file):

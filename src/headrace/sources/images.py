@@ -14,7 +14,7 @@ import importlib
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import IO, Any
 
@@ -49,18 +49,6 @@ MODES = tuple(_CHANNELS)
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # no EPS: it would start another program
 _WIDE_MODES = ("I", "I;16", "I;16B", "I;16L", "F")
 _ORIENTATION = 0x0112
-# By orientation (EXIF 2.3, tag 0x0112), the name that Pillow has for what makes an image upright.
-_TURNS = (
-    None,
-    None,
-    "FLIP_LEFT_RIGHT",
-    "ROTATE_180",
-    "FLIP_TOP_BOTTOM",
-    "TRANSPOSE",
-    "ROTATE_270",
-    "TRANSVERSE",
-    "ROTATE_90",
-)
 _TURNED = (5, 6, 7, 8)  # orientations in which height and width change places
 
 
@@ -127,7 +115,7 @@ class ImageCodec(Codec):
 
     def read_size(self, value: str | bytes | IO[bytes], where: str) -> tuple[int, int]:
         """Return height and width of an image, from its header, as they are after its orientation is applied."""
-        with _Opened(value, where) as image:
+        with _opened(value, where) as image:
             width, height = image.size
             return (width, height) if _orientation_of(image) in _TURNED else (height, width)
 
@@ -145,7 +133,7 @@ class ImageCodec(Codec):
 
     def encode(self, value: str | bytes, where: str) -> NDArray[Any]:
         """Return the pixels of an image, `uint8[H, W, C]`; a path or the bytes of its file."""
-        with _Opened(value, where) as image:
+        with _opened(value, where) as image:
             is_wide, wants_wide = image.mode in _WIDE_MODES, self.mode == "I;16"
             if is_wide != wants_wide or image.mode == "F":
                 raise SourceError(
@@ -155,8 +143,7 @@ class ImageCodec(Codec):
                 )
             image.load()
             pixels = image if wants_wide else image.convert(self.mode)
-            turn = _TURNS[_orientation_of(image)]
-            array = np.asarray(pixels if turn is None else pixels.transpose(getattr(import_pillow().Transpose, turn)))
+            array = _upright(np.asarray(pixels), _orientation_of(image))
         if wants_wide and array.dtype != np.uint16:
             if array.size and not 0 <= int(array.min()) <= int(array.max()) < 1 << 16:
                 raise SourceError("the image has numbers beyond 16 bits", where=where, fix="store it as .npy")
@@ -166,50 +153,27 @@ class ImageCodec(Codec):
         return np.array(array.reshape(*array.shape[:2], _CHANNELS[self.mode]), self._dtype, order="C")
 
 
-class _Opened:
-    """An image whose header was read, while the context lasts. What Pillow raises becomes a `SourceError`."""
-
-    def __init__(self, value: str | bytes | IO[bytes], where: str) -> None:
-        self._pillow, self._where = import_pillow(), where
-        self._value = value
-
-    def __enter__(self) -> Any:
-        value = self._value
+@contextlib.contextmanager
+def _opened(value: str | bytes | IO[bytes], where: str) -> Iterator[Any]:
+    """Open an image, of which the header is read. What Pillow raises in the block becomes a `SourceError`."""
+    pillow = import_pillow()
+    with contextlib.ExitStack() as files:
         try:
+            file: Any = io.BytesIO(value) if isinstance(value, bytes) else value
             if isinstance(value, str):
-                self._file: IO[bytes] | None = open_regular(value)
-            else:
-                self._file = io.BytesIO(value) if isinstance(value, bytes) else None
-            self._image = self._pillow.open(self._file or value, formats=_FORMATS)
+                file = files.enter_context(open_regular(value))
+            yield pillow.open(file, formats=_FORMATS)
+        except (SourceError, ConfigError):
+            raise
         except Exception as error:
-            self._close()
-            raise self._refused(error) from error
-        return self._image
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        self._close()
-        if isinstance(error, Exception) and not isinstance(error, SourceError | ConfigError):
-            raise self._refused(error) from error
-
-    def _close(self) -> None:
-        if getattr(self, "_file", None) is not None:
-            self._file.close()  # type: ignore[union-attr]
-
-    def _refused(self, error: Exception) -> Exception:
-        if isinstance(error, SourceError | ConfigError):
-            return error
-        if isinstance(error, MemoryError):
-            return SourceError(
-                "there is not enough memory for the image that the header describes",
-                where=self._where,
-                fix="if it is not that large, it is damaged: write it again; else read with fewer workers",
-            )
-        is_unknown = isinstance(error, self._pillow.UnidentifiedImageError)  # which shows the object of the file
-        return SourceError(
-            f"the image cannot be read: {'its format is not known' if is_unknown else error}",
-            where=self._where,
-            fix=f"it is truncated or damaged, or none of {', '.join(_FORMATS)}: write it again, or leave it out",
-        )
+            is_unknown = isinstance(error, pillow.UnidentifiedImageError)  # which shows the object of the file
+            reason = "its format is not known" if is_unknown else str(error) or "not enough memory"
+            raise SourceError(
+                f"the image cannot be read: {reason}",
+                where=where,
+                fix=f"it is truncated, damaged, too large for the memory, or none of {', '.join(_FORMATS)}: "
+                "write it again, or leave it out",
+            ) from error
 
 
 def _orientation_of(image: Any) -> int:
@@ -222,6 +186,15 @@ def _orientation_of(image: Any) -> int:
         with contextlib.suppress(Exception):
             orientation = int(image.getexif().get(_ORIENTATION, 1))
     return orientation if 1 <= orientation <= 8 else 1
+
+
+def _upright(array: NDArray[Any], orientation: int) -> NDArray[Any]:
+    """Return pixels as EXIF 2.3 says that they are seen: axes exchanged, then rows or columns reversed."""
+    if orientation in _TURNED:
+        array = array.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        array = array[::-1]
+    return array[:, ::-1] if orientation in (2, 3, 6, 7) else array
 
 
 def _resized(array: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import socket
 import sys
 import threading
 import time
@@ -46,6 +48,7 @@ _WARN_SECONDS = 10.0
 _WARN_AGAIN_SECONDS = 60.0
 _STATUS_SECONDS = 1.0  # how often a worker that is at work is asked how far it is
 _ANSWER_SECONDS = 1.0  # for a stack, and for what the cluster has free
+_CONNECT_SECONDS = 10.0
 _FETCH_SECONDS = 5.0  # for a result that is there; after that it is asked for again
 # Workers of one node that end within so many seconds have ended by one accident.
 _ACCIDENT_SECONDS = 10.0
@@ -558,11 +561,15 @@ class _Value:
 
 
 def _connect(ray: Any) -> None:
+    host, _, port = os.environ.get("RAY_ADDRESS", "").rpartition(":")
     try:
+        if host and "/" not in host and port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host, int(port)), _CONNECT_SECONDS).close()
         ray.init()
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise ConfigError(
             f"there is no Ray cluster to run workers on: {_short(error)}",
+            where=f"RAY_ADDRESS={host}:{port}" if host else None,
             fix="start one (`ray start --head`), or set RAY_ADDRESS, or call ray.init(...) before",
         ) from error
 

@@ -7,11 +7,11 @@ counts.
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import MISSING, fields
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +21,6 @@ from headrace.features.log_mel import LogMel
 from headrace.specs import DataSpec
 
 from ..shared.codec import Codec, Facts
-
-if TYPE_CHECKING:
-    pass
 
 # Of libsndfile's. Seeking changes the last bits of Opus, and sometimes those of Vorbis, and more of MP3; GSM and G.72x
 # cannot be sought at all.
@@ -100,7 +97,7 @@ def read_part(
         return _mono(samples, channel, start, name) if len(samples) == end - start else None
 
 
-@contextmanager
+@contextlib.contextmanager
 def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]]:
     """Open a recording; yield it, and what messages call it. What goes wrong in the block is a `SourceError`."""
     try:
@@ -127,15 +124,11 @@ def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]
 
 def _is_empty_ogg(recording: Recording) -> bool:
     """Tell whether the head of the last page says that it is the last one, and ends at sample 0."""
-    if isinstance(recording, bytes):
-        tail = recording[-_TAIL_BYTES:]
-    elif isinstance(recording, str):
-        with open(recording, "rb") as file:
-            file.seek(max(file.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
-            tail = file.read()
-    else:
-        recording.seek(max(recording.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
-        tail = recording.read()
+    with contextlib.ExitStack() as opened:
+        file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
+        file = opened.enter_context(open(file, "rb")) if isinstance(file, str) else file
+        file.seek(max(file.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
+        tail = file.read()
     start = tail.rfind(b"OggS")
     return start >= 0 and bool(tail[start + 5] & _LAST_PAGE) and not any(tail[start + 6 : start + 14])
 

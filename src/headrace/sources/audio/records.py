@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -104,14 +103,14 @@ def gather_recordings(options: RecordingOptions, entries: Iterable[Entry]) -> Co
     looked_at: list[tuple[str, Entry]] = []
     folders: dict[str, str] = {}
     for entry in entries:
-        folder, file_name = os.path.split(entry.path)
-        if folder not in folders:  # following links costs much more than a look at one file
-            folders[folder] = _real_folder(root, folder, entry)
+        folder = os.path.dirname(entry.path)
+        if folder not in folders:
+            folders[folder] = _real_folder(root, folder)
         values = {key: field_of(entry.values, field.name, object, entry.where) for key, field in fields.items()}
         found.note(fields, values, entry.where)
         for name, is_number in names.items():
             texts[f":{name}"].append(json.dumps(entry.values[name]) if is_number else entry.values[name])
-        looked_at.append((os.path.join(folders[folder], file_name), entry._replace(values={})))
+        looked_at.append((folders[folder], entry._replace(values={})))
     headers = for_each(partial(_look_at, root), looked_at)
     missing = [entry.path for (_, entry), header in zip(looked_at, headers, strict=True) if header is None]
     if missing:
@@ -131,34 +130,23 @@ def gather_recordings(options: RecordingOptions, entries: Iterable[Entry]) -> Co
     return found.index(options.codecs, texts=texts)
 
 
-def _real_folder(root: str, folder: str, entry: Entry) -> str:
-    """Return where a folder is; one that is not there stays as it is.
-
-    Raises:
-        SourceError: It is outside of the root.
-    """
+def _real_folder(root: str, folder: str) -> str:
+    """Return where a folder is; what is not there, or outside of the root, stays as it is: `_look_at` says so."""
     try:
-        try:
-            return str(resolve_inside(root, folder))
-        except SourceError:
-            resolve_inside(root, entry.path)  # to name the path as it is listed, not a part of it
-            raise
-    except SourceError as error:
-        raise SourceError(error.what, where=entry.where, fix=error.fix) from error
-    except (OSError, ValueError):  # ValueError: a null character
-        return os.path.join(root, folder)
+        return str(resolve_inside(root, folder))
+    except (SourceError, OSError, ValueError):  # ValueError: a null character
+        return ""
 
 
 def _look_at(root: str, item: tuple[str, Entry]) -> tuple[int, int] | None:
     """Return number of samples and rate of a recording; read its header if one is not given. `None`: it is missing."""
-    path, entry = item
+    folder, entry = item
     given = entry.num_samples, entry.sample_rate
     try:
-        status = os.lstat(path)
-        if stat.S_ISLNK(status.st_mode):
+        path = os.path.join(folder, os.path.basename(entry.path))
+        if not folder or os.path.islink(path):  # following links costs much more than a look at one file
             path = str(resolve_inside(root, entry.path))
-            status = os.stat(path)
-        if not stat.S_ISREG(status.st_mode) or os.path.basename(entry.path) in ("", ".", ".."):
+        if not os.path.isfile(path):
             return None
     except SourceError as error:
         raise SourceError(error.what, where=entry.where, fix=error.fix) from error

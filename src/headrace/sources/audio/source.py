@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,9 +13,9 @@ from headrace.features.log_mel import LogMel
 from headrace.files import open_regular
 from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
-from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 
+from ..shared.delimited import Delimited, as_record, checked_columns, number_of, scan_records, suffix_of
 from ..shared.fields import IndexField
 from ..shared.folder import parse_targets
 from ..shared.lines import decode_object, scan_lines
@@ -96,7 +95,7 @@ def _count(record: Mapping[str, Any], name: str, smallest: int, where: str, fix:
 def _read_manifest(
     path: str, numbers: set[str], block_bytes: int | None = None
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield where each entry of a manifest is, and its fields. Of CSV and TSV an entry is one line, as the header is.
+    """Yield where each entry of a manifest is, and its fields.
 
     Args:
         path: The manifest.
@@ -106,41 +105,19 @@ def _read_manifest(
     Raises:
         SourceError: A line is no entry.
     """
-    is_table, is_tsv = path.lower().endswith((".csv", ".tsv")), path.lower().endswith(".tsv")
-    form: dict[str, Any] = {"delimiter": "\t", "quoting": csv.QUOTE_NONE} if is_tsv else {}
-    columns: list[str] | None = None
-    for block in scan_lines(path, block_bytes=block_bytes):
-        for number, _, line in block.records():
-            where = f"{path}, line {number}"
-            if not is_table:
+    if suffix_of(path) is None:
+        for block in scan_lines(path, block_bytes=block_bytes):
+            for number, _, line in block.records():
+                where = f"{path}, line {number}"
                 yield where, decode_object(line, where)
-                continue
-            try:
-                values = next(csv.reader([decode_utf8(line, where).rstrip("\r\n")], **form, strict=True), [""])
-            except csv.Error as error:
-                raise SourceError(
-                    f"the line cannot be read: {error}", where=where, fix="an entry is one line"
-                ) from None
-            if len(values) != len(columns or values) or (columns is None and "" in values):
-                raise SourceError(
-                    f"the line has {len(values)} values, for the columns {columns or values}",
-                    where=where,
-                    fix="the first line names each column; quote values with delimiters in them; an entry is one line",
-                )
-            if columns is not None:
-                row = zip(columns, values, strict=True)
-                yield where, {name: _number_of(text) if name in numbers else text for name, text in row}
-            columns = columns or values
-
-
-def _number_of(text: str) -> Any:
-    """Return the number that a cell is; the text if it is none, `None` if it is empty."""
-    for kind in (int, float):
-        try:
-            return kind(text) if "_" not in text else text
-        except ValueError:
-            continue
-    return text or None
+        return
+    columns: tuple[str, ...] | None = None
+    for number, _, _, values in scan_records(path, path, Delimited.of(path), block_bytes):
+        where = f"{path}, line {number}"
+        if columns is not None:
+            row = as_record(columns, values, where).items()
+            yield where, {name: (number_of(text) if text else None) if name in numbers else text for name, text in row}
+        columns = columns or checked_columns(values, where)
 
 
 class AudioSource(RecordingSource):
@@ -254,24 +231,17 @@ def _check_form(manifest: str) -> None:
         ConfigError: It is a table of another form, or compressed.
     """
     if os.path.isdir(manifest):
-        raise SourceError(
-            "a manifest is a file, and this is a folder",
-            where=manifest,
-            fix="a folder of recordings needs none: AudioDataset(folder, ...), or AudioFolderSource(folder, ...)",
-        )
+        fix = "a folder of recordings needs none: AudioDataset(folder, ...), or AudioFolderSource(folder, ...)"
+        raise SourceError("a manifest is a file, and this is a folder", where=manifest, fix=fix)
     if not os.path.isfile(manifest):
         return
     with open_regular(manifest) as file:
-        mark = file.read(6)
-    if mark.startswith((b"PAR1", b"ARROW1")):
+        is_table = file.read(6).startswith((b"PAR1", b"ARROW1"))
+    if is_table or is_packed(manifest):
         raise ConfigError(
-            "a manifest is a file of JSON lines, CSV or TSV, and this is a table of Parquet or Arrow",
+            "a manifest is lines of JSON, CSV or TSV, and this is compressed, or a table of Parquet or Arrow",
             where=manifest,
-            fix="read it, and give the table: AudioDataset(pandas.read_parquet(path), root=folder, targets=...)",
-        )
-    if is_packed(manifest):
-        raise ConfigError(
-            "a manifest is read at any line, and this one is compressed", where=manifest, fix="decompress it"
+            fix="decompress it; give a table itself: AudioDataset(pandas.read_parquet(path), root=folder, targets=...)",
         )
 
 

@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex, GeneratedTags
 
-from ..shared.codec import found_by
 from ..shared.data_types import tell_unchosen
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
@@ -30,7 +27,6 @@ from ..shared.lines import LineSource, LineStretch, cut_stretches, decode_object
 from ..shared.parts import map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.records import Gathered
-from ..shared.source import make_index
 
 INDEX_KIND = "jsonl/3"  # with the version of what the columns and `meta` say
 DEFAULT_TAG_FIELD = "tag"
@@ -52,6 +48,18 @@ class TextObjects(ABC):
     names: tuple[str, ...]
     fields: dict[str, Field]
     tag_field: str | None
+
+    @property
+    def kind(self) -> str:
+        """Identify the source and every option that changes its index: the same text in every process."""
+        return json.dumps(
+            [[[key, field.identity] for key, field in self.fields.items()], self.tag_field, self._own_kind]
+        )
+
+    @property
+    @abstractmethod
+    def _own_kind(self) -> Any:
+        """Name and version of the format, and options of its own, as JSON data."""
 
     @abstractmethod
     def scan(self, stretch: LineStretch) -> Iterator[tuple[int, int, dict[str, Any], str]]:
@@ -86,7 +94,7 @@ class TextObjects(ABC):
 
 
 def gather_objects(
-    options: TextObjects, stretches: Sequence[LineStretch] | None = None, *, prefix: str = "line-", **meta: Any
+    options: TextObjects, stretches: Iterable[LineStretch] | None = None, *, prefix: str = "line-", **meta: Any
 ) -> CorpusIndex:
     """Read the files once. The fields conclude their layouts and labels.
 
@@ -94,7 +102,7 @@ def gather_objects(
         options: What is read.
         stretches: The files, if they cannot be cut at any line.
         prefix: Of tags that are numbers.
-        **meta: See `make_index`.
+        **meta: JSON data that holds for the corpus.
 
     Raises:
         SourceError: A file cannot be read, or a record is wrong.
@@ -103,37 +111,23 @@ def gather_objects(
     if stretches is None:
         pays = any(field.is_slow for field in options.fields.values())
         stretches, num_workers = cut_stretches(options.files, pays=pays)
-    found = _nothing(options)
-    for part in map_parts(partial(_take_stretch, options), stretches, num_workers=num_workers):
+    found = Gathered.of(options.fields, ("line_start", "line_bytes", "file"))
+    for part in map_parts(partial(_take_stretch, options), [*stretches], num_workers=num_workers):
         found.add(part)
-    for key, field in options.fields.items():
-        field.conclude(found.facts[key])
-    locators = {name: np.array(column, np.int64) for name, column in found.locators.items()}
     if len(options.files) == 1:
-        del locators["file"]
-    return make_index(
-        **found_by(options.fields),
-        tags=GeneratedTags(len(locators["line_start"]), prefix) if options.tag_field is None else found.tags,
-        lengths={key: np.array(column, np.int64) for key, column in found.lengths.items()},
-        locators=locators,
-        **meta,
-    )
-
-
-def _nothing(options: TextObjects) -> Gathered:
-    return Gathered.of(options.fields, ("line_start", "line_bytes", "file"))
+        del found.locators["file"]
+    generated = GeneratedTags(len(found.locators["line_start"]), prefix) if options.tag_field is None else None
+    return found.index(options.fields, tags=generated, **meta)
 
 
 def _take_stretch(options: TextObjects, stretch: LineStretch) -> Gathered:
-    found = _nothing(options)
+    found = Gathered.of(options.fields, ("line_start", "line_bytes", "file"))
     for start, num_bytes, record, where in options.scan(stretch):
         values = {key: options.value(record, field.name, where) for key, field in options.fields.items()}
         found.note(options.fields, values, where)
-        found.locators["line_start"].append(start)
-        found.locators["line_bytes"].append(num_bytes)
+        found.locate(line_start=start, line_bytes=num_bytes, file=stretch.file_idx)
         if options.tag_field is not None:
             found.tags.append(options.tag(record, where))
-    found.locators["file"] = array("q", [stretch.file_idx]) * len(found.locators["line_start"])
     return found
 
 
@@ -171,13 +165,8 @@ class JsonObjects(TextObjects):
     known: frozenset[str] | None = None
 
     @property
-    def kind(self) -> str:
-        """Identify the source and every option that changes its index: the same text in every process."""
-        fields = [[key, field.identity] for key, field in self.fields.items()]
-        said: dict[str, Any] = {"fields": fields, "tag": self.tag_field}
-        if self.known is not None:
-            said["known"] = sorted(self.known)
-        return f"{INDEX_KIND} {json.dumps(said)}"
+    def _own_kind(self) -> Any:
+        return INDEX_KIND, None if self.known is None else sorted(self.known)
 
     def scan(self, stretch: LineStretch) -> Iterator[tuple[int, int, dict[str, Any], str]]:
         """Yield first byte, number of bytes, and values of each line that is not blank, and what to call it."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
@@ -21,17 +22,16 @@ from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex, GeneratedTags
 
 from ..base import check_corpus_idx
-from ..shared.codec import Facts, found_by, join_facts
 from ..shared.decompressed import plain_copy
 from ..shared.fields import ByteField, Field, parse_field
-from ..shared.lines import LineBlock, LineSource, LineStretch, cut_stretches, scan_lines
+from ..shared.lines import FILE, LINE_BYTES, LINE_START, LineBlock, LineSource, LineStretch, cut_stretches, scan_lines
 from ..shared.parts import map_parts
 from ..shared.paths import Files, IndexOption, list_paths
-from ..shared.source import PlainKey, make_index
+from ..shared.records import Gathered
+from ..shared.source import PlainKey
 
 INDEX_KIND = "text-lines/1"  # with the version of what the columns and `meta` say
 TEXT_FIELD = "text"
-_EMPTY = np.zeros(0, np.int64)
 
 
 @dataclass(frozen=True)
@@ -75,19 +75,28 @@ class TextOptions:
 
 
 @dataclass
-class _FoundLines:
-    """What is known of the lines of a stretch that are sequences.
+class _FoundLines(Gathered):
+    """What is known of lines that are sequences.
 
     Attributes:
-        columns: Name -> `int64[n]`: `line_start`, `line_bytes`; the length of each data key; `line`, from 1, and
-            `number`, among those that are not skipped, where tags need them.
-        facts: Data key -> what the values say of all.
+        numbers: The number of each among those that are not skipped.
         num_seen: Lines that are not skipped, those that a field refused included.
     """
 
-    columns: dict[str, NDArray[np.int64]]
-    facts: dict[str, Facts]
+    numbers: array[int] = field(default_factory=partial(array, "q"))
     num_seen: int = 0
+
+    @classmethod
+    def none_of(cls, options: TextOptions) -> _FoundLines:
+        """Return it of no lines."""
+        return cls.of(options.fields, (LINE_START, LINE_BYTES, *([FILE] if len(options.files) > 1 else [])))
+
+    def add(self, others: Gathered) -> None:
+        """Add the lines that follow."""
+        assert isinstance(others, _FoundLines)
+        super().add(others)
+        self.numbers.extend(number + self.num_seen for number in others.numbers)
+        self.num_seen += others.num_seen
 
 
 def gather_lines(options: TextOptions) -> CorpusIndex:
@@ -98,57 +107,29 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
     """
     is_slow = any(target.is_slow for target in options.fields.values())
     stretches, num_workers = cut_stretches(options.files, pays=is_slow)
-    parts = [
-        _take_stretch(options, None),
-        *map_parts(partial(_take_stretch, options), stretches, num_workers=num_workers),
-    ]
-    counts = [len(part.columns["line_start"]) for part in parts]
-    columns = {name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns}
-    before = np.cumsum([0, *(part.num_seen for part in parts)])
-    file_of = np.repeat([0, *(stretch.file_idx for stretch in stretches)], counts)
-    tags: Any
-    if options.tags == "place":
-        names = [os.path.basename(name) for name in options.names]
-        lines = zip(file_of.tolist(), columns["line"].tolist(), strict=True)
-        tags = [f"{names[file_idx]}:{line}" for file_idx, line in lines]
-    else:
-        num_seen = int(before[-1])
-        tags = GeneratedTags(num_seen, options.tag_prefix) if options.own_tags is None else options.own_tags
-        if len(tags) != num_seen:
-            what = f"there are {len(tags)} tags for {num_seen} lines"
+    found = _FoundLines.none_of(options)
+    for part in map_parts(partial(_take_stretch, options), stretches, num_workers=num_workers):
+        found.add(part)
+    if options.tags == "number":
+        tags: Any = options.own_tags
+        tags = GeneratedTags(found.num_seen, options.tag_prefix) if tags is None else tags
+        if len(tags) != found.num_seen:
+            what = f"there are {len(tags)} tags for {found.num_seen} lines"
             raise SourceError(what, where=options.names[0], fix="correct the list")
-        if num_seen != sum(counts):
-            tags = [tags[number] for number in (columns["number"] + np.repeat(before[:-1], counts)).tolist()]
-    facts = parts[0].facts
-    for part in parts[1:]:
-        for key, target_facts in facts.items():
-            join_facts(target_facts, part.facts[key])
-    for key, target in options.fields.items():
-        target.conclude(facts[key])
-    locators = {name: columns[name] for name in ("line_start", "line_bytes")}
-    return make_index(
-        **found_by(options.fields),
-        tags=tags,
-        lengths={key: columns[f"length/{key}"] for key in options.fields},
-        locators=locators if len(options.files) == 1 else {**locators, "file": file_of.astype(np.int32)},
-    )
+        found.tags = [tags[number] for number in found.numbers] if options.skip_invalid else tags
+    return found.index(options.fields)
 
 
-def _take_stretch(options: TextOptions, stretch: LineStretch | None) -> _FoundLines:
-    """Scan a stretch of a file; `None` is one without lines."""
-    names = ["line_start", "line_bytes", *(f"length/{key}" for key in options.fields)]
-    names += ["line"] if options.tags == "place" else ["number"] if options.skip_invalid else []
-    found = _FoundLines({}, {key: {} for key in options.fields})
-    blocks = [] if stretch is None else scan_lines(options.files[stretch.file_idx], stretch=stretch)
-    taken = [_take_block(block, stretch.file_idx, options, found) for block in blocks if stretch is not None]
-    found.columns = {name: np.concatenate([_EMPTY, *(block[name] for block in taken)]) for name in names}
+def _take_stretch(options: TextOptions, stretch: LineStretch) -> _FoundLines:
+    """Scan a stretch of a file."""
+    found = _FoundLines.none_of(options)
+    for block in scan_lines(options.files[stretch.file_idx], stretch=stretch):
+        _take_block(block, stretch.file_idx, options, found)
     return found
 
 
-def _take_block(
-    block: LineBlock, file_idx: int, options: TextOptions, found: _FoundLines
-) -> dict[str, NDArray[np.int64]]:
-    """Return the columns of the lines of one block."""
+def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _FoundLines) -> None:
+    """Add the lines of one block."""
     name = options.names[file_idx]
     text = decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
     starts, stops = block.starts, block.stops
@@ -179,13 +160,17 @@ def _take_block(
                 is_good[position] = False
         lengths = {key: column[is_good] for key, column in lengths.items()}
         kept, numbers = kept[is_good], numbers[is_good]
-    return {
-        "line_start": starts[kept] + block.position,
-        "line_bytes": stops[kept] - starts[kept],
-        "line": kept + block.first_line,
-        "number": numbers,
-        **{f"length/{key}": column for key, column in lengths.items()},
-    }
+    columns = [(found.lengths[key], column) for key, column in lengths.items()]
+    columns.append((found.locators[LINE_START], starts[kept] + block.position))
+    columns.append((found.locators[LINE_BYTES], stops[kept] - starts[kept]))
+    if options.skip_invalid:
+        columns.append((found.numbers, numbers))
+    for column, values in columns:
+        column.frombytes(values.astype(np.int64, copy=False).tobytes())
+    if FILE in found.locators:
+        found.locators[FILE] += array("q", [file_idx]) * len(kept)
+    if options.tags == "place":
+        found.tags += [f"{os.path.basename(name)}:{line}" for line in (kept + block.first_line).tolist()]
 
 
 def _stripped(block: LineBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

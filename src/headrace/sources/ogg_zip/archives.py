@@ -13,7 +13,7 @@ import re
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from headrace.errors import ConfigError, SourceError
 from headrace.files import FileStamp, open_regular
@@ -102,15 +102,13 @@ def _checked(text: bytes, position: int, end: int, where: str) -> TextEntry:
         raise _broken(text, position, f"this is a {type(values).__name__}, not a dict", where)
     said, duration, file = values.get("text"), values.get("duration"), values.get("file")
     tag = values.get("seq_name", file)
-    if not isinstance(said, str):
-        raise _broken(text, position, f"'text' is {said!r}, not a str", where)
-    if isinstance(duration, bool) or not isinstance(duration, int | float) or not 0 <= duration < _MAX_SECONDS:
-        raise _broken(text, position, f"'duration' is {duration!r}, not a number of seconds", where)
-    if file is not None and not isinstance(file, str):
-        raise _broken(text, position, f"'file' is {file!r}, not a str", where)
-    if not isinstance(tag, str):
-        raise _broken(text, position, f"neither 'seq_name' nor 'file' is a str: {tag!r}", where)
-    return TextEntry(tag, said, float(duration), file)
+    is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
+    seconds: Any = duration if is_number else -1
+    is_text = isinstance(said, str) and isinstance(tag, str) and isinstance(file, str | None)
+    if not is_text or not 0 <= seconds < _MAX_SECONDS:
+        what = f"no text {said!r}, duration {duration!r}, file {file!r} and tag {tag!r} that can be used"
+        raise _broken(text, position, what, where)
+    return TextEntry(str(tag), str(said), float(seconds), file)
 
 
 def _broken(text: bytes, position: int, what: str, where: str) -> SourceError:
@@ -238,20 +236,13 @@ def read_text(archive: Archive, members: dict[str, Member]) -> bytes:
                 fix="give content_name=, the name without .txt, if the archive was renamed",
             )
         return read_member(PlainFiles([FileStamp.of(archive.path)]).read, 0, member, archive.text_name)
-    with opened_archive(archive.text_path) as file:
-        try:
-            return gzip.decompress(file.read()) if archive.text_path.endswith(".gz") else file.read()
-        except (OSError, EOFError, zlib.error) as error:
-            raise SourceError(f"the text cannot be read: {error}", where=archive.text_path) from error
+    return read_whole(archive.text_path)
 
 
-def opened_archive(path: str) -> IO[bytes]:
-    """Open an archive or its text.
-
-    Raises:
-        SourceError: It cannot be opened.
-    """
+def read_whole(path: str) -> bytes:
+    """Return what is in a file, decompressed if its name ends in `.gz`; `SourceError` if it cannot be read."""
     try:
-        return open_regular(path)
-    except OSError as error:
-        raise SourceError(f"the file cannot be opened: {error.strerror}", where=path, fix="check the path") from error
+        with open_regular(path) as stored, gzip.open(stored) if path.endswith(".gz") else stored as file:
+            return bytes(file.read())
+    except (OSError, EOFError, zlib.error) as error:
+        raise SourceError(f"the file cannot be read: {error}", where=path, fix="check the path") from error

@@ -26,15 +26,10 @@ _FEATURES_OF_RETURNN = (
     "linear_spectrogram",
     "raw_ogg",
 )
-_REFUSED = {
-    "random_permute": "augment by transform= of the dataset, with a generator for each sequence",
-    "with_delta": "compute deltas by transform= of the dataset",
-    "num_channels": "choose one channel when the archive is made",
-    "pre_process": "use transform= of the dataset",
-    "post_process": "use transform= of the dataset",
-    "raw_ogg_opts": "use features='raw'",
-    "feature_options": "raw samples have none; compute features by transform= of the dataset",
-}
+_REFUSED = (
+    *("random_permute", "with_delta", "num_channels", "pre_process", "post_process"),
+    *("raw_ogg_opts", "feature_options"),
+)
 _NAMES = (
     "features",
     "join_frames",
@@ -135,32 +130,20 @@ class OggZipSamples:
             )
         if not len(samples):
             return np.zeros((0, self.dim), np.float32)
-        return self._joined(self._normalized(self._prepared(samples).astype(np.float32)[:, None]))
-
-    def _prepared(self, samples: NDArray[np.float32]) -> NDArray[np.float64]:
         audio = samples.astype(np.float64)
         if self.preemphasis:
             audio[1:] -= self.preemphasis * audio[:-1].copy()
         peak = np.max(np.abs(audio)) if self.peak_normalization else 0.0
         if peak != 0.0:
             audio /= peak
-        return audio
-
-    def _normalized(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+        frames = audio.astype(np.float32)[:, None]
         if self.norm_mean is not None:
             per_seq = isinstance(self.norm_mean, str)
-            features -= np.mean(features, axis=0, keepdims=True) if per_seq else self.norm_mean
+            frames -= np.mean(frames, axis=0, keepdims=True) if per_seq else self.norm_mean
         if self.norm_std_dev is not None:
             per_seq = isinstance(self.norm_std_dev, str)
-            std = np.maximum(np.std(features, axis=0, keepdims=True), _SMALLEST_STD) if per_seq else self.norm_std_dev
-            features /= std
-        return features
-
-    def _joined(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
-        if self.dim == 1:
-            return features
-        missing = -len(features) % self.dim
-        return np.pad(features, ((0, missing), (0, 0)), mode="edge").reshape(-1, self.dim)
+            frames /= np.maximum(np.std(frames, axis=0, keepdims=True), _SMALLEST_STD) if per_seq else self.norm_std_dev
+        return np.pad(frames, ((0, -len(frames) % self.dim), (0, 0)), mode="edge").reshape(-1, self.dim)
 
 
 def _check_names(audio: Any) -> None:
@@ -170,7 +153,8 @@ def _check_names(audio: Any) -> None:
     for name, value in audio.items():
         if name in _REFUSED:
             if value is not None and value is not False and value not in (0, {}):
-                raise ConfigError(f"audio option {name}={value!r} is not offered", where="OggZip", fix=_REFUSED[name])
+                fix = "choose a channel when the archive is made, and do all else by transform= of the dataset"
+                raise ConfigError(f"audio option {name}={value!r} is not offered", where="OggZip", fix=fix)
         elif name not in _NAMES:
             raise ConfigError(f"unknown audio option {name!r}", where="OggZip", fix=did_you_mean(str(name), _NAMES))
 

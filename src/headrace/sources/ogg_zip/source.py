@@ -5,10 +5,8 @@ Read `archives.py` for what an archive and its text are, `samples.py` for what b
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +17,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import FileStamp, open_regular, resolve_inside
+from headrace.files import FileStamp, resolve_inside
+from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
@@ -31,7 +30,7 @@ from ..shared.paths import IndexOption
 from ..shared.plain_files import PlainFiles
 from ..shared.source import IndexedSource
 from ..shared.zip_members import Member, list_members, read_member
-from .archives import Archive, TextEntry, find_archives, read_text, scan_entries
+from .archives import Archive, TextEntry, find_archives, read_text, read_whole, scan_entries
 from .samples import OggZipSamples
 
 INDEX_KIND = "ogg-zip/3"
@@ -84,7 +83,7 @@ class OggZipOptions:
             [[archive.name, archive.is_folder] for archive in self.archives],
             None if self.features is None else [self.data_lengths, self.features.identity if self.data_lengths else 0],
             None if self.vocabulary is None else self.vocabulary.identity,
-            sorted(read_segments(self.segment_file)) if self.segment_file else None,
+            sorted(_read_segments(self.segment_file)) if self.segment_file else None,
             [self.has_prefix, self.subset, self.subset_seed],
         ]
         return f"{INDEX_KIND} {xxhash.xxh3_128_hexdigest(json.dumps(said, default=repr).encode())}"
@@ -269,6 +268,7 @@ class _OggZipRow(NamedTuple):
     archive: int
     entry: TextEntry
     member: Member | None
+    is_there: bool = True
 
 
 def gather_index(options: OggZipOptions) -> CorpusIndex:
@@ -283,7 +283,7 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
         members = {} if archive.is_folder else list_members(archive.path)
         text = read_text(archive, members)
         own = [_row_of(options, number, members, entry) for entry in scan_entries(text, archive.text_name)]
-        missing = [entry.file for entry, row in own if row is None]
+        missing = [row.entry.file for row in own if not row.is_there]
         if missing:
             example = next(iter(members), None)
             raise SourceError(
@@ -292,9 +292,9 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
                 fix="check content_name and zip_audio_files_have_name_as_prefix; the archive has "
                 f"{example!r}, for example",
             )
-        rows += [row for _, row in own if row is not None]
+        rows += own
     if options.segment_file:
-        wanted = read_segments(options.segment_file)
+        wanted = _read_segments(options.segment_file)
         rows = [row for row in rows if row.entry.tag in wanted]
     if options.subset is not None:  # RETURNN's: the first ones of a shuffle by NumPy's legacy generator
         num_seqs = options.subset if isinstance(options.subset, int) else int(len(rows) * options.subset)
@@ -316,22 +316,18 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
     )
 
 
-def _row_of(
-    options: OggZipOptions, number: int, members: dict[str, Member], entry: TextEntry
-) -> tuple[TextEntry, _OggZipRow | None]:
-    """Return an entry as a row; `None`: its recording is missing."""
-    archive, member, is_there = options.archives[number], None, True
-    if options.features is not None:
-        if entry.file is None:
-            raise SourceError(
-                f"the sequence {entry.tag!r} names no 'file'",
-                where=archive.text_name,
-                fix="audio=None reads only the text",
-            )
-        name = archive.recording(entry.file, options.has_prefix)
-        member = members.get(name)
-        is_there = _in_folder(archive, name, os.path.isfile) if archive.is_folder else member is not None
-    return entry, _OggZipRow(number, entry, member) if is_there else None
+def _row_of(options: OggZipOptions, number: int, members: dict[str, Member], entry: TextEntry) -> _OggZipRow:
+    """Return an entry as a row."""
+    archive = options.archives[number]
+    if options.features is None:
+        return _OggZipRow(number, entry, None)
+    if entry.file is None:
+        what = f"the sequence {entry.tag!r} names no 'file'"
+        raise SourceError(what, where=archive.text_name, fix="audio=None reads only the text")
+    name = archive.recording(entry.file, options.has_prefix)
+    member = members.get(name)
+    is_there = _in_folder(archive, name, os.path.isfile) if archive.is_folder else member is not None
+    return _OggZipRow(number, entry, member, is_there)
 
 
 def _in_folder(archive: Archive, name: str, look: Callable[[str], Any]) -> Any:
@@ -372,16 +368,6 @@ def _measure(options: OggZipOptions, stamps: Sequence[FileStamp | None], row: _O
         files.close()
 
 
-def read_segments(path: str) -> set[str]:
-    """Return the tags in a text file, one a line; `.gz` is decompressed.
-
-    Raises:
-        SourceError: It cannot be read.
-    """
-    try:
-        with open_regular(path) as stored, gzip.open(stored) if path.endswith(".gz") else stored as file:
-            return set(file.read().decode().splitlines())
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise SourceError(
-            f"the segment file cannot be read: {error}", where=path, fix="one tag a line, UTF-8"
-        ) from error
+def _read_segments(path: str) -> set[str]:
+    """Return the tags in a text file, one a line."""
+    return set(decode_utf8(read_whole(path), path).splitlines())

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.index import CorpusIndex
+from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
 from ..base import check_corpus_idx, num_frames_of
@@ -75,6 +75,7 @@ class Gathered:
         codecs: Mapping[str, Codec],
         *,
         adopt: Callable[[dict[str, NDArray[np.int64]]], None] | None = None,
+        tags: GeneratedTags | None = None,
         **meta: Any,
     ) -> CorpusIndex:
         """Conclude from all values, and return the index; `adopt` corrects lengths by what a writer noted."""
@@ -86,7 +87,7 @@ class Gathered:
         )
         if adopt is not None:
             adopt(lengths)
-        return make_index(**found_by(codecs), tags=self.tags, lengths=lengths, locators=locators, **meta)
+        return make_index(**found_by(codecs), tags=tags or self.tags, lengths=lengths, locators=locators, **meta)
 
 
 class RecordSource(IndexedSource):

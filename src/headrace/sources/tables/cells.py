@@ -7,6 +7,7 @@ file has: Arrow checks all of them, and what views and dictionaries point at, be
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,7 @@ from headrace.errors import SourceError
 from ..shared.source import column_view
 from .schema import Layout, import_arrow, is_any_list, is_list_view
 
+_Level = int | NDArray[Any]  # the size of all lists of an axis, or where each starts: `int[n + 1]`
 _NULL = "is null"
 _INNER_NULL = "has a null in it"
 _RAGGED = "has lists of different lengths in it, which make no array"
@@ -66,7 +68,7 @@ class Cells:
     def view(self, row: int) -> NDArray[Any]:
         """Return the value of one row, `dtype[...]`, as a view that must not be written to.
 
-        A row that is wrong gives something; ask `complaint` before.
+        A row that is wrong gives something; `check` it before.
         """
         if self.starts is None or self.stops is None:
             return self.values[row, ...]
@@ -89,17 +91,21 @@ class Cells:
         """Tell whether a text, or bytes, are null."""
         return any(mask[row] for mask, _ in self.wrong)
 
-    def complaint(self, row: int) -> str | None:
-        """Say what is wrong with a row; None if nothing is."""
-        return next((text for mask, text in self.wrong if mask[row]), None)
+    def check(self, row: int, column: str) -> None:
+        """Refuse a row that makes no array.
+
+        Raises:
+            SourceError: See above.
+        """
+        what = next((text for mask, text in self.wrong if mask[row]), None)
+        if what is not None:
+            fix = "correct or filter the rows" + ("" if what == _RAGGED else ', or give nulls="empty"')
+            raise SourceError(f"the column {column!r} {what}", where=f"{self.where}, row {row}", fix=fix)
 
     def first_wrong(self, rows: NDArray[np.int64] | None) -> int | None:
         """Return the first row that is wrong, of all, or of some."""
-        found = [np.flatnonzero(mask if rows is None else mask[rows])[:1] for mask, _ in self.wrong]
-        first = [int(rows_found[0]) for rows_found in found if len(rows_found)]
-        if not first:
-            return None
-        return min(first) if rows is None else int(rows[min(first)])
+        found = np.flatnonzero(np.any([mask if rows is None else mask[rows] for mask, _ in self.wrong], axis=0))
+        return None if not len(found) else int(found[0] if rows is None else rows[found[0]])
 
 
 def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -> Cells:
@@ -125,161 +131,98 @@ def cells_of(array: Any, layout: Layout, *, nulls_are_empty: bool, where: str) -
     except pa.ArrowException as error:
         what = f"the table is damaged: {error}"
         raise SourceError(what, where=where, fix="write or download the file again") from error
-    maker = _Maker(pa, nulls_are_empty)
-    if layout.leaf in ("text", "bytes"):
-        return maker.texts(array)
-    return maker.numbers(array, layout)
-
-
-class _Maker:
-    """Makes cells of arrays; what all steps need is here."""
-
-    def __init__(self, pa: Any, nulls_are_empty: bool) -> None:
-        self._pa, self._nulls_are_empty = pa, nulls_are_empty
-
-    def texts(self, array: Any) -> Cells:
-        """Return the bytes of texts."""
-        pa, types = self._pa, self._pa.types
-        if types.is_string_view(array.type) or types.is_binary_view(array.type):
-            array = array.cast(pa.large_string() if types.is_string_view(array.type) else pa.large_binary())
-        is_large = types.is_large_string(array.type) or types.is_large_binary(array.type)
-        buffers = array.buffers()
-        offsets = _numbers_in(buffers[1], np.dtype(np.int64 if is_large else np.int32), array.offset, len(array) + 1)
-        cells = Cells(len(array), _bytes_in(buffers[2]), offsets[:-1], offsets[1:])
-        mask = _null_mask(array)
+    is_text = layout.leaf in ("text", "bytes")
+    axes: tuple[int | None, ...] = (None,) if is_text else layout.axes
+    child, levels, masks = array, list[_Level](), list[NDArray[np.bool_] | None]()
+    while not isinstance(child, np.ndarray) and (is_text or is_any_list(child.type)):
+        masks.append(_null_mask(child))
+        level, child = _open_list(pa, child)
+        levels.append(level)
+    values, mask = (child, None) if is_text else _leaf(child, np.dtype(layout.leaf), nulls_are_empty)
+    masks.append(mask)
+    num_rows = len(array)
+    if None not in axes:
+        text = _INNER_NULL if axes else _NULL
+        wrong = [(np.any(mask.reshape(num_rows, -1), axis=1), text) for mask in masks if mask is not None]
+        return Cells(num_rows, values.reshape(num_rows, *axes), wrong=wrong)
+    edges = np.arange(num_rows + 1, dtype=np.int64) * levels[0] if isinstance(levels[0], int) else levels[0]
+    cells = Cells(num_rows, values, edges[:-1], edges[1:])
+    if masks[0] is not None:  # the items that null rows refer to may be anything
+        cells.stops = np.where(masks[0], edges[:-1], edges[1:])
+        if not nulls_are_empty:
+            cells.wrong.append((masks[0], _NULL))
+    for depth, mask in enumerate(masks[1:], 1):
         if mask is not None:
-            self._note_null_rows(cells, mask)
-        return cells
-
-    def numbers(self, array: Any, layout: Layout) -> Cells:
-        """Return numbers, or lists of lists of numbers."""
-        num_rows = len(array)
-        if None not in layout.axes:
-            return self._fixed(array, layout)
-        levels: list[int | NDArray[Any]] = []
-        nulls: list[tuple[int, NDArray[np.bool_]]] = []  # depth, which items of it are null
-        child, depth = array, 0
-        while is_any_list(child.type):
-            mask = _null_mask(child)
-            if mask is not None:
-                nulls.append((depth, mask))
-            level, child = self._open_list(child)
-            levels.append(level)
-            depth += 1
-        values, leaf_mask = self._leaf(child, np.dtype(layout.leaf))
-        if leaf_mask is not None:
-            nulls.append((depth, leaf_mask))
-        starts, stops = _first_ranges(levels[0], num_rows)
-        cells = Cells(num_rows, values, starts, stops)
-        for depth, mask in nulls:
-            self._note_null(cells, levels, depth, mask)
-        self._settle_inner(cells, levels[1:])
-        return cells
-
-    def _fixed(self, array: Any, layout: Layout) -> Cells:
-        """Return arrays whose shape is that of their type."""
-        num_rows = len(array)
-        wrong: list[NDArray[np.bool_]] = []
-        child, size = array, 1
-        while is_any_list(child.type):
-            mask = _null_mask(child)
-            if mask is not None:
-                wrong.append(np.any(mask.reshape(num_rows, size), axis=1))
-            level, child = self._open_list(child)
-            assert isinstance(level, int)
-            size *= level
-        values, leaf_mask = self._leaf(child, np.dtype(layout.leaf))
-        if leaf_mask is not None:
-            wrong.append(np.any(leaf_mask.reshape(num_rows, size), axis=1))
-        cells = Cells(num_rows, values.reshape(num_rows, *layout.axes))
-        cells.wrong = [(mask, _INNER_NULL if layout.axes else _NULL) for mask in wrong]
-        return cells
-
-    def _open_list(self, array: Any) -> tuple[int | NDArray[Any], Any]:
-        """Return the size of a fixed-size list, or where each list starts and ends; and the items."""
-        pa = self._pa
-        if pa.types.is_fixed_size_list(array.type):
-            size = array.type.list_size
-            return size, array.values.slice(array.offset * size, len(array) * size)
-        if is_list_view(array.type):
-            return self._open_view(array)
-        if not len(array):
-            return np.zeros(1, np.int64), array.values.slice(0, 0)
-        is_large = pa.types.is_large_list(array.type)
-        offsets = _numbers_in(
-            array.buffers()[1], np.dtype(np.int64 if is_large else np.int32), array.offset, len(array) + 1
-        )
-        first, last = int(offsets[0]), int(offsets[-1])
-        return offsets - first if first else offsets, array.values.slice(first, last - first)
-
-    def _open_view(self, array: Any) -> tuple[NDArray[np.int64], Any]:
-        """Return where each list ends, and the items in the order of the lists: a copy, as they may lie anywhere."""
-        mask = _null_mask(array)
-        sizes = np.asarray(array.sizes.to_numpy(zero_copy_only=False)).astype(np.int64)
-        if mask is not None:
-            sizes[mask] = 0
-        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)]), array.flatten()
-
-    def _leaf(self, array: Any, dtype: np.dtype[Any]) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-        """Return numbers, and which of them are null and must not be."""
-        mask = _null_mask(array)
-        if dtype.kind == "b":
-            packed = array.fill_null(False) if mask is not None else array
-            return packed.to_numpy(zero_copy_only=False), mask
-        values = _numbers_in(array.buffers()[1], dtype, array.offset, len(array))
-        if mask is not None and self._nulls_are_empty and dtype.kind == "f":
-            values = values.copy()
-            values[mask] = np.nan
-            mask = None
-        return values, mask
-
-    def _note_null_rows(self, cells: Cells, mask: NDArray[np.bool_]) -> None:
-        """Empty null rows: the items that they refer to may be anything."""
-        assert cells.starts is not None
-        assert cells.stops is not None
-        cells.stops = np.where(mask, cells.starts, cells.stops)
-        if not self._nulls_are_empty:
-            cells.wrong.append((mask, _NULL))
-
-    def _note_null(self, cells: Cells, levels: list[int | NDArray[Any]], depth: int, mask: NDArray[np.bool_]) -> None:
-        if depth == 0:
-            self._note_null_rows(cells, mask)
-            return
-        first, last = _ranges_below(cells, levels[1:depth])
-        counts = np.concatenate([[0], np.cumsum(mask)])
-        cells.wrong.append((counts[last] > counts[first], _INNER_NULL))
-
-    def _settle_inner(self, cells: Cells, levels: list[int | NDArray[Any]]) -> None:
-        """Take down the axes below the first one; if none differs, the values get them as their own."""
-        inner: list[int | NDArray[Any]] = []
-        for axis, level in enumerate(levels, start=1):
-            if isinstance(level, int):
-                inner.append(level)
-                continue
-            sizes = np.diff(level)
-            if len(sizes):
-                cells.sizes[axis] = int(sizes.min()), int(sizes.max())
-            if len(sizes) and cells.sizes[axis][0] == cells.sizes[axis][1]:
-                inner.append(int(sizes[0]))
-                continue
-            if len(sizes):
-                first, last = _ranges_below(cells, levels[: axis - 1])
-                changes = np.concatenate([[0], np.cumsum(sizes[1:] != sizes[:-1])])
-                bounded = np.minimum(first, len(changes) - 1)
-                ragged = changes[np.maximum(last - 1, bounded)] > changes[bounded]
-                cells.wrong.append((ragged & (last > first), _RAGGED))
-            inner.append(level)
-        if all(isinstance(axis, int) for axis in inner):
-            sizes_of_axes = [axis for axis in inner if isinstance(axis, int)]
-            items = int(cells.stops.max(initial=0)) if cells.stops is not None else 0
-            # Items after the last row (under a null) are left out: all that is here is whole.
-            num_items = int(np.prod(sizes_of_axes, dtype=np.int64))
-            cells.values = cells.values[: items * num_items].reshape(items, *sizes_of_axes)
-        else:
-            cells.inner = tuple(inner)
+            cells.wrong.append((_any_within(mask, *_ranges_below(cells, levels[1:depth])), _INNER_NULL))
+    _settle_inner(cells, levels[1:])
+    return cells
 
 
-def _ranges_below(cells: Cells, levels: list[int | NDArray[Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _open_list(pa: Any, array: Any) -> tuple[_Level, Any]:
+    """Return the size of a fixed-size list, or where each list starts and ends; and the items: of texts, bytes."""
+    types = pa.types
+    if types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+        return size, array.values.slice(array.offset * size, len(array) * size)
+    if is_list_view(array.type):  # a copy, as the items may lie anywhere
+        sizes = array.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)]), array.flatten()
+    if types.is_string_view(array.type) or types.is_binary_view(array.type):
+        array = array.cast(pa.large_string() if types.is_string_view(array.type) else pa.large_binary())
+    is_large = types.is_large_list(array.type) or types.is_large_string(array.type) or types.is_large_binary(array.type)
+    buffers = array.buffers()
+    offsets = _numbers_in(buffers[1], np.dtype(np.int64 if is_large else np.int32), array.offset, len(array) + 1)
+    if not is_any_list(array.type):
+        data = buffers[2]
+        return offsets, np.frombuffer(data if data is not None and data.size else b"", np.uint8)
+    first, last = int(offsets[0]), int(offsets[-1])
+    return offsets - first if first else offsets, array.values.slice(first, last - first)
+
+
+def _leaf(array: Any, dtype: np.dtype[Any], nulls_are_empty: bool) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Return numbers, and which of them are null and must not be."""
+    mask = _null_mask(array)
+    if dtype.kind == "b":
+        packed = array.fill_null(False) if mask is not None else array
+        return packed.to_numpy(zero_copy_only=False), mask
+    values = _numbers_in(array.buffers()[1], dtype, array.offset, len(array))
+    if mask is not None and nulls_are_empty and dtype.kind == "f":
+        return np.where(mask, dtype.type(np.nan), values), None
+    return values, mask
+
+
+def _settle_inner(cells: Cells, levels: list[_Level]) -> None:
+    """Take down the axes below the first one; if none differs, the values get them as their own."""
+    inner: list[_Level] = []
+    for axis, level in enumerate(levels, start=1):
+        inner.append(level)
+        sizes = np.zeros(0, np.int64) if isinstance(level, int) else np.diff(level)
+        if not len(sizes):
+            continue
+        cells.sizes[axis] = int(sizes.min()), int(sizes.max())
+        if cells.sizes[axis][0] == cells.sizes[axis][1]:
+            inner[-1] = int(sizes[0])
+            continue
+        first, last = _ranges_below(cells, levels[: axis - 1])
+        changes = np.append(sizes[1:] != sizes[:-1], False)
+        cells.wrong.append((_any_within(changes, first, np.maximum(last - 1, first)), _RAGGED))
+    sizes_of_axes = [axis for axis in inner if isinstance(axis, int)]
+    if len(sizes_of_axes) < len(inner):
+        cells.inner = tuple(inner)
+    elif cells.stops is not None:
+        # Items after the last row (under a null) are left out: all that is here is whole.
+        items = int(cells.stops.max(initial=0))
+        cells.values = cells.values[: items * math.prod(sizes_of_axes)].reshape(items, *sizes_of_axes)
+
+
+def _any_within(mask: NDArray[np.bool_], first: NDArray[np.int64], last: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Return whether any item from `first` to before `last` is in a mask, `bool[num_rows]`."""
+    counts = np.concatenate([[0], np.cumsum(mask)])
+    found: NDArray[np.bool_] = counts[last] > counts[first]
+    return found
+
+
+def _ranges_below(cells: Cells, levels: list[_Level]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return first and end of the items of each row, `len(levels)` levels below its first axis, `int64[num_rows]`."""
     assert cells.starts is not None
     assert cells.stops is not None
@@ -287,13 +230,6 @@ def _ranges_below(cells: Cells, levels: list[int | NDArray[Any]]) -> tuple[NDArr
     for level in levels:
         first, last = (first * level, last * level) if isinstance(level, int) else (level[first], level[last])
     return first, last
-
-
-def _first_ranges(level: int | NDArray[Any], num_rows: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    if isinstance(level, int):
-        edges = np.arange(num_rows + 1, dtype=np.int64) * level
-        return edges[:-1], edges[1:]
-    return level[:-1], level[1:]
 
 
 def _null_mask(array: Any) -> NDArray[np.bool_] | None:
@@ -309,7 +245,3 @@ def _numbers_in(buffer: Any, dtype: np.dtype[Any], start: int, num_items: int) -
     if buffer is None or not buffer.size:
         return np.zeros(num_items, dtype)  # of no rows: not even the offset after the last one is there
     return np.frombuffer(buffer, dtype, num_items, start * dtype.itemsize)
-
-
-def _bytes_in(buffer: Any) -> NDArray[np.uint8]:
-    return np.zeros(0, np.uint8) if buffer is None or not buffer.size else np.frombuffer(buffer, np.uint8)

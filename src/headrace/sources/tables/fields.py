@@ -26,8 +26,9 @@ from ..shared.codec import Codec, Facts
 from ..shared.data_types import check_classes, learn_spec, tell_unchosen
 from ..shared.fields import parse_field
 from .cells import Cells
-from .schema import Column, Schema
+from .schema import Column, Schema, axes_of
 
+DEFAULT_CACHE_BYTES = 256 << 20
 NULLS = ("refuse", "empty")
 _NUMBER_OPTIONS = ("field", "vocab")
 _OPTIONS_OF = {
@@ -93,7 +94,7 @@ class NumberField:
         (own,) = cells
         wrong = own.first_wrong(rows)
         if wrong is not None:
-            raise self._error(own, wrong)
+            own.check(wrong, self.column.name)
         lengths = own.lengths() if rows is None else own.lengths()[rows]
         sizes = dict(own.sizes)
         if own.starts is not None and len(lengths) and self._axes[0] is not None:
@@ -102,11 +103,7 @@ class NumberField:
             for size in bounds:
                 facts.setdefault((axis, size), own.where)
         if self._is_checked and own.values.ndim == 1 and own.starts is None:
-            values = own.values if rows is None else own.values[rows]
-            outside = np.flatnonzero((values < 0) | (values >= (self._num_classes or 0)))
-            if len(outside):
-                row = int(outside[0]) if rows is None else int(rows[outside[0]])
-                self._check_classes(own.values[row : row + 1], f"{own.where}, row {row}")
+            self._check_classes(own.values if rows is None else own.values[rows], own.where)
         return lengths
 
     def conclude(self, facts: Facts) -> None:
@@ -146,10 +143,10 @@ class NumberField:
         said = self._declared
         if said is None or (said.dtype, said.ndim) != (found.dtype, found.ndim):
             return found
-        axes = zip(_axes_of(said), _axes_of(found), strict=True)
+        axes = zip(axes_of(said), axes_of(found), strict=True)
         return said if all(None in (ours, own) or ours == own for ours, own in axes) else found
 
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:  # noqa: ARG002
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
         """Take the layout."""
         self._spec, self.labels = spec, labels
 
@@ -162,8 +159,8 @@ class NumberField:
     def view(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return a view of the value of one row."""
         (own,) = cells
-        if own.wrong and own.complaint(row) is not None:
-            raise self._error(own, row)
+        if own.wrong:
+            own.check(row, self.column.name)
         assert self._spec is not None
         array = own.view(row)
         if self._spec.has_time and not len(array):  # its other axes are not known from it
@@ -175,15 +172,6 @@ class NumberField:
     def _check_classes(self, array: NDArray[Any], where: str) -> None:
         spec = DataSpec("int64", sparse=True, dim=self._num_classes or 0)
         check_classes(array, spec, f"{where}, column {self.column.name!r}")
-
-    def _error(self, cells: Cells, row: int) -> SourceError:
-        what = cells.complaint(row)
-        fix = "correct or filter the rows" + ("" if "lists" in str(what) else ', or give nulls="empty"')
-        return SourceError(f"the column {self.column.name!r} {what}", where=f"{cells.where}, row {row}", fix=fix)
-
-
-def _axes_of(spec: DataSpec) -> list[int | None]:
-    return [*([None] if spec.has_time else []), *spec.shape]
 
 
 class CodedField:
@@ -233,12 +221,12 @@ class CodedField:
         """Return what the codec gets of a row: a text, the bytes of a file, or its path."""
         data = cells[0]
         if self._paths is None:
-            return text_of(data, row, self.column.name, where)
+            return text_of(data, row, self.column.name)
         if not data.is_null(row):
             return data.view(row).tobytes()
         if len(cells) == 1 or cells[1].is_null(row):
             raise SourceError(f"the column {self.column.name!r} is null", where=where, fix="correct or filter the rows")
-        return self._paths.resolve(text_of(cells[1], row, self.column.name, where), self.column.name, where)
+        return self._paths.resolve(text_of(cells[1], row, self.column.name), self.column.name, where)
 
     def note(self, cells: Sequence[Cells], rows: Rows, facts: Facts) -> NDArray[np.int64]:
         """Let the codec see all rows of a piece, or some; return the length of each, `int64[n]`."""
@@ -252,7 +240,7 @@ class CodedField:
         """Let the codec take what all rows say."""
         self.codec.conclude(facts)
 
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any) -> None:
+    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:
         """Let the codec take what was concluded before."""
         self.codec.settle(spec, labels, learnt)
 
@@ -270,25 +258,18 @@ class CodedField:
 TableField = NumberField | CodedField
 
 
-def text_of(cells: Cells, row: int, name: str, where: str) -> str:
+def text_of(cells: Cells, row: int, name: str) -> str:
     """Return the text of one row.
 
     Raises:
         SourceError: It is null, or no UTF-8.
     """
-    complaint = cells.complaint(row)
-    if complaint is not None:
-        raise SourceError(
-            f"the column {name!r} {complaint}",
-            where=where,
-            fix='filter the rows, or give nulls="empty"',
-        )
+    cells.check(row, name)
     try:
         return cells.view(row).tobytes().decode()
     except UnicodeDecodeError as error:
-        raise SourceError(
-            f"the column {name!r} has a value that is not UTF-8: {error}", where=where, fix="correct the row"
-        ) from error
+        what, where = f"the column {name!r} has a value that is not UTF-8: {error}", f"{cells.where}, row {row}"
+        raise SourceError(what, where=where, fix="correct the row") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,31 +303,14 @@ class FilePaths:
         )
 
 
-def choose_fields(
-    schema: Schema, fields: Mapping[str, Any] | None, *, tag_column: str | None, paths: FilePaths, where: str
-) -> list[TableField]:
-    """Choose how columns become data keys.
-
-    Args:
-        schema: Schema of the table.
-        fields: Data key -> name of a column, or a dict; None: all columns that become arrays, but for that of the tags.
-        tag_column: The column of the tags.
-        paths: Paths of files that the table only names.
-        where: The table, for messages.
-
-    Raises:
-        ConfigError: A column does not exist or becomes no array, or an option does not fit its type.
-    """
-    if fields is None:
-        names = dict.fromkeys([*(name for name in schema.specs if name in schema.top), *schema.top])
-        usable = [name for name in names if name != tag_column and schema.columns[name].layout is not None]
-        left_out = [name for name in names if name != tag_column and name not in usable]
-        tell_unchosen((name for name in usable if _leaf_of(schema.columns[name]) == "text"), left_out, where)
-        targets = {name: {"field": name, **_as_bytes(schema.columns[name])} for name in usable}
-        return [_choose(key, target, schema, paths, where) for key, target in targets.items()]
-    if not isinstance(fields, Mapping):
-        raise ConfigError(f"fields is a dict data key -> column, not {fields!r}", where=where)
-    return [_choose(key, target, schema, paths, where) for key, target in fields.items()]
+def _all_fields(schema: Schema, tag_column: str | None, where: str) -> dict[str, Any]:
+    """Return the fields of all columns that become arrays, but for that of the tags."""
+    columns = [schema.columns[name] for name in dict.fromkeys([*schema.specs, *schema.top]) if name in schema.top]
+    columns = [column for column in columns if column.name != tag_column]
+    usable = [column for column in columns if column.layout is not None]
+    left_out = [column.name for column in columns if column.layout is None]
+    tell_unchosen((column.name for column in usable if _leaf_of(column) == "text"), left_out, where)
+    return {column.name: {"field": column.name, **_as_bytes(column)} for column in usable}
 
 
 def _choose(key: str, target: Any, schema: Schema, paths: FilePaths, where: str) -> TableField:
@@ -425,12 +389,14 @@ class TableOptions:
         tag: The column with the tags; None: they are made up.
         nulls: What a null is: `"refuse"` or `"empty"`.
         takes_all: Whether all columns are wanted that become arrays, of whatever name.
+        cache_bytes: Bound of the cache of pieces; the last one of each column is kept in any case.
     """
 
     fields: Sequence[TableField]
     tag: Column | None
     nulls: str
     takes_all: bool
+    cache_bytes: int
 
     @property
     def identity_text(self) -> str:
@@ -439,13 +405,8 @@ class TableOptions:
         return json.dumps([fields, None if self.tag is None else self.tag.name, self.nulls], default=repr)
 
 
-def choose_tag(schema: Schema, tag_field: str | None, where: str) -> Column | None:
-    """Return the column of the tags: the one that is named, or else the one that our writer made.
-
-    Raises:
-        ConfigError: There is no such column, or it has neither texts nor whole numbers.
-    """
-    name = tag_field
+def _choose_tag(schema: Schema, name: str | None, where: str) -> Column | None:
+    """Return the column of the tags: the one that is named, or else the one that our writer made."""
     if name is None:
         if schema.tag not in schema.top:  # of another writer, or somebody took the column away
             return None
@@ -470,6 +431,7 @@ def choose_options(
     audio_root: str | os.PathLike[str] | None = None,
     may_be_absolute: bool = False,
     may_be_empty: bool = False,
+    cache_bytes: int = DEFAULT_CACHE_BYTES,
 ) -> TableOptions:
     """Check the user's options for the columns against the schema of the first table.
 
@@ -480,16 +442,19 @@ def choose_options(
     """
     if nulls not in NULLS:
         raise ConfigError(f"nulls is {nulls!r}", fix=did_you_mean(str(nulls), NULLS))
-    tag = choose_tag(schema, tag_field, where)
+    if fields is not None and not isinstance(fields, Mapping):
+        raise ConfigError(f"fields is a dict data key -> column, not {fields!r}", where=where)
+    tag = _choose_tag(schema, tag_field, where)
     if root is not None and audio_root is not None:
         raise ConfigError("root and audio_root say the same", where=where, fix="give root=")
     root = audio_root if root is None else root
     paths = FilePaths(None if root is None else os.path.abspath(root), may_be_absolute)
-    chosen = choose_fields(schema, fields, tag_column=None if tag is None else tag.name, paths=paths, where=where)
+    targets = _all_fields(schema, None if tag is None else tag.name, where) if fields is None else fields
+    chosen = [_choose(key, target, schema, paths, where) for key, target in targets.items()]
     if not chosen and schema.tag is None and not may_be_empty:  # our writer makes files without data keys
         raise ConfigError(
             f"none of the columns {list(schema.top)} becomes an array",
             where=where,
             fix="name those that are wanted, or fields of them, by fields=",
         )
-    return TableOptions(chosen, tag, nulls, takes_all=fields is None)
+    return TableOptions(chosen, tag, nulls, fields is None, cache_bytes)

@@ -11,8 +11,8 @@ So its size is looked at before each read, by a descriptor that is kept: a file 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from headrace.errors import SourceError
@@ -25,66 +25,6 @@ _FILE_MARK = b"ARROW1"
 _FIRST_MESSAGE = 8  # position of the schema in a file: after the mark, filled up
 _CONTINUES = b"\xff\xff\xff\xff"  # before each message of a stream, but for those of before Arrow 0.15
 _TORN_FIX = "is the file truncated? write or download it again"
-
-
-class Tables(ABC):
-    """The pieces of one or more tables of one schema.
-
-    Attributes:
-        num_tables: How many tables there are, one after the other.
-        are_shared: Whether other processes can open them, from what is pickled of this.
-        slow_hint: Hint for a user whose order of rows makes pieces be decoded again and again.
-    """
-
-    num_tables = 1
-    are_shared = False
-    slow_hint = ""
-
-    @abstractmethod
-    def name(self, table_idx: int) -> str:
-        """Return what messages call a table: its path."""
-
-    @abstractmethod
-    def schema(self, table_idx: int) -> Schema:
-        """Return the schema of a table."""
-
-    @abstractmethod
-    def num_pieces(self, table_idx: int) -> int:
-        """Return the number of pieces of a table."""
-
-    @abstractmethod
-    def num_rows(self, table_idx: int, piece: int) -> int:
-        """Return the number of rows of a piece."""
-
-    @abstractmethod
-    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
-        """Return a column of a piece, or a field of it, as an Arrow array.
-
-        Raises:
-            SourceError: It cannot be read.
-        """
-
-    def is_view(self, table_idx: int, array: Any) -> bool:  # noqa: ARG002
-        """Tell whether an array takes no memory of its own."""
-        return True
-
-    def check_size(self, table_idx: int) -> None:  # noqa: B027 - a table in memory cannot change
-        """Refuse a table whose file was cut or made longer: before views of it are used.
-
-        Raises:
-            SourceError: The file was cut or made longer.
-        """
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release files and what is kept of them; they are opened again when needed."""
-
-
-def descend(array: Any, path: Sequence[str]) -> Any:
-    """Return a field of an Arrow array of structures; null where the structure is."""
-    for name in path:
-        array = array.flatten()[array.type.get_field_index(name)]
-    return array
 
 
 class ArrowFile:
@@ -101,10 +41,6 @@ class ArrowFile:
         SourceError: It has no end.
     """
 
-    slow_hint = (
-        "most sequences come from another compressed batch than those before, and each time one is decompressed; "
-        "`headrace convert` makes an uncompressed file of it"
-    )
     _descriptor = -1
 
     def __init__(self, path: str) -> None:
@@ -120,29 +56,19 @@ class ArrowFile:
         if self._buffer[: len(_FILE_MARK)].to_pybytes() == _FILE_MARK:
             self._reader = pa.ipc.open_file(self._buffer)
             self.schema, self.num_pieces = self._reader.schema, int(self._reader.num_record_batches)
-            self._check_num_batches(pa, path)
+            # The messages before the footer are a stream.
+            messages = pa.ipc.MessageReader.open_stream(self._buffer[_FIRST_MESSAGE:])
+            num_found = sum(message.type == "record batch" for message in messages)
+            if num_found != self.num_pieces:
+                what = f"the footer of the file names {self.num_pieces} batches, but there are {num_found}"
+                raise SourceError(what, where=path, fix=_TORN_FIX)
             return
         self._reader = None
         # Without it, a stream that was truncated between two batches could not be told from a whole one.
         end_mark = bytes(4) if self._buffer[:4].to_pybytes() != _CONTINUES else _CONTINUES + bytes(4)
         if self._buffer[max(self._buffer.size - len(end_mark), 0) :].to_pybytes() != end_mark:
-            raise SourceError(
-                "the Arrow stream has no end mark: rows may be missing",
-                where=path,
-                fix="is it truncated? write or download it again",
-            )
+            raise SourceError("the Arrow stream has no end mark: rows may be missing", where=path, fix=_TORN_FIX)
         self._read_stream(pa, path)
-
-    def _check_num_batches(self, pa: Any, path: str) -> None:
-        """Compare the number of batches in the footer with the messages that lie before it, which are a stream."""
-        messages = pa.ipc.MessageReader.open_stream(self._buffer[_FIRST_MESSAGE:])
-        num_found = sum(message.type == "record batch" for message in messages)
-        if num_found != self.num_pieces:
-            raise SourceError(
-                f"the footer of the file names {self.num_pieces} batches, but there are {num_found}",
-                where=path,
-                fix="write or download it again: it is damaged",
-            )
 
     def _read_stream(self, pa: Any, path: str) -> None:
         """Find the batches of a stream; those with dictionaries are made at once, as one needs what came before."""
@@ -175,13 +101,12 @@ class ArrowFile:
     def _batch(self, number: int) -> Any:
         """Return a batch; the last one is kept."""
         if self._last[0] != number:
-            pa = import_arrow()
             if self._reader is not None:
                 batch = self._reader.get_batch(number)
             elif self._batches:
                 batch = self._batches[number]
             else:
-                batch = pa.ipc.read_record_batch(self._messages[number], self.schema)
+                batch = import_arrow().ipc.read_record_batch(self._messages[number], self.schema)
             batch.validate()  # that its columns have as many rows as it says
             self._last = number, batch
         return self._last[1]
@@ -220,12 +145,6 @@ class ParquetFile:
         num_pieces: How many row groups it has.
     """
 
-    slow_hint = (
-        "most sequences come from another row group than those before, and each time one is decoded; "
-        "convert it to an Arrow file (`headrace convert`), which needs no decoding, or use smaller row groups or "
-        "a larger cache_bytes"
-    )
-
     def __init__(self, path: str) -> None:
         parquet = import_arrow().parquet
         self._file = parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
@@ -256,66 +175,65 @@ class ParquetFile:
         self._file.close()
 
 
-class TableFiles(Tables):
-    """Tables in files, one in each.
+class Tables:
+    """The pieces of tables of one schema, one table in each file.
 
     Args:
         opener: What opens one: `ArrowFile` or `ParquetFile`.
         stamps: The files as they were indexed.
+
+    Attributes:
+        num_tables: How many tables there are, one after the other.
+        are_shared: Whether other processes can open them, from what is pickled of this.
     """
 
     are_shared = True
 
     def __init__(self, opener: type[ArrowFile] | type[ParquetFile], stamps: Sequence[FileStamp]) -> None:
-        self._opener, self._stamps = opener, stamps
-        self.num_tables, self.slow_hint = len(stamps), opener.slow_hint
+        self._opener, self._stamps, self.num_tables = opener, stamps, len(stamps)
         self._handles: dict[int, ArrowFile | ParquetFile] = {}
 
     def name(self, table_idx: int) -> str:
-        """Return the path of a file."""
+        """Return what messages call a table: its path."""
         return self._stamps[table_idx].path
 
     def schema(self, table_idx: int) -> Schema:
-        """Return the schema of a file."""
+        """Return the schema of a table."""
         return read_schema(self._handle(table_idx).schema, self.name(table_idx))
 
     def num_pieces(self, table_idx: int) -> int:
-        """Return the number of pieces of a file."""
-        return self._handle(table_idx).num_pieces
+        """Return the number of pieces of a table."""
+        return int(self._handle(table_idx).num_pieces)
 
     def num_rows(self, table_idx: int, piece: int) -> int:
-        """Return the number of rows of a piece.
+        """Return the number of rows of a piece."""
+        with self._refusing_damage(table_idx, piece):
+            return int(self._handle(table_idx).num_rows(piece))
 
-        Raises:
-            SourceError: The piece is damaged.
+    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> tuple[Any, bool]:
+        """Return a column of a piece, or a field of it, as an Arrow array, and whether it is a view of the table.
+
+        A field is null where its structure is.
         """
-        pa, handle = import_arrow(), self._handle(table_idx)
+        self.check_size(table_idx)
+        with self._refusing_damage(table_idx, piece):
+            handle = self._handle(table_idx)
+            array = handle.column(piece, path[0])
+            for name in path[1:]:
+                array = array.flatten()[array.type.get_field_index(name)]
+            if len(array) != handle.num_rows(piece):
+                raise ValueError(f"the column {path[0]!r} has {len(array)} rows, not {handle.num_rows(piece)}")
+            return array, handle.holds(array)
+
+    @contextmanager
+    def _refusing_damage(self, table_idx: int, piece: int) -> Iterator[None]:
         try:
-            return handle.num_rows(piece)
-        except (pa.ArrowException, OSError, ValueError) as error:
+            yield
+        except (import_arrow().ArrowException, OSError, KeyError, ValueError) as error:
+            if isinstance(error, SourceError):
+                raise
             where = f"{self.name(table_idx)}, piece {piece}"
             raise SourceError(f"this piece cannot be read: {error}", where=where, fix=_TORN_FIX) from error
-
-    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:
-        """Return a column of a piece, or a field of it.
-
-        Raises:
-            SourceError: It cannot be read.
-        """
-        pa = import_arrow()
-        self.check_size(table_idx)
-        handle = self._handle(table_idx)
-        try:
-            array = descend(handle.column(piece, path[0]), path[1:])
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            where = f"{self.name(table_idx)}, piece {piece}"
-            what = f"the column {path[0]!r} cannot be read: {error}"
-            raise SourceError(what, where=where, fix=_TORN_FIX) from error
-        return array
-
-    def is_view(self, table_idx: int, array: Any) -> bool:
-        """Tell whether an array is a view of the file: not if it was compressed."""
-        return self._handle(table_idx).holds(array)
 
     def check_size(self, table_idx: int) -> None:
         """Refuse a file that was cut, whose lost part would kill the process."""
@@ -325,7 +243,7 @@ class TableFiles(Tables):
         elif 0 <= table_idx < self.num_tables:  # it was closed for others, and what was read of it may be kept
             check_stamp(self._stamps[table_idx])
 
-    def _handle(self, table_idx: int) -> ArrowFile | ParquetFile:
+    def _handle(self, table_idx: int) -> Any:
         """Return an open file.
 
         Raises:
@@ -364,4 +282,4 @@ class TableFiles(Tables):
             self._drop(next(iter(self._handles)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return TableFiles, (self._opener, self._stamps)
+        return Tables, (self._opener, self._stamps)

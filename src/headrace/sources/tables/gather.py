@@ -7,10 +7,10 @@ in use is made for it. Several processes may share it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from array import array
+from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,37 +18,21 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError, did_you_mean
 from headrace.index import CorpusIndex, GeneratedTags
 
-from ..shared.codec import found_by
 from ..shared.parts import are_large, count_workers, map_parts
 from ..shared.records import Gathered
-from ..shared.source import make_index
 from .cells import Cells, cells_of
 from .fields import TableField, TableOptions, text_of
 from .files import Tables
 from .schema import Column, Layout, Schema
 
-_STRETCHES_PER_WORKER = 4  # so that none waits long for the last one
-_MAX_STRETCHES = 1 << 20  # more than processes: how many there are depends on the number of these
 _PART_LAYOUTS = {"bytes": Layout((), "bytes"), "path": Layout((), "text")}
 Rows = NDArray[np.int64]
 
 
-class Piece(NamedTuple):
-    """What a field needs of one piece of a table.
-
-    Attributes:
-        cells: Cells of each part of the column.
-        num_bytes: How much memory they take.
-        was_decoded: Whether it was more than looking at what is there.
-    """
-
-    cells: Sequence[Cells]
-    num_bytes: int
-    was_decoded: bool
-
-
-def read_cells(tables: Tables, table: int, piece: int, field: TableField, nulls: str) -> Piece:
-    """Return what a field needs of one piece.
+def read_cells(
+    tables: Tables, table: int, piece: int, field: TableField, nulls: str
+) -> tuple[Sequence[Cells], int, bool]:
+    """Return what a field needs of one piece, its size in memory, and whether it was decoded.
 
     Raises:
         SourceError: It cannot be read.
@@ -57,25 +41,14 @@ def read_cells(tables: Tables, table: int, piece: int, field: TableField, nulls:
     for part in field.parts:
         layout = field.column.layout if part == "" else _PART_LAYOUTS[part]
         assert layout is not None
-        path = field.column.path if part == "" else (*field.column.path, part)
-        array = tables.array(table, piece, path)
+        array, is_view = tables.array(table, piece, field.column.path if part == "" else (*field.column.path, part))
         where = f"{tables.name(table)}, piece {piece}"
         in_column = f"{where}, column {field.column.name!r}"
         cells.append(cells_of(array, layout, nulls_are_empty=nulls == "empty" and part == "", where=in_column))
         cells[-1].where = where
-        is_view = tables.is_view(table, array)
         was_decoded |= not is_view
         num_bytes += 0 if is_view and layout.leaf != "bool" else cells[-1].num_bytes  # bools are packed in tables
-    return Piece(cells, num_bytes, was_decoded)
-
-
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """Pieces of a table that one process looks at: from `start` to before `stop`; `None`: to the last one."""
-
-    table: int
-    start: int = 0
-    stop: int | None = None
+    return cells, num_bytes, was_decoded
 
 
 def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = None) -> CorpusIndex:
@@ -90,104 +63,70 @@ def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = Non
         SourceError: The schema of a table differs from that of the first one, or a row becomes no array.
     """
     wanted = None if rows is None else np.unique(rows)
-    num_workers = 0
-    if tables.are_shared:
-        pays = are_large([tables.name(table) for table in range(tables.num_tables)])
-        num_workers = count_workers(_MAX_STRETCHES, pays=pays)
-    stretches = _stretches(tables, num_workers)
+    names = [tables.name(table) for table in range(tables.num_tables)]
+    num_workers = count_workers(len(names), pays=are_large(names)) if tables.are_shared else 0
     fields: dict[str, Any] = {own.data_key: own for own in options.fields}
     found = _nothing(options)
-    num_workers = min(num_workers, len(stretches)) if len(stretches) > 1 else 0
-    for part in map_parts(partial(_take_rows, tables, options, wanted), stretches, num_workers=num_workers):
+    for part in map_parts(partial(_take_table, tables, options, wanted), range(len(names)), num_workers=num_workers):
         found.add(part)
-    columns = (found.lengths, found.locators)
-    lengths, locators = ({name: np.array(column, np.int64) for name, column in own.items()} for own in columns)
-    tags: Any = found.tags if options.tag is not None else GeneratedTags(len(locators["row"] if rows is None else rows))
+    num_seqs = len(found.locators["row"])
     if rows is not None and wanted is not None:
-        order = np.searchsorted(wanted, rows)
-        lengths, locators = ({name: column[order] for name, column in own.items()} for own in (lengths, locators))
-        tags = [found.tags[i] for i in order.tolist()] if found.tags else tags
+        order, num_seqs = np.searchsorted(wanted, rows).tolist(), len(rows)
+        for columns in (found.lengths, found.locators):
+            columns.update({name: array("q", map(column.__getitem__, order)) for name, column in columns.items()})
+        found.tags = [found.tags[i] for i in order] if found.tags else []
+    return found.index(
+        fields, adopt=partial(_without_time, fields), tags=None if options.tag else GeneratedTags(num_seqs)
+    )
+
+
+def _without_time(fields: Mapping[str, TableField], lengths: dict[str, Rows]) -> None:
     for key, own in fields.items():
-        own.conclude(found.facts[key])
         if not own.spec.has_time:
             lengths[key] = np.ones(len(lengths[key]), np.int64)
-    return make_index(**found_by(fields), tags=tags, lengths=lengths, locators=locators)
 
 
 def _nothing(options: TableOptions) -> Gathered:
     return Gathered.of([own.data_key for own in options.fields], ("table", "piece", "row"))
 
 
-def _stretches(tables: Tables, num_workers: int) -> list[_Stretch]:
-    """Return all pieces: table by table, or parts of tables where there are few for `num_workers` processes."""
-    if tables.num_tables >= _STRETCHES_PER_WORKER * num_workers:
-        return [_Stretch(table) for table in range(tables.num_tables)]
-    num_pieces = [tables.num_pieces(table) for table in range(tables.num_tables)]
-    size = -(-sum(num_pieces) // (_STRETCHES_PER_WORKER * num_workers)) or 1
-    return [
-        _Stretch(table, start, min(start + size, num))
-        for table, num in enumerate(num_pieces)
-        for start in range(0, num or 1, size)
-    ]
-
-
-def _take_rows(tables: Tables, options: TableOptions, wanted: Rows | None, part: _Stretch) -> Gathered:
-    """Return what is known of the rows of some pieces, or of those of them that are wanted."""
-    table, found = part.table, _nothing(options)
-    if table and not part.start:
+def _take_table(tables: Tables, options: TableOptions, wanted: Rows | None, table: int) -> Gathered:
+    """Return what is known of the rows of a table, or of those of them that are wanted."""
+    found = _nothing(options)
+    if table:
         _check_same(tables.schema(0), tables.schema(table), options, tables.name(0), tables.name(table))
     first_row = 0
-    for piece in range(part.start, tables.num_pieces(table) if part.stop is None else part.stop):
+    for piece in range(tables.num_pieces(table)):
         num_rows = tables.num_rows(table, piece)
-        chosen = None if wanted is None else _within(wanted, first_row, num_rows)
-        if chosen is None or len(chosen):
-            _take_piece(found, tables, options, table, piece, num_rows, chosen)
+        chosen = None
+        if wanted is not None:
+            start, stop = np.searchsorted(wanted, [first_row, first_row + num_rows])
+            chosen = wanted[start:stop] - first_row
         first_row += num_rows
+        rows = np.arange(num_rows) if chosen is None else chosen
+        if not len(rows):
+            continue
+        for own in options.fields:
+            cells, *_ = read_cells(tables, table, piece, own, options.nulls)
+            found.lengths[own.data_key].frombytes(own.note(cells, chosen, found.facts[own.data_key]).tobytes())
+        if options.tag is not None:
+            found.tags += _tags_of(tables, table, piece, options.tag, rows)
+        for name, column in (("table", np.full(len(rows), table)), ("piece", np.full(len(rows), piece)), ("row", rows)):
+            found.locators[name].frombytes(column.astype(np.int64).tobytes())
     return found
 
 
-def _within(rows: Rows, first: int, num_rows: int) -> Rows:
-    """Return those rows, sorted, that are in a piece, counted from its first one."""
-    start, stop = np.searchsorted(rows, [first, first + num_rows])
-    return rows[start:stop] - first
-
-
-def _take_piece(
-    found: Gathered, tables: Tables, options: TableOptions, table: int, piece: int, num_rows: int, chosen: Rows | None
-) -> None:
-    """Add the rows of a piece, or some of them."""
-    where = f"{tables.name(table)}, piece {piece}"
-    rows = np.arange(num_rows) if chosen is None else chosen
-    for own in options.fields:
-        cells, *_ = read_cells(tables, table, piece, own, options.nulls)
-        _check_num_rows(own.column, cells[0], num_rows, where)
-        found.lengths[own.data_key].frombytes(own.note(cells, chosen, found.facts[own.data_key]).tobytes())
-    if options.tag is not None:
-        found.tags += _tags_of(tables, table, piece, options.tag, rows, num_rows)
-    for name, column in (("table", np.full(len(rows), table)), ("piece", np.full(len(rows), piece)), ("row", rows)):
-        found.locators[name].frombytes(column.astype(np.int64).tobytes())
-
-
-def _check_num_rows(column: Column, cells: Cells, num_rows: int, where: str) -> None:
-    if cells.num_rows != num_rows:
-        raise SourceError(
-            f"the column {column.name!r} has {cells.num_rows} rows, and the piece {num_rows}",
-            where=where,
-            fix="write or download the file again",
-        )
-
-
-def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: NDArray[Any], num_rows: int) -> list[str]:
+def _tags_of(tables: Tables, table: int, piece: int, column: Column, rows: Rows) -> list[str]:
     assert column.layout is not None
     where = f"{tables.name(table)}, piece {piece}"
-    cells = cells_of(tables.array(table, piece, column.path), column.layout, nulls_are_empty=False, where=where)
-    _check_num_rows(column, cells, num_rows, where)
+    cells = cells_of(tables.array(table, piece, column.path)[0], column.layout, nulls_are_empty=False, where=where)
+    cells.where = where
     wrong = cells.first_wrong(rows)
     if wrong is not None:
-        raise SourceError(f"the tag {column.name!r} is null", where=f"{where}, row {wrong}", fix="filter the rows")
+        cells.check(wrong, column.name)
     if cells.starts is None:
         return [str(value) for value in cells.values[rows].tolist()]
-    return [text_of(cells, row, column.name, f"{where}, row {row}") for row in rows.tolist()]
+    return [text_of(cells, row, column.name) for row in rows.tolist()]
 
 
 def _check_same(first: Schema, other: Schema, options: TableOptions, first_name: str, name: str) -> None:
@@ -196,36 +135,27 @@ def _check_same(first: Schema, other: Schema, options: TableOptions, first_name:
     Raises:
         SourceError: A column differs, or is missing, or is new where all columns are wanted.
     """
-    columns = [field.column for field in options.fields] + ([options.tag] if options.tag is not None else [])
-    for column in columns:
-        found = other.columns.get(column.name)
-        if found is None:
-            raise SourceError(
-                f"there is no column {column.name!r}, which {first_name} has",
-                where=name,
-                fix=did_you_mean(column.name, other.columns),
-            )
-        said = [(schema.specs.get(column.name), schema.labels.get(column.name)) for schema in (first, other)]
-        pairs = [
-            ("type", column.arrow_type, found.arrow_type, column.layout == found.layout),
-            ("labels", column.labels, found.labels, column.labels == found.labels),
-            ("shape", column.shape, found.shape, column.shape == found.shape),
-            *((what, one, two, one == two) for what, one, two in zip(("specs", "labels"), *said, strict=True)),
-        ]
-        for what, ours, theirs, is_same in pairs:
-            if not is_same:
+    for column in [*(field.column for field in options.fields), *([] if options.tag is None else [options.tag])]:
+        if column.name not in other.columns:
+            what = f"there is no column {column.name!r}, which {first_name} has"
+            raise SourceError(what, where=name, fix=did_you_mean(column.name, other.columns))
+        said = _said(first, column.name)
+        for fact, theirs in _said(other, column.name).items():
+            if theirs != said[fact]:
                 raise SourceError(
-                    f"the column {column.name!r} has other {what}: {theirs}, and in {first_name} {ours}",
+                    f"the column {column.name!r} has other {fact}: {theirs}, and in {first_name} {said[fact]}",
                     where=name,
                     fix="files of one corpus have one schema: convert one of them, or open them apart",
                 )
     if options.takes_all:
-        new = [
-            column for column in other.top if column not in first.columns and other.columns[column].layout is not None
-        ]
-        if new:
-            raise SourceError(
-                f"there is a column {new[0]!r}, which {first_name} does not have",
-                where=name,
-                fix="name the columns that are wanted, by fields=",
-            )
+        for new in other.top:
+            if new not in first.columns and other.columns[new].layout is not None:
+                what = f"there is a column {new!r}, which {first_name} does not have"
+                raise SourceError(what, where=name, fix="name the columns that are wanted, by fields=")
+
+
+def _said(schema: Schema, name: str) -> dict[str, Any]:
+    """Return what a schema says of a column."""
+    column = schema.columns[name]
+    labels, specs = schema.labels.get(name, column.labels), schema.specs.get(name)
+    return {"type": column.layout, "labels": labels, "shape": column.shape, "specs": specs}

@@ -11,7 +11,7 @@ import functools
 import importlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Literal
 
@@ -25,10 +25,10 @@ from headrace.specs import DataSpec
 
 from ..shared.paths import IndexOption, PathLike
 from .fields import choose_options
-from .files import Tables, descend
+from .files import ArrowFile, Tables
 from .gather import gather_tables
 from .schema import Schema, import_arrow, read_schema
-from .source import TableCorpus, TableSource
+from .source import TableSource
 
 _INDEX_KIND = "hugging-face/2"
 
@@ -64,32 +64,24 @@ def load_hugging_face(dataset: Any) -> Any:
     if callable(dataset) and not isinstance(dataset, datasets.Dataset):
         dataset = dataset()
     where = f"a {type(dataset).__name__}"
-    if isinstance(dataset, str | os.PathLike | list | tuple | Mapping) and not isinstance(
-        dataset, datasets.DatasetDict
-    ):
+    names_one = isinstance(dataset, str | os.PathLike | list | tuple | Mapping)
+    if names_one and not isinstance(dataset, datasets.DatasetDict):
         where = str(dataset)
         dataset = _load(datasets, dataset, where)
     if isinstance(dataset, Mapping) and len(dataset) == 1:
         (dataset,) = dataset.values()
-    if isinstance(dataset, datasets.Dataset):
-        if dataset.format["type"] == "custom":
-            raise ConfigError(
-                "the dataset has a transform (set_transform), which would not be applied here",
-                where=where,
-                fix="take it off (reset_format), and give it as transform= to the headrace dataset or loader",
-            )
+    if isinstance(dataset, datasets.Dataset) and dataset.format["type"] != "custom":
         return dataset
-    if isinstance(dataset, Mapping):
-        raise ConfigError(
-            f"there are several splits: {sorted(map(str, dataset))}", where=where, fix='choose one: dataset["train"]'
-        )
-    if isinstance(dataset, datasets.IterableDataset):
-        raise ConfigError(
-            "a streaming dataset has no random access",
-            where=where,
-            fix="give it to headrace.DataLoader as it is, or load it without streaming=True",
-        )
-    raise ConfigError(f"this is not a dataset of Hugging Face: {where}", fix="give one, or a folder, files, or a dict")
+    what, fix = f"this is not a dataset of Hugging Face: {where}", "give one, or a folder, files, or a dict"
+    if isinstance(dataset, datasets.Dataset):
+        what = "the dataset has a transform (set_transform), which would not be applied here"
+        fix = "take it off (reset_format), and give it as transform= to the headrace dataset or loader"
+    elif isinstance(dataset, Mapping):
+        what, fix = f"there are several splits: {sorted(map(str, dataset))}", 'choose one: dataset["train"]'
+    elif isinstance(dataset, datasets.IterableDataset):
+        what = "a streaming dataset has no random access"
+        fix = "give it to headrace.DataLoader as it is, or load it without streaming=True"
+    raise ConfigError(what, where=where, fix=fix)
 
 
 def is_named(dataset: Any) -> bool:
@@ -195,7 +187,7 @@ class HuggingFaceSource(TableSource):
         kind = f"{_INDEX_KIND} {self.dataset._fingerprint} {options.identity_text}"
         self._declared: dict[str, DataSpec] = {}
         gather = functools.partial(gather_tables, tables, options, rows)
-        self._open(TableCorpus(options), files, gather, index=index, kind=kind)
+        self._open(options, files, gather, index=index, kind=kind)
 
     def _open_tables(self) -> Tables:
         return _DatasetTables(self.dataset)
@@ -233,53 +225,56 @@ class HuggingFaceSource(TableSource):
 class _DatasetTables(Tables):
     """The table of a dataset, all of its rows; a piece is one of its record batches."""
 
-    num_tables = 1
+    are_shared = False
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset
-        self._name = "dataset of Hugging Face"
-        if dataset is not None:
-            self._name += f", {len(dataset)} rows, fingerprint {dataset._fingerprint}"
-        self._batches: list[Any] | None = None
+        super().__init__(ArrowFile, ())
+        self.num_tables, self._dataset = 1, dataset
+        self._batches: _Batches | None = None
 
     @property
     def rows(self) -> NDArray[np.int64] | None:
         """The row of the table that each row of the dataset is, `int64[N]`; None: they are the same."""
         indices = self._dataset._indices  # not public, and the public ways copy all rows
-        if indices is None:
-            return None
-        rows: NDArray[Any] = indices.table.column(0).to_numpy()
-        return rows.astype(np.int64)
-
-    @property
-    def batches(self) -> list[Any]:
-        """The record batches, which are views."""
-        if self._batches is None:
-            self._batches = self._dataset.data.table.to_batches()
-        return self._batches
+        return None if indices is None else indices.table.column(0).to_numpy().astype(np.int64)
 
     def name(self, table_idx: int) -> str:  # noqa: ARG002
         """Return what messages call the dataset."""
-        return self._name
+        dataset = self._dataset
+        about = "" if dataset is None else f", {len(dataset)} rows, fingerprint {dataset._fingerprint}"
+        return f"dataset of Hugging Face{about}"
 
-    def schema(self, table_idx: int) -> Schema:  # noqa: ARG002
+    def schema(self, table_idx: int) -> Schema:
         """Return the schema, with what the features of the dataset say now."""
         features = json.dumps({"info": {"features": self._dataset.features.to_dict()}})
         schema = self._dataset.data.table.schema.with_metadata({b"huggingface": features.encode()})
-        return read_schema(schema, self._name)
+        return read_schema(schema, self.name(table_idx))
 
-    def num_pieces(self, table_idx: int) -> int:  # noqa: ARG002
-        """Return the number of batches."""
-        return len(self.batches)
+    def _handle(self, table_idx: int) -> _Batches:  # noqa: ARG002
+        if self._batches is None:
+            self._batches = _Batches(self._dataset.data.table.to_batches())
+        return self._batches
 
-    def num_rows(self, table_idx: int, piece: int) -> int:  # noqa: ARG002
-        """Return the number of rows of a batch."""
-        return int(self.batches[piece].num_rows)
-
-    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> Any:  # noqa: ARG002
-        """Return a column of a batch, or a field of it."""
-        return descend(self.batches[piece].column(path[0]), path[1:])
+    def check_size(self, table_idx: int) -> None:
+        """Do nothing: the library maps the files itself."""
 
     def close(self) -> None:
         """Drop the batches; the dataset stays as it is."""
         self._batches = None
+
+
+class _Batches(list[Any]):
+    """Record batches, which are views; what `ArrowFile` is of a file."""
+
+    @property
+    def num_pieces(self) -> int:
+        return len(self)
+
+    def num_rows(self, piece: int) -> int:
+        return int(self[piece].num_rows)
+
+    def column(self, piece: int, name: str) -> Any:
+        return self[piece].column(name)
+
+    def holds(self, array: Any) -> bool:  # noqa: ARG002
+        return True

@@ -63,10 +63,9 @@ def layout_of(arrow_type: Any) -> Layout | None:
     number = _number_name(arrow_type)
     if number is not None:
         return Layout((), number)
-    if types.is_string(arrow_type) or types.is_large_string(arrow_type) or types.is_string_view(arrow_type):
-        return Layout((), "text")
-    if types.is_binary(arrow_type) or types.is_large_binary(arrow_type) or types.is_binary_view(arrow_type):
-        return Layout((), "bytes")
+    for leaf, name in (("text", "string"), ("bytes", "binary")):
+        if any(getattr(types, f"is_{kind}")(arrow_type) for kind in (name, f"large_{name}", f"{name}_view")):
+            return Layout((), leaf)
     if types.is_dictionary(arrow_type):
         return layout_of(arrow_type.value_type)
     if types.is_struct(arrow_type):
@@ -82,11 +81,14 @@ def layout_of(arrow_type: Any) -> Layout | None:
     return Layout((size, *items.axes), items.leaf)
 
 
+def axes_of(spec: DataSpec) -> list[int | None]:
+    """Return the axes of arrays, time included."""
+    return [*([None] if spec.has_time else []), *spec.shape]
+
+
 def is_any_list(arrow_type: Any) -> bool:
     """Tell whether it is a list of Arrow, of whatever kind."""
-    types = import_arrow().types
-    is_one = types.is_list(arrow_type) or types.is_large_list(arrow_type) or types.is_fixed_size_list(arrow_type)
-    return bool(is_one or is_list_view(arrow_type))
+    return hasattr(arrow_type, "value_field")
 
 
 def is_list_view(arrow_type: Any) -> bool:
@@ -203,22 +205,20 @@ def read_schema(arrow_schema: Any, where: str) -> Schema:
 
 
 def _columns_of(field: Any, parents: tuple[str, ...], feature: Any) -> Iterator[Column]:
-    path, layout = (*parents, field.name), layout_of(field.type)
+    path, layout, kind = (*parents, field.name), layout_of(field.type), _kind_of(feature)
     labels, shape = _hints_of(feature)
-    if layout is not None and layout.leaf == "recording" and _kind_of(feature) not in (None, "Audio"):
+    if layout is not None and layout.leaf == "recording" and kind not in (None, "Audio"):
         # Of what is neither, the bytes have a name of their own.
-        layout = Layout((), "image") if _kind_of(feature) == "Image" else None
-    if layout is not None and (shape is None or not _refines(shape, layout.axes)):
+        layout = Layout((), "image") if kind == "Image" else None
+    if layout is None or shape is None or not _refines(shape, layout.axes):
         shape = None
-    rate = feature.get("sampling_rate") if _kind_of(feature) == "Audio" else None
-    rate = rate if type(rate) is int and rate > 0 else None
-    mode = feature.get("mode") if _kind_of(feature) == "Image" else None
-    mode = mode if mode in MODES else None
+    rate = feature.get("sampling_rate") if kind == "Audio" else None
+    mode = feature.get("mode") if kind == "Image" else None
+    rate, mode = rate if type(rate) is int and rate > 0 else None, mode if mode in MODES else None
     yield Column(".".join(path), path, str(field.type), layout, shape, labels, rate, mode)
-    if import_arrow().types.is_struct(field.type):
-        for child in field.type:
-            own = feature.get(child.name) if isinstance(feature, Mapping) and "_type" not in feature else None
-            yield from _columns_of(child, path, own)
+    for child in field.type if import_arrow().types.is_struct(field.type) else ():
+        own = feature.get(child.name) if isinstance(feature, Mapping) and kind is None else None
+        yield from _columns_of(child, path, own)
 
 
 def _features_of(metadata: Mapping[bytes, bytes]) -> Mapping[str, Any]:

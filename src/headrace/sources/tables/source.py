@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -21,38 +20,28 @@ from numpy.typing import NDArray
 from headrace.errors import check_count
 from headrace.files import FileStamp
 
-from ..base import check_corpus_idx, check_data_key
+from ..base import check_data_key
 from ..shared.paths import Files, IndexOption, PathLike, list_paths
 from ..shared.source import IndexedSource, column_view
 from .cells import Cells
-from .fields import TableField, TableOptions, choose_options
-from .files import ArrowFile, ParquetFile, TableFiles, Tables
+from .fields import DEFAULT_CACHE_BYTES, TableField, TableOptions, choose_options
+from .files import ArrowFile, ParquetFile, Tables
 from .gather import gather_tables, read_cells
 
-DEFAULT_CACHE_BYTES = 256 << 20
 _VIEW_BYTES = 2048  # what a piece costs that is only views: the objects
 _MANY_DECODED = 256  # pieces, if less than twice as many reads had use of them: the order does not suit the pieces
+_SLOW_HINT = (
+    "most sequences come from another row group or compressed batch than those before, and each time one is decoded; "
+    "convert it to an uncompressed Arrow file (`headrace convert`), or use smaller pieces or a larger cache_bytes"
+)
 _LOGGER = logging.getLogger("headrace.sources")
-
-
-@dataclass(frozen=True, slots=True)
-class TableCorpus:
-    """How tables are read.
-
-    Attributes:
-        tables: How their rows become sequences.
-        cache_bytes: Bound of the cache of pieces; the last one of each column is kept in any case.
-    """
-
-    tables: TableOptions
-    cache_bytes: int = DEFAULT_CACHE_BYTES
 
 
 class TableSource(IndexedSource):
     """Sequences of tables. Sub-classes say where the tables are."""
 
     _changed_fix = "the file or the vocabulary was changed: build the index again"
-    _options: TableCorpus
+    _options: TableOptions
     _tables: Tables
 
     @abstractmethod
@@ -60,11 +49,10 @@ class TableSource(IndexedSource):
         """Return the tables, as they were indexed."""
 
     def _prepare(self) -> None:
-        index = self._index
-        self._fields = {field.data_key: field for field in self._options.tables.fields}
+        self._fields = {field.data_key: field for field in self._options.fields}
         for key, field in self._fields.items():
-            field.settle(self.specs[key], self.labels.get(key), index.meta.get("learnt", {}).get(key))
-        self._columns = tuple(index.locator(name) for name in ("table", "piece", "row"))
+            field.settle(self.specs[key], self.labels.get(key), self._index.meta.get("learnt", {}).get(key))
+        self._columns = tuple(self._index.locator(name) for name in ("table", "piece", "row"))
         self._tables_of, self._pieces_of, self._rows_of = map(column_view, self._columns)
 
     def _prepare_files(self) -> None:
@@ -75,24 +63,12 @@ class TableSource(IndexedSource):
         self._num_reads = self._num_decoded = 0
 
     def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        table = self._tables_of[corpus_idx]
-        self._tables.check_size(table)
+        self._tables.check_size(self._tables_of[corpus_idx])
         array = self._view(corpus_idx, data_key)
-        if self._fields[data_key].is_plain:
-            array = array.copy()
-        return array
-
-    def read_seq(self, corpus_idx: int) -> dict[str, NDArray[Any]]:
-        """Return all data keys of one sequence; its file is looked at once."""
-        table = self._tables_of[check_corpus_idx(corpus_idx, self._num_seqs)]
-        self._tables.check_size(table)
-        arrays = {key: self._checked(corpus_idx, key, self._view(corpus_idx, key)) for key in self.specs}
-        return {key: array.copy() if self._fields[key].is_plain else array for key, array in arrays.items()}
+        return array.copy() if self._fields[data_key].is_plain else array
 
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        """Return frames of a key; of stored numbers, no others are copied."""
-        table = self._tables_of[corpus_idx]
-        self._tables.check_size(table)
+        self._tables.check_size(self._tables_of[corpus_idx])
         return self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))[start:end].copy()
 
     def reads_slices(self, data_key: str) -> bool:
@@ -108,40 +84,30 @@ class TableSource(IndexedSource):
 
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; rows of one piece together."""
-        spec = self.specs[check_data_key(data_key, self.specs)]
-        self._checked_indices(corpus_indices)
-        lengths = self._index.lengths(data_key)[corpus_indices].astype(np.int64)
-        stops = np.cumsum(lengths)
-        if len(out) != (int(stops[-1]) if len(stops) else 0):
-            raise IndexError(f"{lengths.sum()} frames of {data_key!r} do not fit into {len(out)} rows")
-        starts = stops - lengths
-        self._check_tables(corpus_indices)
-        for number in self._by_piece(corpus_indices):
-            corpus_idx = int(corpus_indices[number])
-            array = self._checked(corpus_idx, data_key, self._view(corpus_idx, data_key))
-            out[int(starts[number]) : int(stops[number])] = array if spec.has_time else array[None]
+        arrays = self._by_piece(corpus_indices, data_key)
+        stops = np.cumsum(self._index.lengths(data_key)[corpus_indices], dtype=np.int64)
+        if len(out) != stops[-1:].sum():
+            raise IndexError(f"{stops[-1:].sum()} frames of {data_key!r} do not fit into {len(out)} rows")
+        parts = np.split(out, stops[:-1])
+        for number, array in arrays:
+            parts[number][...] = array
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; rows of one piece together."""
-        check_data_key(data_key, self.specs)
-        self._checked_indices(corpus_indices)
-        self._check_tables(corpus_indices)
-        for number in self._by_piece(corpus_indices):
-            array = self._view(int(corpus_indices[number]), data_key)
+        for number, array in self._by_piece(corpus_indices, data_key):
             if (array.shape, array.dtype) != (outs[number].shape, outs[number].dtype):
                 raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[number].shape}")
             outs[number][...] = array
 
-    def _check_tables(self, corpus_indices: NDArray[np.int64]) -> None:
-        """Make sure that no table that some sequences are in was cut: views of it are used."""
-        for table in np.unique(self._columns[0][corpus_indices]).tolist():
-            self._tables.check_size(table)
-
-    def _by_piece(self, corpus_indices: NDArray[np.int64]) -> list[int]:
-        """Return the numbers of sequences in a list of them, ordered so that no piece is needed twice."""
+    def _by_piece(self, corpus_indices: NDArray[np.int64], data_key: str) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Return the arrays of sequences with their numbers in a list, in an order that needs no piece twice."""
+        check_data_key(data_key, self.specs)
+        indices = self._checked_indices(corpus_indices)
         table, piece, row = (column[corpus_indices] for column in self._columns)
+        for table_idx in np.unique(table).tolist():
+            self._tables.check_size(table_idx)  # views of it are used
         order: list[int] = np.lexsort((row, piece, table)).tolist()
-        return order
+        return ((i, self._checked(indices[i], data_key, self._view(indices[i], data_key))) for i in order)
 
     def _view(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         """Return one key of one sequence, as a view where it is plain."""
@@ -168,20 +134,15 @@ class TableSource(IndexedSource):
         table, piece, _ = key
         if not (0 <= table < self._tables.num_tables and 0 <= piece < self._tables.num_pieces(table)):
             raise self._index.damaged(f"it names piece {piece} of table {table}")
-        cells, num_bytes, was_decoded = read_cells(self._tables, table, piece, field, self._options.tables.nulls)
-        if was_decoded:
-            self._note_decoded()
+        cells, num_bytes, was_decoded = read_cells(self._tables, table, piece, field, self._options.nulls)
+        self._num_decoded += was_decoded
+        if was_decoded and self._num_decoded == _MANY_DECODED and self._num_reads < 2 * _MANY_DECODED:
+            _LOGGER.warning("%s: %s", self._tables.name(0), _SLOW_HINT)
         self._cache[key] = cells, num_bytes + _VIEW_BYTES
         self._held_bytes += num_bytes + _VIEW_BYTES
         while self._held_bytes > self._options.cache_bytes and len(self._cache) > len(self._fields):
             self._held_bytes -= self._cache.popitem(last=False)[1][1]
         return cells
-
-    def _note_decoded(self) -> None:
-        """Log a hint, once, if most reads decode a whole piece for one row."""
-        self._num_decoded += 1
-        if self._num_decoded == _MANY_DECODED and self._num_reads < 2 * _MANY_DECODED:
-            _LOGGER.warning("%s: %s", self._tables.name(0), self._tables.slow_hint)
 
     def close(self) -> None:
         """Release files and pieces; a later read opens them again."""
@@ -210,7 +171,7 @@ class FileTableSource(TableSource):
     ) -> None:
         check_count("cache_bytes", cache_bytes)
         paths = list_paths(files, type(self).__name__)
-        tables = TableFiles(self._opener, [FileStamp.of(path) for path in paths])
+        tables = Tables(self._opener, [FileStamp.of(path) for path in paths])
         try:
             options = choose_options(
                 tables.schema(0),
@@ -220,15 +181,15 @@ class FileTableSource(TableSource):
                 nulls=nulls,
                 root=root,
                 audio_root=audio_root,
+                cache_bytes=cache_bytes,
             )
-            corpus = TableCorpus(options, cache_bytes)
             kind = f"{self._kind} {options.identity_text}"
-            self._open(corpus, paths, lambda: gather_tables(tables, options), index=index, kind=kind)
+            self._open(options, paths, lambda: gather_tables(tables, options), index=index, kind=kind)
         finally:
             tables.close()
 
     def _open_tables(self) -> Tables:
-        return TableFiles(self._opener, self._index.files)
+        return Tables(self._opener, self._index.files)
 
 
 class ParquetSource(FileTableSource):

@@ -21,60 +21,50 @@ from headrace.errors import ConfigError, SourceError, check_count, did_you_mean
 from headrace.specs import DataSpec
 
 from ..shared.writer import Writer
-from .schema import METADATA_KEY, import_arrow
+from .schema import METADATA_KEY, axes_of, import_arrow
 
 _MAX_ITEMS = 2**31 - 1  # that offsets of 32 bits can tell apart
 
 
 class TableWriter(Writer):
-    """Writes one file of rows; sub-classes say of which format.
+    """Writes one file of rows; sub-classes say of which format. For arguments, see `ParquetWriter`."""
 
-    Args:
-        path: The file to make. Its folder must exist.
-        specs: Data key -> layout; None: the first sequence says it.
-        labels: Data key -> class labels.
-        overwrite: Whether an existing file may be replaced.
-        rows_per_group: How many rows to write at a time; None: as many as `group_bytes` holds.
-        group_bytes: See `rows_per_group`.
-        tag_field: Name of the column of the tags.
-
-    Raises:
-        ConfigError: An option is wrong, or the file exists, or the format cannot hold such data.
-        SourceError: The folder is missing or cannot be written to.
-    """
+    _number_kinds = "biuf"
+    _compressions: tuple[str, ...]
+    _group_bytes: int  # of a group, where no number of rows is given
 
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
-        specs: Mapping[str, DataSpec] | None,
-        labels: Mapping[str, Sequence[str]] | None,
-        overwrite: bool,
-        rows_per_group: int | None,
-        group_bytes: int,
-        tag_field: str,
+        specs: Mapping[str, DataSpec] | None = None,
+        labels: Mapping[str, Sequence[str]] | None = None,
+        overwrite: bool = False,
+        rows_per_group: int | None = None,
+        compression: str | None = "zstd",
+        tag_field: str = "tag",
     ) -> None:
+        if compression is not None:
+            self._check_known("compression", compression, self._compressions)
         if rows_per_group is not None:
             check_count("rows_per_group", rows_per_group, minimum=1)
         super().__init__(path, specs=specs, labels=labels, overwrite=overwrite)
         self._disk_errors = (OSError, import_arrow().ArrowException)
-        self._tag_field = tag_field
-        self._rows_per_group, self._group_bytes = rows_per_group, group_bytes
+        self._tag_field, self._rows_per_group, self._compression = tag_field, rows_per_group, compression
         self._row_tags: list[str] = []
         self._rows: dict[str, list[NDArray[Any]]] = {}
         self._num_bytes = 0
         self._sink: Any = None
         self._open()
 
-    _number_kinds = "biuf"
-
     @abstractmethod
     def _open_sink(self, path: str, schema: Any) -> Any:
-        """Open the writer of Arrow's that makes the file: it has `close`."""
+        """Open the writer of Arrow's that makes the file: it has `write_batch` and `close`."""
 
-    @abstractmethod
-    def _write_group(self, sink: Any, batch: Any) -> None:
-        """Write one group of rows."""
+    def _check_known(self, name: str, value: Any, valid: Sequence[str]) -> None:
+        if value not in valid:
+            fix = did_you_mean(str(value), valid)
+            raise ConfigError(f"unknown {name} {value!r}", where=type(self).__name__, fix=fix)
 
     def _begin(self) -> None:
         self._target = self._pend().temporary
@@ -114,16 +104,17 @@ class TableWriter(Writer):
 
     def _flush(self) -> None:
         """Write the rows that are there as one group; with none, the file has none so far."""
-        specs = self.specs
-        schema = _schema_of(specs, {**self._about(), "tag": self._tag_field})
+        pa, specs, about = import_arrow(), self.specs, {**self._about(), "tag": self._tag_field}
+        fields = [pa.field(self._tag_field, pa.string(), nullable=False)]
+        fields += [pa.field(key, _types_of(spec)[0], nullable=False) for key, spec in specs.items()]
+        schema = pa.schema(fields, {METADATA_KEY: json.dumps(about).encode()})
         if self._sink is None:
             self._sink = self._open_sink(str(self._target), schema)
             self._opened.callback(self._close_sink)
         if self._row_tags:
-            pa = import_arrow()
             arrays = [pa.array(self._row_tags, pa.string())]
             arrays += [_column_of(self._rows[key], spec) for key, spec in specs.items()]
-            self._write_group(self._sink, pa.record_batch(arrays, schema=schema))
+            self._sink.write_batch(pa.record_batch(arrays, schema=schema))
         self._row_tags, self._rows, self._num_bytes = [], {}, 0
 
 
@@ -141,32 +132,21 @@ def _refuse_lossy(array: NDArray[Any], spec: DataSpec, where: str) -> None:
             )
 
 
-def _schema_of(specs: Mapping[str, DataSpec], about: Mapping[str, Any]) -> Any:
-    pa = import_arrow()
-    fields = [pa.field(about["tag"], pa.string(), nullable=False)]
-    fields += [pa.field(key, _types_of(spec)[0], nullable=False) for key, spec in specs.items()]
-    return pa.schema(fields, {METADATA_KEY: json.dumps(about).encode()})
-
-
 def _types_of(spec: DataSpec) -> list[Any]:
     """Return the Arrow types of a column: of its values, of their items, and so on down to the numbers."""
     pa = import_arrow()
     types = [pa.from_numpy_dtype(np.dtype(spec.dtype))]
-    for size in reversed(_axes_of(spec)):
+    for size in reversed(axes_of(spec)):
         items = pa.field("item", types[0], nullable=False)  # Parquet reads and writes these in less time
         types.insert(0, pa.list_(items) if size is None else pa.list_(items, size))
     return types
-
-
-def _axes_of(spec: DataSpec) -> list[int | None]:
-    return [*([None] if spec.has_time else []), *spec.shape]
 
 
 def _column_of(rows: Sequence[NDArray[Any]], spec: DataSpec) -> Any:
     """Join arrays to one Arrow array, a row for each."""
     pa = import_arrow()
     array, types = pa.array(np.concatenate([row.reshape(-1) for row in rows])), _types_of(spec)
-    for depth, size in reversed(list(enumerate(_axes_of(spec)))):
+    for depth, size in reversed(list(enumerate(axes_of(spec)))):
         if size is not None:
             array = pa.FixedSizeListArray.from_arrays(array, type=types[depth])
             continue
@@ -176,10 +156,6 @@ def _column_of(rows: Sequence[NDArray[Any]], spec: DataSpec) -> Any:
         offsets = np.concatenate([[0], np.cumsum(sizes)])
         array = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), array, type=types[depth])
     return array
-
-
-_PARQUET_COMPRESSIONS = ("snappy", "zstd", "gzip", "brotli", "lz4")
-_PARQUET_GROUP_BYTES = 1 << 20  # decoded in about 10 ms: so long takes the first row of a group, in any order
 
 
 class ParquetWriter(TableWriter):
@@ -203,46 +179,13 @@ class ParquetWriter(TableWriter):
         SourceError: The folder is missing or cannot be written to.
     """
 
-    def __init__(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        specs: Mapping[str, DataSpec] | None = None,
-        labels: Mapping[str, Sequence[str]] | None = None,
-        overwrite: bool = False,
-        rows_per_group: int | None = None,
-        compression: str | None = "zstd",
-        tag_field: str = "tag",
-    ) -> None:
-        if compression is not None and compression not in _PARQUET_COMPRESSIONS:
-            raise ConfigError(
-                f"unknown compression {compression!r}",
-                where="ParquetWriter",
-                fix=did_you_mean(str(compression), _PARQUET_COMPRESSIONS),
-            )
-        self._compression = compression or "none"
-        super().__init__(
-            path,
-            specs=specs,
-            labels=labels,
-            overwrite=overwrite,
-            rows_per_group=rows_per_group,
-            group_bytes=_PARQUET_GROUP_BYTES,
-            tag_field=tag_field,
-        )
+    _compressions = ("snappy", "zstd", "gzip", "brotli", "lz4")
+    _group_bytes = 1 << 20  # decoded in about 10 ms: so long takes the first row of a group, in any order
 
     def _open_sink(self, path: str, schema: Any) -> Any:
         return import_arrow().parquet.ParquetWriter(
-            path, schema, compression=self._compression, use_dictionary=False, write_page_checksum=True
+            path, schema, compression=self._compression or "none", use_dictionary=False, write_page_checksum=True
         )
-
-    def _write_group(self, sink: Any, batch: Any) -> None:
-        sink.write_batch(batch, row_group_size=max(batch.num_rows, 1))
-
-
-_ARROW_COMPRESSIONS = ("zstd", "lz4")
-_FORMS = ("file", "stream")
-_ARROW_GROUP_BYTES = 4 << 20  # the most that is in memory here; a reader maps batches of any size
 
 
 class ArrowWriter(TableWriter):
@@ -266,37 +209,23 @@ class ArrowWriter(TableWriter):
         SourceError: The folder is missing or cannot be written to.
     """
 
+    _compressions = ("zstd", "lz4")
+    _group_bytes = 4 << 20  # the most that is in memory here; a reader maps batches of any size
+
     def __init__(
         self,
         path: str | os.PathLike[str],
         *,
-        specs: Mapping[str, DataSpec] | None = None,
-        labels: Mapping[str, Sequence[str]] | None = None,
-        overwrite: bool = False,
-        rows_per_group: int | None = None,
         compression: str | None = None,
         form: Literal["file", "stream"] = "file",
-        tag_field: str = "tag",
+        **options: Any,
     ) -> None:
-        for name, value, valid in (("compression", compression, _ARROW_COMPRESSIONS), ("form", form, _FORMS)):
-            if value not in valid and (name == "form" or value is not None):
-                raise ConfigError(f"unknown {name} {value!r}", where="ArrowWriter", fix=did_you_mean(str(value), valid))
-        self._compression, self._form = compression, form
-        super().__init__(
-            path,
-            specs=specs,
-            labels=labels,
-            overwrite=overwrite,
-            rows_per_group=rows_per_group,
-            group_bytes=_ARROW_GROUP_BYTES,
-            tag_field=tag_field,
-        )
+        self._check_known("form", form, ("file", "stream"))
+        self._form = form
+        super().__init__(path, compression=compression, **options)
 
     def _open_sink(self, path: str, schema: Any) -> Any:
         ipc = import_arrow().ipc
         options = ipc.IpcWriteOptions(compression=self._compression)
         new = ipc.new_file if self._form == "file" else ipc.new_stream
         return new(path, schema, options=options)
-
-    def _write_group(self, sink: Any, batch: Any) -> None:
-        sink.write_batch(batch)

@@ -27,25 +27,17 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 from headrace.errors import SourceError
+from headrace.files import open_regular
 
 BLOCK = 512  # an archive is made of such blocks: a header, then the data, filled up with zeros
-_BUFFER_BYTES = 4096  # read at once: a page costs no more than a header, and a short member needs no other read
 _ZEROS = bytes(BLOCK)
-_REFUSED = {
-    tarfile.LNKTYPE: "a hard link",
-    tarfile.SYMTYPE: "a symbolic link",
-    tarfile.CHRTYPE: "a device",
-    tarfile.BLKTYPE: "a device",
-    tarfile.FIFOTYPE: "a pipe",
-    tarfile.GNUTYPE_SPARSE: "a sparse file",
-}
-_COMPRESSED = {
-    b"\x1f\x8b": "gunzip",
-    b"\x28\xb5\x2f\xfd": "unzstd",
-    b"\xfd7zXZ\x00": "unxz",
-    b"BZh": "bunzip2",
-    b"\x04\x22\x4d\x18": "unlz4",
-}
+_COMPRESSED = (
+    b"\x1f\x8b",
+    b"\x28\xb5\x2f\xfd",
+    b"\xfd7zXZ\x00",
+    b"BZh",
+    b"\x04\x22\x4d\x18",
+)  # gzip, zstd, xz, bzip2, lz4
 _REPACK = "make the archive again of plain files: tar --dereference --hard-dereference --sort=name -cf"
 
 
@@ -66,39 +58,29 @@ class Member(NamedTuple):
 
 
 class TarBytes:
-    """Bytes of an archive while it is scanned. Short reads that follow one another cost one read of the file."""
+    """Bytes of an archive while it is scanned, by one buffered file."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self._buffer, self._start = b"", 0
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._file = open_regular(path)
         except OSError as error:
             raise SourceError(f"the archive cannot be opened: {error.strerror}", where=path) from error
-        self.size = os.fstat(self._descriptor).st_size
+        self.size = os.fstat(self._file.fileno()).st_size
 
     def read(self, position: int, num_bytes: int) -> bytes:
         """Return the bytes position..position + num_bytes; fewer at the end of the file."""
-        offset = position - self._start
-        if offset < 0 or offset + num_bytes > len(self._buffer):
-            data = b""
-            try:
-                while len(data) < num_bytes:  # Linux gives at most 2 GiB at a time
-                    wanted = max(num_bytes, _BUFFER_BYTES) - len(data)
-                    part = os.pread(self._descriptor, wanted, position + len(data))
-                    if not part:
-                        break
-                    data = data + part if data else part
-            except OSError as error:
-                raise SourceError(f"the archive cannot be read: {error.strerror}", where=self.path) from error
-            self._buffer, self._start, offset = data, position, 0
-        return self._buffer[offset : offset + num_bytes]
+        try:
+            self._file.seek(position)
+            return self._file.read(num_bytes)
+        except OSError as error:
+            raise SourceError(f"the archive cannot be read: {error.strerror}", where=self.path) from error
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *args: object) -> None:
-        os.close(self._descriptor)
+        self._file.close()
 
 
 class MemberFile(io.RawIOBase):
@@ -151,14 +133,10 @@ def scan_members(archive: TarBytes) -> Iterator[Member]:
         SourceError: It is no plain tar archive, it is truncated or damaged, or a member is no plain file inside of it.
     """
     path, size, end = archive.path, archive.size, 0
-    for magic, tool in _COMPRESSED.items():
-        if archive.read(0, 8).startswith(magic):
-            raise SourceError(
-                "the archive is compressed: no member can be found in it without reading all before",
-                where=path,
-                fix=f"unpack it once ({tool}; not the members), or read it as a stream with headrace.pipes "
-                "(load_from_tar, webdataset)",
-            )
+    if archive.read(0, 8).startswith(_COMPRESSED):
+        what = "the archive is compressed: no member can be found in it without reading all before"
+        fix = "decompress it (not the members), or read it as a stream: headrace.pipes, load_from_tar, webdataset"
+        raise SourceError(what, where=path, fix=fix)
     opened: tarfile.TarFile | None = None
     while (header := archive.read(end, BLOCK)) != _ZEROS:
         start = end
@@ -216,15 +194,15 @@ def _unusual(opened: tarfile.TarFile, start: int, path: str) -> tarfile.TarInfo:
     opened.fileobj.seek(start)
     info = tarfile.TarInfo.fromtarfile(opened)
     if opened.pax_headers.keys() & {"path", "size"}:
-        raise SourceError(
-            "attributes of all members have a path or a size", where=f"{path}, byte {start}", fix="make it again"
-        )
-    is_sparse = info.issparse() or any(name.startswith("GNU.sparse") for name in info.pax_headers)
-    if is_sparse or not (info.isreg() or info.isdir()):
-        kind = tarfile.GNUTYPE_SPARSE if is_sparse else info.type
-        what = _REFUSED.get(kind, f"of the unknown kind {kind.decode(errors='replace')!r}")
-        raise SourceError(f"the member {info.name!r} is {what}", where=f"{path}, byte {start}", fix=_REPACK)
-    return info
+        what = "attributes of all members have a path or a size"
+    elif info.issparse() or any(name.startswith("GNU.sparse") for name in info.pax_headers):
+        what = f"the member {info.name!r} is a sparse file"
+    elif not (info.isreg() or info.isdir()):
+        kind = info.type.decode(errors="replace")
+        what = f"the member {info.name!r} is a link, a device, or of an unknown kind: {kind!r} is its type"
+    else:
+        return info
+    raise SourceError(what, where=f"{path}, byte {start}", fix=_REPACK)
 
 
 def _checked_name(name: str, path: str, start: int) -> str:

@@ -191,10 +191,7 @@ class MemberKey:
         """Tell whether there is something to encode: a JSON object has the field, and not null."""
         if self.kind != "json":
             return True
-        value = _object_in(member.head(member.size), where)
-        for step in self.steps:
-            value = value.get(step) if isinstance(value, dict) else None
-        return value is not None
+        return _value_in(member.head(member.size), self.steps, where, must_be=False) is not None
 
     def note(self, member: MemberFile, where: str, facts: Facts) -> int:
         """Look at one member; return the length of its array."""
@@ -227,23 +224,19 @@ class MemberKey:
         return int(digits)
 
 
-def _object_in(data: bytes, where: str) -> Any:
+def _value_in(data: bytes, steps: tuple[str, ...], where: str, *, must_be: bool = True) -> Any:
+    """Return what names lead to in a JSON object; where nothing is, an error, or `None` if it need not be there."""
     try:
-        return msgspec.json.decode(data)
+        value = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"the member is not JSON: {error}", where=where, fix="write UTF-8, and no NaN") from error
-
-
-def _value_in(data: bytes, steps: tuple[str, ...], where: str) -> Any:
-    value = _object_in(data, where)
     for step in steps:
         if not isinstance(value, dict) or step not in value:
+            if not must_be:
+                return None
             there = sorted(value) if isinstance(value, dict) else type(value).__name__
-            raise SourceError(
-                f"there is no field {'.'.join(steps)!r}: no {step!r} in {there}",
-                where=where,
-                fix="name a field that every sequence has",
-            )
+            what = f"there is no field {'.'.join(steps)!r}: no {step!r} in {there}"
+            raise SourceError(what, where=where, fix="name a field that every sequence has")
         value = value[step]
     return value
 
@@ -345,18 +338,18 @@ def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> Memb
     if steps:
         named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
         return MemberKey(field, "json", named, steps)
+    if is_bare and last in _NUMBER_EXTENSIONS:
+        return MemberKey(field, "number", NumberField(field, is_class=last in _CLASS_EXTENSIONS))
     if is_bare:
-        return _member_of_ext(field, last)
+        return MemberKey(field, "bytes", BytesCodec(is_text=last in _TEXT_EXTENSIONS), has_stored_layout=True)
     said = options.get("vocab")
     if last in _NUMBER_EXTENSIONS and isinstance(said, int | list | tuple):
-        return MemberKey(field, "number", _index_field(data_key, field, said))
+        index_field = parse_field(
+            data_key, {"field": field, "vocab": said if isinstance(said, int) else len(said) or 1}
+        )
+        index_field.labels = None if isinstance(said, int) else list(said)
+        return MemberKey(field, "number", index_field)
     return MemberKey(field, "text", parse_field(data_key, {**options, "field": field}))
-
-
-def _member_of_ext(ext: str, last: str) -> MemberKey:
-    if last in _NUMBER_EXTENSIONS:
-        return MemberKey(ext, "number", NumberField(ext, is_class=last in _CLASS_EXTENSIONS))
-    return MemberKey(ext, "bytes", BytesCodec(is_text=last in _TEXT_EXTENSIONS), has_stored_layout=True)
 
 
 def split_field(field: str, where: str) -> tuple[str, tuple[str, ...]]:
@@ -371,16 +364,6 @@ def split_field(field: str, where: str) -> tuple[str, tuple[str, ...]]:
     if not ext or "/" in ext or (colon and not (has_names and all(steps))):
         raise ConfigError(f"{field!r} names no members", where=where, fix=_FORMS)
     return ext, steps
-
-
-def _index_field(data_key: str, ext: str, vocab: Any) -> IndexField:
-    if isinstance(vocab, int):
-        field = parse_field(data_key, {"field": ext, "vocab": vocab})
-    else:
-        field = parse_field(data_key, {"field": ext, "vocab": max(len(vocab), 1)})
-        field.labels = list(vocab)
-    assert isinstance(field, IndexField)
-    return field
 
 
 def _classes_of(options: Mapping[str, Any], where: str) -> int | list[str] | None:

@@ -192,11 +192,9 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
         part.locators["file"] = array("q", [file_idx]) * len(part.tags)
         found.add(part)
     if found.nameless and not found.tags:
-        raise SourceError(
-            f"none of the {len(found.nameless)} files has a name such as `key.extension`",
-            where=found.nameless[-1],
-            fix="name the members so: what stands before the first dot is the sequence, the rest says what it is",
-        )
+        what = f"none of the {len(found.nameless)} files has a name such as `key.extension`"
+        fix = "name the members so: what stands before the first dot is the sequence, the rest says what it is"
+        raise SourceError(what, where=found.nameless[-1], fix=fix)
     if found.num_skipped:
         _LOGGER.warning(
             "%d sequences lack a member or a field of a JSON member, and are left out (missing='skip')",
@@ -248,15 +246,13 @@ def _sequences(archive: TarBytes, found: FoundMembers | None) -> Iterator[tuple[
             if key is not None:
                 yield key, parts
             key, parts = names[0], {}
-        wrong, fix = "", ""
-        if not parts and key in seen:
-            wrong = f"members of the sequence {key!r} do not follow one another"
-            fix = "sort the names when making the archive (tar --sort=name); two sequences of one archive cannot have "
-            fix += "the same key"
-        elif names[1] in parts:
-            wrong, fix = "the archive has this member twice", "make the archive again, with one of them"
-        if wrong:
-            raise SourceError(wrong, where=f"{archive.path}, member {member.name!r}, byte {member.start}", fix=fix)
+        if names[1] in parts or (not parts and key in seen):
+            raise SourceError(
+                f"members of the sequence {key!r} do not follow one another, or one is there twice",
+                where=f"{archive.path}, member {member.name!r}, byte {member.start}",
+                fix="sort the names when making the archive (tar --sort=name); two sequences of one archive cannot "
+                "have the same key",
+            )
         seen.add(names[0])
         parts[names[1]] = member
     if key is not None:
@@ -270,21 +266,14 @@ def _gather_archive(options: TarOptions, codecs: Mapping[str, MemberKey], path: 
     if path is None:
         return found
     found.metadata = [None]
-    known = None if options.members else {codec.ext for codec in codecs.values()}
+    known = {codec.ext for codec in codecs.values()}
     with TarBytes(path) as archive:
         for key, parts in _sequences(archive, found):
-            if known is not None and not parts.keys() <= known and _lacks(parts, codecs) is None:
-                there = ", ".join("." + ext for ext in sorted(parts.keys() - known))
+            lacking = next((codec.ext for codec in codecs.values() if _member_of(parts, codec.ext) is None), None)
+            has_more = options.members is None and not parts.keys() <= known
+            if (lacking is None and has_more) or (lacking is not None and options.missing == "error"):
                 raise SourceError(
-                    f"the sequence {key!r} has the members {there}, which the first has not",
-                    where=path,
-                    fix="name the ones to read: fields={data key: extension, ...}",
-                )
-            lacking = _lacks(parts, codecs)
-            if lacking is not None and options.missing == "error":
-                there = ", ".join("." + ext for ext in parts)
-                raise SourceError(
-                    f"the sequence {key!r} has no member .{lacking}, only {there}",
+                    f"the sequence {key!r} has the members {sorted(parts)}, not {sorted(known)}",
                     where=path,
                     fix='name the ones to read (fields={data key: extension, ...}), or leave it out: missing="skip"',
                 )
@@ -322,11 +311,6 @@ def _add(
     return True
 
 
-def _lacks(parts: Mapping[str, Member], codecs: Mapping[str, MemberKey]) -> str | None:
-    """Return an extension of which a sequence has no member."""
-    return next((codec.ext for codec in codecs.values() if _member_of(parts, codec.ext) is None), None)
-
-
 def _member_of(parts: Mapping[str, Member], ext: str) -> Member | None:
     """Return the member with an extension, or with one of several; capitals count only where both are there."""
     if ext in parts:
@@ -349,25 +333,23 @@ def _tag_of(options: TarOptions, archive: TarBytes, key: str, parts: Mapping[str
 
 def _renamed(found: FoundMembers, codecs: dict[str, MemberKey], metadata: Metadata) -> dict[str, MemberKey]:
     """Rename data keys as the writer had them, in its order; members that were added later come last."""
-    key_of = {codec.ext: key for key, codec in codecs.items()}
-    renamed = {key: key_of.pop(ext, None) for key, ext in metadata.members.items()}
-    for key, own in renamed.items() if found.tags else ():
-        if own is None:
-            raise SourceError(
-                f"the metadata names the data key {key!r}, but there are no members .{metadata.members[key]}",
-                where=metadata.where,
-                fix="members were taken out after it was written: name the others by fields=",
-            )
-    renamed |= {key: key for key in key_of.values() if key not in renamed}
-    before = Gathered.of(renamed, [f"{what}/{key}" for key in renamed for what in ("end", "bytes")])
-    for key, own in renamed.items():
-        if own is not None:
-            before.lengths[key], before.facts[key] = found.lengths[own], found.facts[own]
-            for what in ("end", "bytes"):
-                before.locators[f"{what}/{key}"] = found.locators[f"{what}/{own}"]
-    found.lengths, found.facts = before.lengths, before.facts
-    found.locators = {"file": found.locators["file"], **before.locators}
+    own_of = {codec.ext: key for key, codec in codecs.items()}
+    if found.tags and not own_of.keys() >= {*metadata.members.values()}:
+        what = f"the metadata names members {sorted(metadata.members.values())}, and not all of them are there"
+        fix = "members were taken out after it was written: name the others by fields="
+        raise SourceError(what, where=metadata.where, fix=fix)
+    ext_of = metadata.members | {
+        key: ext for ext, key in own_of.items() if ext not in metadata.members.values() and key not in metadata.members
+    }
+    renamed = FoundMembers.of(ext_of, ["file", *(f"{what}/{key}" for key in ext_of for what in ("end", "bytes"))])
+    renamed.locators["file"] = found.locators["file"]
+    for key, ext in ext_of.items() if found.tags else ():
+        own = own_of[ext]
+        renamed.lengths[key], renamed.facts[key] = found.lengths[own], found.facts[own]
+        for what in ("end", "bytes"):
+            renamed.locators[f"{what}/{key}"] = found.locators[f"{what}/{own}"]
+    found.lengths, found.facts, found.locators = renamed.lengths, renamed.facts, renamed.locators
     return {
-        key: parse_members(key, metadata.members[key], is_found=True) if own is None else codecs[own]
-        for key, own in renamed.items()
+        key: codecs[own_of[ext]] if ext in own_of else parse_members(key, ext, is_found=True)
+        for key, ext in ext_of.items()
     }

@@ -90,15 +90,10 @@ def read_metadata(data: bytes, where: str) -> Metadata:
         version, members = stored["version"], msgspec.convert(stored["members"], dict[str, str])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, KeyError) as error:
         raise SourceError(f"{what} cannot be read: {error}", where=where, fix=fix) from error
-    if version != VERSION:
-        raise SourceError(
-            f"{what} has the version {version}, and this program knows {VERSION}",
-            where=where,
-            fix="use a newer Headrace",
-        )
     specs, labels = parse_about(stored, what, where, fix=fix)
-    if members.keys() != specs.keys() or not labels.keys() <= specs.keys():
-        raise SourceError(f"the entries in {what} contradict each other", where=where, fix=fix)
+    if version != VERSION or members.keys() != specs.keys() or not labels.keys() <= specs.keys():
+        wrong = f"{what} contradict each other, or have version {version}, not {VERSION}"
+        raise SourceError(wrong, where=where, fix=fix)
     return Metadata({key: members[key] for key in specs}, specs, labels, where)
 
 
@@ -110,26 +105,21 @@ def merge_metadata(found: list[Metadata]) -> Metadata:
     """
     first = found[0]
     specs = dict(first.specs)
-    for metadata in found[1:]:
-        for key in sorted(specs.keys() ^ metadata.specs.keys()):
-            raise _disagreement(f"the data key {key!r} is in one of them only", first, metadata)
-        for key, spec in metadata.specs.items():
-            ours = specs[key]
-            if replace(spec, dim=None) != replace(ours, dim=None) or metadata.labels.get(key) != first.labels.get(key):
-                raise _disagreement(f"layouts or labels of {key!r} differ ({ours}, {spec})", first, metadata)
-            if metadata.members[key] != first.members[key]:
-                raise _disagreement(f"members of {key!r} differ", first, metadata)
-            dim = None if spec.dim is None or ours.dim is None else max(spec.dim, ours.dim)
-            specs[key] = replace(ours, dim=dim)
+    for other in found[1:]:
+        for key in [*specs, *(key for key in other.specs if key not in specs)]:
+            ours, theirs = (
+                (replace(own.specs[key], dim=None), own.labels.get(key), own.members[key]) if key in own.specs else None
+                for own in (first, other)
+            )
+            if ours != theirs:
+                raise SourceError(
+                    f"the archives are not of one corpus: {key!r} is {ours} in the first, and {theirs}",
+                    where=f"{first.where} and {other.where}",
+                    fix="write them with the same specs= and labels=, or read them on their own",
+                )
+            dims = specs[key].dim, other.specs[key].dim
+            specs[key] = replace(specs[key], dim=None if None in dims else max(dims))  # type: ignore[type-var]
     return Metadata(first.members, specs, first.labels, first.where)
-
-
-def _disagreement(what: str, first: Metadata, other: Metadata) -> SourceError:
-    return SourceError(
-        f"the archives are not of one corpus: {what}",
-        where=f"{first.where} and {other.where}",
-        fix="write them with the same specs= and labels=, or read them on their own",
-    )
 
 
 _BUFFER_BYTES = 1 << 20  # written at once; larger ones are no quicker

@@ -7,8 +7,8 @@ The `.idx` of Megatron, all little-endian: the nine bytes of the magic, `uint64`
 `uint64` number of sequences S, `uint64` number D of document bounds; then `int32[S]` tokens of each sequence,
 `int64[S]` its first byte in the `.bin`, `int64[D]` bounds of documents, counted in sequences, from 0 to S.
 
-`checked_cut` takes the user's options. A cut is a first token and a number of tokens. With targets, a sequence needs
-one token more than it has frames: its last frame must know what comes next, so a cut of n tokens has n - 1 frames.
+A cut is a first token and a number of tokens. With targets, a sequence needs one token more than it has frames: its
+last frame must know what comes next, so a cut of n tokens has n - 1 frames.
 
 What a file of tokens does not say stands in small files beside it: the tags, the name of the data key, the classes.
 They are optional: other programs read the tokens without them.
@@ -17,12 +17,10 @@ They are optional: other programs read the tokens without them.
 from __future__ import annotations
 
 import os
-import stat
 import struct
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -32,13 +30,11 @@ from headrace.errors import ConfigError, SourceError, check_count
 from headrace.files import open_regular
 
 from ..shared.npy import HEAD_BYTES, parse_npy
-from ..shared.paths import list_paths
 
 MAGIC = b"MMIDIDX\x00\x00"
 HEAD = struct.Struct("<9sQBQQ")
 VERSION = 1
 CODES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
-_FLOAT_CODES = (6, 7)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,20 +56,6 @@ class TokenFile:
     idx_path: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IdxHead:
-    """The head of an `.idx`."""
-
-    dtype: np.dtype[Any]
-    num_seqs: int
-    num_bounds: int
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of a whole file with this head."""
-        return HEAD.size + self.num_seqs * 12 + self.num_bounds * 8
-
-
 def open_token_file(path: str, dtype: np.dtype[Any] | None) -> TokenFile:
     """Find the kind and layout of a file of tokens.
 
@@ -86,158 +68,106 @@ def open_token_file(path: str, dtype: np.dtype[Any] | None) -> TokenFile:
         SourceError: A file is missing, not of its format, or its size is no multiple of the dtype's.
     """
     if path.endswith(".npy"):
-        return _with_dtype(open_npy(path), dtype)
-    stem, suffix = os.path.splitext(path)
-    if suffix == ".idx" or (suffix != ".bin" and os.path.exists(path + ".idx")):
-        stem = stem if suffix == ".idx" else path
-        path, suffix = stem + ".bin", ".bin"
-    idx_path = stem + ".idx"
-    if suffix == ".bin" and os.path.exists(idx_path):
-        return _with_dtype(_open_megatron(path, idx_path), dtype)
-    num_bytes = _size_of(path)
-    if dtype is None:
-        raise ConfigError(
-            "a raw file of tokens does not say their dtype", where=path, fix='give dtype=, for example "uint16"'
-        )
-    if num_bytes % dtype.itemsize:
-        raise SourceError(
-            f"the file has {num_bytes} bytes, which is not a multiple of the {dtype.itemsize} of {dtype}",
-            where=path,
-            fix="the file is truncated, or its dtype is another one",
-        )
-    return TokenFile(path, dtype, num_bytes // dtype.itemsize)
-
-
-def read_idx_head(idx_path: str) -> IdxHead:
-    """Read and check the head of an `.idx`.
-
-    Raises:
-        SourceError: It is of another format, version or dtype, or truncated.
-    """
-    num_bytes = _size_of(idx_path)
-    with opened(idx_path) as file:
-        head = file.read(HEAD.size)
-    if not head.startswith(MAGIC) or len(head) < HEAD.size:
-        raise SourceError(
-            "this is not an index of Megatron: it starts with another magic",
-            where=idx_path,
-            fix="if the .bin is raw, move the .idx away",
-        )
-    _, version, code, num_seqs, num_bounds = HEAD.unpack(head)
-    if version != VERSION:
-        raise SourceError(f"the index has version {version}; {VERSION} can be read", where=idx_path)
-    if code not in CODES:
-        what = "floating-point numbers" if code in _FLOAT_CODES else f"an unknown dtype, code {code}"
-        raise SourceError(f"the index says that tokens are {what}", where=idx_path, fix="store integers")
-    found = IdxHead(np.dtype(CODES[code]), num_seqs, num_bounds)
-    # Megatron may store a byte for each sequence after these, its modality.
-    if num_bytes not in (found.num_bytes, found.num_bytes + num_seqs):
-        raise SourceError(
-            f"the index has {num_bytes} bytes, but {num_seqs} sequences and {num_bounds} bounds take {found.num_bytes}",
-            where=idx_path,
-            fix="the file is truncated: write it again",
-        )
+        found = _open_npy(path)
+    else:
+        stem, suffix = os.path.splitext(path)
+        if suffix not in (".idx", ".bin") and os.path.exists(path + ".idx"):
+            stem, suffix = path, ".idx"
+        path = stem + ".bin" if suffix == ".idx" else path
+        idx_path = stem + ".idx" if path == stem + ".bin" and os.path.exists(stem + ".idx") else None
+        stored = dtype if idx_path is None else _read_idx_head(idx_path)[0]
+        if stored is None:
+            raise ConfigError(
+                "a raw file of tokens does not say their dtype", where=path, fix='give dtype=, for example "uint16"'
+            )
+        num_bytes, _ = _read_head(path, 0)
+        if num_bytes % stored.itemsize:
+            what = f"the file has {num_bytes} bytes, which is not a multiple of the {stored.itemsize} of {stored}"
+            raise SourceError(what, where=path, fix="the file is truncated, or its dtype is another one")
+        found = TokenFile(path, stored, num_bytes // stored.itemsize, idx_path=idx_path)
+    if dtype is not None and dtype != found.dtype.newbyteorder("="):
+        raise ConfigError(f"dtype is {dtype}, but the file says {found.dtype}", where=path, fix="leave dtype out")
     return found
 
 
-def read_idx_bounds(file: TokenFile) -> NDArray[np.int64]:
-    """Return the bounds of the documents of a Megatron file in tokens, `int64[D]`, from 0 to the number of tokens.
+def _open_npy(path: str) -> TokenFile:
+    """Look at a `.npy` file of integers with one axis; `SourceError` if it is something else, or truncated."""
+    num_bytes, head = _read_head(path, HEAD_BYTES)
+    header = parse_npy(head, path)
+    shape, dtype = header.shape, header.dtype
+    if len(shape) != 1 or dtype.kind not in "iu":
+        what = f"the array is {dtype} of the shape {shape}, not integers with one axis"
+        raise SourceError(what, where=path, fix="flatten it")
+    if header.end != num_bytes:
+        what = f"{shape[0]} integers of {dtype} take {header.end} bytes, the file has {num_bytes}"
+        raise SourceError(what, where=path, fix="the file is truncated: write it again")
+    return TokenFile(path, dtype, shape[0], header.num_bytes)
 
-    Raises:
-        SourceError: The index contradicts itself, or does not fit its `.bin`.
-    """
+
+def _read_idx_head(path: str) -> tuple[np.dtype[Any], int, int]:
+    """Return what the head of an `.idx` says: dtype, number of sequences and of bounds."""
+    num_bytes, data = _read_head(path, HEAD.size)
+    if not data.startswith(MAGIC) or len(data) < HEAD.size:
+        what = "this is not an index of Megatron: it starts with another magic"
+        raise SourceError(what, where=path, fix="if the .bin is raw, move the .idx away")
+    _, version, code, num_seqs, num_bounds = HEAD.unpack(data)
+    if version != VERSION or code not in CODES:
+        what = f"the index has version {version} and tokens of code {code}"
+        raise SourceError(what, where=path, fix=f"store version {VERSION}, and integers: one of the codes {[*CODES]}")
+    wanted = HEAD.size + num_seqs * 12 + num_bounds * 8
+    if num_bytes not in (wanted, wanted + num_seqs):  # it may store a byte for each sequence after these, its modality
+        what = f"the index has {num_bytes} bytes, but {num_seqs} sequences and {num_bounds} bounds take {wanted}"
+        raise SourceError(what, where=path, fix="the file is truncated: write it again")
+    return np.dtype(CODES[code]), num_seqs, num_bounds
+
+
+def _read_idx_bounds(file: TokenFile) -> NDArray[np.int64]:
+    """Return the bounds of documents of a Megatron file in tokens; its index must not contradict itself."""
     path = str(file.idx_path)
-    head = read_idx_head(path)
-    with opened(path) as stream:
-        stream.seek(HEAD.size)
-        lengths = np.fromfile(stream, "<i4", head.num_seqs)
-        pointers = np.fromfile(stream, "<i8", head.num_seqs)
-        bounds = np.fromfile(stream, "<i8", head.num_bounds)
-    if (lengths < 0).any():
-        raise _contradiction(path, f"sequence {int(np.argmax(lengths < 0))} has {int(lengths.min())} tokens")
-    ends = np.zeros(head.num_seqs + 1, np.int64)
+    _, num_seqs, num_bounds = _read_idx_head(path)
+    position = HEAD.size
+    lengths = _load(path, position, "<i4", num_seqs)
+    pointers = _load(path, position + 4 * num_seqs, "<i8", num_seqs)
+    bounds = _load(path, position + 12 * num_seqs, "<i8", num_bounds) if num_seqs or num_bounds else np.zeros(1, int)
+    ends = np.zeros(num_seqs + 1, np.int64)
     np.cumsum(lengths, out=ends[1:])
-    if ends[-1] != file.num_tokens:
-        raise SourceError(
-            f"the index says {ends[-1]} tokens, but the .bin has {file.num_tokens}",
-            where=f"{path}, {file.path}",
-            fix="they belong to different files, or one is truncated: write them again",
-        )
-    wrong = pointers != ends[:-1] * file.dtype.itemsize
+    wrong = (lengths < 0) | (pointers != ends[:-1] * file.dtype.itemsize)
     if wrong.any():
         seq = int(np.argmax(wrong))
-        raise _contradiction(path, f"sequence {seq} is at byte {pointers[seq]}, but those before it end elsewhere")
-    if not len(bounds) and not head.num_seqs:
-        return np.zeros(1, np.int64)
-    if not len(bounds) or bounds[0] != 0 or bounds[-1] != head.num_seqs or (np.diff(bounds) < 0).any():
-        raise _contradiction(path, f"the bounds of its documents do not ascend from 0 to {head.num_seqs}")
-    in_tokens: NDArray[np.int64] = ends[bounds]
-    return in_tokens
+        what = f"sequence {seq} has {lengths[seq]} tokens from byte {pointers[seq]} on, after {ends[seq]} tokens"
+    elif ends[-1] != file.num_tokens:
+        what = f"it says {ends[-1]} tokens, and {file.path} has {file.num_tokens}"
+    elif not len(bounds) or bounds[0] != 0 or bounds[-1] != num_seqs or (np.diff(bounds) < 0).any():
+        what = f"the bounds of its documents do not ascend from 0 to {num_seqs}"
+    else:
+        in_tokens: NDArray[np.int64] = ends[bounds]
+        return in_tokens
+    raise SourceError(f"the index contradicts itself or its .bin: {what}", where=path, fix="write both again")
 
 
-def open_npy(path: str) -> TokenFile:
-    """Look at a `.npy` file of integers with one axis.
-
-    Raises:
-        SourceError: It is missing or something else, or its size is not what its header says.
-    """
-    num_bytes = _size_of(path)
-    with opened(path) as file:
-        header = parse_npy(file.read(HEAD_BYTES), path)
-    shape, dtype, position = header.shape, header.dtype, header.num_bytes
-    if len(shape) != 1 or dtype.kind not in "iu":
-        raise SourceError(
-            f"the array is {dtype} of the shape {shape}, not integers with one axis", where=path, fix="flatten it"
-        )
-    if header.end != num_bytes:
-        raise SourceError(
-            f"{shape[0]} integers of {dtype} take {header.end} bytes, the file has {num_bytes}",
-            where=path,
-            fix="the file is truncated: write it again",
-        )
-    return TokenFile(path, dtype, shape[0], position)
-
-
-def _open_megatron(path: str, idx_path: str) -> TokenFile:
-    head = read_idx_head(idx_path)
-    num_bytes = _size_of(path)
-    if num_bytes % head.dtype.itemsize:
-        raise SourceError(
-            f"the .bin has {num_bytes} bytes, which is not a multiple of the {head.dtype.itemsize} of {head.dtype}",
-            where=path,
-            fix="it is truncated, or belongs to another .idx",
-        )
-    return TokenFile(path, head.dtype, num_bytes // head.dtype.itemsize, idx_path=idx_path)
-
-
-def _with_dtype(file: TokenFile, dtype: np.dtype[Any] | None) -> TokenFile:
-    if dtype is not None and dtype != file.dtype.newbyteorder("="):
-        raise ConfigError(f"dtype is {dtype}, but the file says {file.dtype}", where=file.path, fix="leave dtype out")
-    return file
-
-
-def _contradiction(path: str, what: str) -> SourceError:
-    return SourceError(f"the numbers in the index contradict each other: {what}", where=path, fix="write it again")
-
-
-def _size_of(path: str) -> int:
-    try:
-        status = os.stat(path)
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", where=path, fix="check the path") from error
-    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
-        raise SourceError("this is not a regular file", where=path, fix="give the path of a file")
-    return status.st_size
-
-
-@contextmanager
-def opened(path: str) -> Iterator[IO[bytes]]:
-    """Open a file; what goes wrong with it in the block is a `SourceError` as well."""
+def _read_head(path: str, num_bytes: int) -> tuple[int, bytes]:
+    """Return the size of a file, and its first bytes."""
     try:
         with open_regular(path) as file:
-            yield file
+            return os.fstat(file.fileno()).st_size, file.read(num_bytes)
     except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error
+        raise _unreadable(path, error) from error
+
+
+def _load(path: str, position: int, dtype: Any, count: int) -> NDArray[Any]:
+    """Return numbers of a file whose size was compared with what it says."""
+    try:
+        with open_regular(path) as file:
+            numbers = np.fromfile(file, dtype, count, offset=position)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if len(numbers) != count:
+        raise SourceError("the file changed while it was read", where=path, fix="wait until it is complete")
+    return numbers
+
+
+def _unreadable(path: str, error: Exception) -> SourceError:
+    return SourceError(f"the file cannot be read: {error}", where=path, fix="check the path, or write it again")
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,94 +197,53 @@ class Cut:
         """Whether it must be known where documents end."""
         return self.by == "document" or self.within
 
+    def apply(self, bounds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return first token and number of frames of each sequence, from the bounds of documents, `int64[D + 1]`."""
+        usable = np.maximum(np.diff(bounds) - self.num_ahead, 0)
+        if self.by == "document":
+            return bounds[:-1], usable
+        counts = np.where(usable >= self.length, (usable - self.length) // self.stride + 1, 0)
+        if self.with_rest:  # then every token is in a block
+            counts += np.where(counts > 0, (counts - 1) * self.stride + self.length, 0) < usable
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        offsets = (np.arange(int(counts.sum())) - first) * self.stride
+        return np.repeat(bounds[:-1], counts) + offsets, np.minimum(np.repeat(usable, counts) - offsets, self.length)
+
 
 def checked_cut(by: Any, block_length: Any, overlap: Any, within: bool, keep_rest: bool, targets: Any, eos: Any) -> Cut:
     """Return the checked options of a cut, or refuse them."""
+    wrong, length, stride = None, 0, 0
     if by not in ("block", "document"):
-        raise ConfigError(f"by is {by!r}", where="TokenSource", fix='use "block" or "document"')
-    if targets is not None and (not isinstance(targets, str) or not targets):
-        raise ConfigError(f"targets is {targets!r}", where="TokenSource", fix='name the key, such as "classes"')
-    if by == "document":
-        if block_length is not None or overlap or within:
-            raise ConfigError(
-                'by="document" takes no block_length, overlap or within_documents',
-                where="TokenSource",
-                fix='for pieces of documents: by="block", within_documents=True',
-            )
-        length = stride = 0
-    else:
-        if block_length is None:
-            raise ConfigError('by="block" needs block_length', where="TokenSource", fix="for example 1024")
+        wrong = f'by is {by!r}, and not "block" or "document"'
+    elif targets is not None and (not isinstance(targets, str) or not targets):
+        wrong = f"targets is {targets!r}, and not the name of a key"
+    elif by == "block" and block_length is None:
+        wrong = 'by="block" needs block_length'
+    elif by == "document" and (block_length is not None or overlap or within):
+        wrong = 'by="document" takes no block_length, overlap or within_documents'
+    if wrong is not None:
+        fix = 'pieces of documents: by="block", block_length=1024, within_documents=True'
+        raise ConfigError(wrong, where="TokenSource", fix=fix)
+    if by == "block":
         length = check_count("block_length", block_length, minimum=1, maximum=2**31 - 1)
         stride = length - check_count("overlap", overlap, minimum=0, maximum=length - 1)
-    if eos is not None:
-        eos = check_count("eos", eos)
+    eos = None if eos is None else check_count("eos", eos)
     return Cut(by, length, stride, int(targets is not None), bool(within), bool(keep_rest), eos)
-
-
-def bounds_files(documents: Any, eos: Any, num_files: int) -> list[str | None]:
-    """Return the file with the starts of documents for each file of tokens, or `None` for each."""
-    if documents is None:
-        return [None] * num_files
-    if eos is not None:
-        raise ConfigError("give either documents= or eos=", where="TokenSource")
-    paths = list_paths(documents, "TokenSource")
-    if len(paths) != num_files:
-        raise ConfigError(f"documents names {len(paths)} files for {num_files} files of tokens", where="TokenSource")
-    return list(paths)
 
 
 def integer_dtype(name: str, value: Any) -> np.dtype[Any]:
     """Return a dtype of integers in native byte order, or refuse it."""
     try:
-        dtype: np.dtype[Any] = np.dtype(value)
-    except TypeError as error:
-        raise ConfigError(f"{name} is {value!r}", where="TokenSource", fix='for example "uint16"') from error
-    if dtype.kind not in "iu" or not dtype.isnative:
-        raise ConfigError(f"{name} is {dtype.str}, not an integer in native byte order", where="TokenSource")
+        dtype: np.dtype[Any] | None = np.dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "iu" or not dtype.isnative:
+        what = f"{name} is {value!r}, not an integer in native byte order"
+        raise ConfigError(what, where="TokenSource", fix='for example "uint16"')
     return dtype
 
 
 _BLOCK_BYTES = 8 << 20
-
-
-def count_blocks(num_tokens: NDArray[np.int64], length: int, stride: int, *, with_rest: bool) -> NDArray[np.int64]:
-    """Return into how many blocks runs are cut, `int64[n]`.
-
-    Args:
-        num_tokens: `int64[n]`: tokens that may be frames, of each run.
-        length: Tokens of a block.
-        stride: From the start of a block to that of the next.
-        with_rest: Whether the last block may be shorter; then every token is in one.
-    """
-    beyond = num_tokens - length
-    whole = np.where(beyond >= 0, beyond // stride + 1, 0)
-    if not with_rest:
-        return whole
-    covered = np.where(whole > 0, (whole - 1) * stride + length, 0)
-    return whole + (covered < num_tokens)
-
-
-def cut_documents(
-    bounds: NDArray[np.int64], length: int, stride: int, *, num_ahead: int, with_rest: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Cut each document into blocks.
-
-    Args:
-        bounds: `int64[D + 1]`, in tokens.
-        length: Tokens of a block.
-        stride: From the start of a block to that of the next.
-        num_ahead: Tokens that must follow each block.
-        with_rest: Whether the last block of a document may be shorter.
-
-    Returns:
-        First token, and number of frames, of each block: `int64[n]`.
-    """
-    usable = np.maximum(np.diff(bounds) - num_ahead, 0)
-    counts = count_blocks(usable, length, stride, with_rest=with_rest)
-    first = np.repeat(np.cumsum(counts) - counts, counts)
-    offsets = (np.arange(int(counts.sum())) - first) * stride
-    return np.repeat(bounds[:-1], counts) + offsets, np.minimum(np.repeat(usable, counts) - offsets, length)
 
 
 def find_bounds(file: TokenFile, documents: str | None, eos: int | None) -> NDArray[np.int64]:
@@ -370,60 +259,37 @@ def find_bounds(file: TokenFile, documents: str | None, eos: int | None) -> NDAr
         SourceError: What says it does not fit the file.
     """
     if documents is not None:
-        return _read_bounds(documents, file)
-    if eos is not None:
-        return _scan_eos(file, eos)
-    if file.idx_path is not None:
-        return read_idx_bounds(file)
-    raise ConfigError(
-        "nothing says where documents end: there is no .idx beside the file",
-        where=file.path,
-        fix='give documents= (a .npy of first tokens) or eos=, or cut by="block"',
-    )
-
-
-def _read_bounds(path: str, file: TokenFile) -> NDArray[np.int64]:
-    bounds = open_npy(path)
-    starts = _load(bounds).astype(np.int64)
-    if not len(starts) or starts[-1] != file.num_tokens:
-        starts = np.append(starts, file.num_tokens)
-    if starts[0] != 0 or (np.diff(starts) < 0).any():
-        raise SourceError(
-            f"the starts of documents do not ascend from 0 to the {file.num_tokens} tokens of {file.path}",
-            where=path,
-            fix="give the first token of each document, in order, counted in tokens",
+        stored = _open_npy(documents)
+        bounds = _load(documents, stored.position, stored.dtype, stored.num_tokens).astype(np.int64)
+        what = f"the starts of documents do not ascend from 0 to the {file.num_tokens} tokens of {file.path}"
+    elif eos is not None:
+        bounds = _scan_eos(file, eos)
+        what = f"the token {eos} that ends documents is nowhere in {file.num_tokens} tokens"
+    elif file.idx_path is not None:
+        return _read_idx_bounds(file)
+    else:
+        raise ConfigError(
+            "nothing says where documents end: there is no .idx beside the file",
+            where=file.path,
+            fix='give documents= (a .npy of first tokens) or eos=, or cut by="block"',
         )
-    return starts
-
-
-def _load(file: TokenFile) -> NDArray[Any]:
-    """Return the numbers of a file whose size was compared with what it says."""
-    with opened(file.path) as stream:
-        stream.seek(file.position)
-        stored = np.fromfile(stream, file.dtype, file.num_tokens)
-    if len(stored) != file.num_tokens or (stored.dtype.kind == "u" and stored.size and int(stored.max()) >= 2**63):
-        raise SourceError("the starts of documents changed, or are beyond 63 bits", where=file.path)
-    return stored
+    is_missing = eos is not None and len(bounds) == 1 and file.num_tokens
+    if not len(bounds) or bounds[-1] != file.num_tokens:
+        bounds = np.append(bounds, np.int64(file.num_tokens))
+    if is_missing or bounds[0] != 0 or (np.diff(bounds) < 0).any():
+        raise SourceError(what, where=documents or file.path, fix="check documents=, eos= and dtype=")
+    return bounds
 
 
 def _scan_eos(file: TokenFile, eos: int) -> NDArray[np.int64]:
+    """Return 0, and where each token that ends a document is followed by the next."""
     pieces = [np.zeros(1, np.int64)]
-    num_items = _BLOCK_BYTES // file.dtype.itemsize
-    with opened(file.path) as stream:
-        stream.seek(file.position)
-        for start in range(0, file.num_tokens, num_items):
-            tokens = np.fromfile(stream, file.dtype, min(num_items, file.num_tokens - start))
-            pieces.append(np.flatnonzero(tokens.astype(file.dtype.newbyteorder("="), copy=False) == eos) + (start + 1))
-    bounds: NDArray[np.int64] = np.concatenate(pieces)
-    if len(bounds) == 1 and file.num_tokens:
-        raise SourceError(
-            f"the token {eos} that ends documents is nowhere in {file.num_tokens} tokens",
-            where=file.path,
-            fix='check eos= and dtype=, or cut by="block"',
-        )
-    if bounds[-1] != file.num_tokens:
-        bounds = np.append(bounds, np.int64(file.num_tokens))
-    return bounds
+    size, native = file.dtype.itemsize, file.dtype.newbyteorder("=")
+    for start in range(0, file.num_tokens, _BLOCK_BYTES // size):
+        count = min(_BLOCK_BYTES // size, file.num_tokens - start)
+        tokens = _load(file.path, file.position + start * size, file.dtype, count)
+        pieces.append(np.flatnonzero(tokens.astype(native, copy=False) == eos) + (start + 1))
+    return np.concatenate(pieces)
 
 
 def tags_path(path: str) -> str:
@@ -436,48 +302,49 @@ def specs_path(path: str) -> str:
     return os.path.splitext(path)[0] + ".specs.json"
 
 
-class _Beside(msgspec.Struct, omit_defaults=True):
+class TokenNotes(msgspec.Struct, omit_defaults=True):
+    """What is noted beside a file of tokens: how many there are, and of which classes."""
+
     num_tokens: int
     dim: Annotated[int, msgspec.Meta(gt=0)] | None
     labels: list[str] | None = None
 
 
-def make_specs(num_tokens: int, dim: int | None, labels: Sequence[str] | None) -> bytes:
-    """Return the content of the file."""
-    return msgspec.json.encode(_Beside(num_tokens, dim, None if labels is None else list(labels))) + b"\n"
-
-
-def read_specs(
-    files: Sequence[TokenFile], data_key: str, targets: str | None
-) -> tuple[int | None, dict[str, Sequence[str]]]:
+def read_notes(files: Sequence[TokenFile]) -> tuple[int | None, list[str] | None]:
     """Return number of classes and labels, as far as they are noted beside every file and are the same.
 
     Raises:
         SourceError: What is noted belongs to another file.
     """
-    found = [_read_beside(file) for file in files]
+    found = [_read_notes_of(file) for file in files]
     first = found[0]
-    if first is None or any(other is None or (other.dim, other.labels) != (first.dim, first.labels) for other in found):
-        return None, {}
-    keys = [data_key] if targets is None else [data_key, targets]
-    return first.dim, {} if first.labels is None else dict.fromkeys(keys, first.labels)
+    return first if all(own == first for own in found) else (None, None)
 
 
-def _read_beside(file: TokenFile) -> _Beside | None:
+def _read_notes_of(file: TokenFile) -> tuple[int | None, list[str] | None]:
     path = specs_path(file.path)
     if file.idx_path is None or not os.path.exists(path):
-        return None
+        return None, None
     try:
         with open_regular(path) as stream:
-            said = msgspec.json.decode(stream.read(), type=_Beside)
+            notes = msgspec.json.decode(stream.read(), type=TokenNotes)
     except (OSError, ValueError, RecursionError) as error:
-        raise SourceError(
-            f"this cannot be read: {error}", where=path, fix="remove it, or write the tokens again"
-        ) from error
-    if said.num_tokens != file.num_tokens:
-        raise SourceError(
-            f"this was written for {said.num_tokens} tokens, but there are {file.num_tokens}",
-            where=f"{path}, {file.path}",
-            fix="it belongs to another file: remove it",
-        )
-    return said
+        raise _unreadable(path, error) from error
+    if notes.num_tokens != file.num_tokens:
+        what = f"this was written for {notes.num_tokens} tokens, but there are {file.num_tokens}"
+        raise SourceError(what, where=f"{path}, {file.path}", fix="it belongs to another file: remove it")
+    return notes.dim, notes.labels
+
+
+def read_tags(file: TokenFile, num_seqs: int) -> list[str]:
+    """Return the tags of the documents of a file."""
+    path = tags_path(file.path)
+    try:
+        with open_regular(path) as stream:
+            tags = stream.read().decode().split("\n")[:-1]
+    except (OSError, UnicodeDecodeError) as error:
+        raise _unreadable(path, error) from error
+    if len(tags) != num_seqs:
+        what = f"there are {len(tags)} tags for {num_seqs} documents"
+        raise SourceError(what, where=path, fix="write it again, or remove it")
+    return tags

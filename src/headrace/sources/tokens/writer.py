@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import IO, Any
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +17,7 @@ from headrace.specs import DataSpec
 
 from ..shared.data_types import as_array
 from ..shared.writer import Writer
-from .files import CODES, HEAD, MAGIC, VERSION, make_specs, specs_path, tags_path
+from .files import CODES, HEAD, MAGIC, VERSION, TokenNotes, specs_path, tags_path
 
 _CODE_OF = {dtype: code for code, dtype in CODES.items()}
 _MAX_LENGTH = 2**31 - 1  # lengths are int32 in the format
@@ -123,7 +124,8 @@ class TokenWriter(Writer):
         columns = [lengths.astype("<i4"), pointers.astype("<i8"), np.arange(num_seqs + 1, dtype="<i8")]
         texts = {"idx": head + b"".join(column.tobytes() for column in columns)}
         if spec.dim is not None or labels is not None:
-            texts["specs"] = make_specs(int(lengths.sum(dtype=np.int64)), spec.dim, labels)
+            notes = TokenNotes(int(lengths.sum(dtype=np.int64)), spec.dim, None if labels is None else list(labels))
+            texts["specs"] = msgspec.json.encode(notes) + b"\n"
         if self._tag_lines is not None:
             texts["tags"] = "".join(f"{tag}\n" for tag in self._tag_lines).encode()
         return texts
