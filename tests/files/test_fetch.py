@@ -425,15 +425,6 @@ def test_an_object_that_is_replaced_is_seen_at_once_and_in_the_middle(s3: S3Serv
 
 
 @pytest.mark.extra
-@pytest.mark.parametrize("kind", ["cut", "truncate", "status"])
-def test_an_s3_that_fails_for_a_moment_is_asked_again(s3: S3Server, target: Path, kind: Any) -> None:
-    url = s3.put("bucket", "moment", DATA)
-    s3.faults.add(kind, path="moment", status=503, after_bytes=100, times=2)
-    get(url, target)
-    assert target.read_bytes() == DATA
-
-
-@pytest.mark.extra
 def test_missing_objects_buckets_and_folders_are_refused_and_what_credentials_do_not_allow(s3: S3Server) -> None:
     s3.put("bucket", "folder/a", b"x")
     for url in ("s3://bucket/no", "s3://no-such-bucket/a"):

@@ -304,9 +304,6 @@ class CacheFolder:
 
     def find_users(self, key: EntryKey) -> str | None:
         """Name the processes that lock an entry, None if none does."""
-        holders = describe_holders(self.entry_path(key))
-        if holders:
-            return ", ".join(holders)
         lock = lock_exclusive_nowait(self.entry_path(key), create=False)
         if lock is None:
             return self.users_of(key) if os.path.lexists(self.entry_path(key)) else None
