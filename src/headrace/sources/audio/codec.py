@@ -108,7 +108,18 @@ def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]
         ) from error
     name = where or (recording if isinstance(recording, str) else "a recording in memory")
     try:
-        with soundfile.SoundFile(io.BytesIO(recording) if isinstance(recording, bytes) else recording) as file:
+        file = soundfile.SoundFile(io.BytesIO(recording) if isinstance(recording, bytes) else recording)
+        if not _is_believed(file):
+            file.close()
+
+            class Unbounded(soundfile.SoundFile):  # type: ignore[misc] # soundfile has no type hints
+                """Reads on where its header says that it ends."""
+
+                def seekable(self) -> bool:
+                    return False
+
+            file = Unbounded(io.BytesIO(recording) if isinstance(recording, bytes) else recording)
+        with file:
             if not file.frames and file.format == "OGG" and not _is_empty_ogg(recording):
                 raise SourceError(
                     "no sample of the recording can be read, and its last page does not say that there is none",
@@ -139,7 +150,6 @@ def _is_believed(file: Any) -> bool:
 
 def _blocks(file: Any) -> Iterator[NDArray[np.float32]]:
     """Decode a recording to its end, wherever its header says that it is."""
-    file.seekable = lambda: False  # else soundfile seeks to where the header says that a block ends
     while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
         yield block
 
