@@ -108,7 +108,7 @@ def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]
         ) from error
     name = where or (recording if isinstance(recording, str) else "a recording in memory")
     try:
-        file = soundfile.SoundFile(io.BytesIO(recording) if isinstance(recording, bytes) else recording)
+        file = soundfile.SoundFile(_start_of(recording))
         if not _is_believed(file):
             file.close()
 
@@ -118,7 +118,7 @@ def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]
                 def seekable(self) -> bool:
                     return False
 
-            file = Unbounded(io.BytesIO(recording) if isinstance(recording, bytes) else recording)
+            file = Unbounded(_start_of(recording))
         with file:
             if not file.frames and file.format == "OGG" and not _is_empty_ogg(recording):
                 raise SourceError(
@@ -133,10 +133,18 @@ def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]
         ) from error
 
 
+def _start_of(recording: Recording) -> str | IO[bytes]:
+    if isinstance(recording, bytes):
+        return io.BytesIO(recording)
+    if not isinstance(recording, str):
+        recording.seek(0)
+    return recording
+
+
 def _is_empty_ogg(recording: Recording) -> bool:
     """Tell whether the head of the last page says that it is the last one, and ends at sample 0."""
     with contextlib.ExitStack() as opened:
-        file = io.BytesIO(recording) if isinstance(recording, bytes) else recording
+        file = _start_of(recording)
         file = opened.enter_context(open(file, "rb")) if isinstance(file, str) else file
         file.seek(max(file.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
         tail = file.read()
