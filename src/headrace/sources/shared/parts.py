@@ -17,7 +17,7 @@ from headrace.errors import check_count
 from headrace.show.watched import watched_progress
 
 _MAX_WORKERS = 32  # unless more are asked for: this process joins what they found
-_MIN_SHARED_BYTES = 4 << 30  # of files of which only little is read; this many take some seconds
+MIN_SHARED_BYTES = 4 << 30  # of files of which only little is read; this many take some seconds
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 Tell = Callable[[int, int], None]
@@ -112,6 +112,6 @@ def told_progress(unit: str) -> AbstractContextManager[Tell | None]:
     return watched_progress("indexing", unit) if wished is None else nullcontext(wished)
 
 
-def are_large(paths: Sequence[str], num_bytes: int = _MIN_SHARED_BYTES) -> bool:
+def are_large(paths: Sequence[str], num_bytes: int = MIN_SHARED_BYTES) -> bool:
     """Whether files have at least `num_bytes` together; the default pays where only little of them is read."""
     return sum(map(os.path.getsize, filter(os.path.isfile, paths))) >= num_bytes

@@ -23,7 +23,7 @@ from headrace.specs import DataSpec
 from ..base import check_corpus_idx, num_frames_of
 from .codec import Codec, Facts, found_by, join_facts
 from .data_types import checked_seq, learn_specs, parse_data_types, with_labels
-from .parts import are_large, count_workers, map_parts
+from .parts import MIN_SHARED_BYTES, are_large, count_workers, map_parts
 from .paths import Files, IndexOption, list_paths
 from .source import IndexedSource, column_view, make_index
 
@@ -70,6 +70,23 @@ class Gathered:
         for key, facts in others.facts.items():
             join_facts(self.facts[key], facts)
 
+    def add_files(
+        self, gather: Callable[[str], Gathered], paths: Sequence[str], *, min_bytes: int = MIN_SHARED_BYTES
+    ) -> None:
+        """Add what is gathered of each file, and its number as "file"; several processes share files of `min_bytes`."""
+        num_workers = count_workers(len(paths), pays=are_large(paths, min_bytes))
+        for file_idx, part in enumerate(map_parts(gather, paths, num_workers=num_workers)):
+            part.locators["file"] = array("q", [file_idx]) * len(part.tags)
+            self.add(part)
+
+    def columns(self) -> tuple[dict[str, NDArray[np.int64]], dict[str, NDArray[np.int64]]]:
+        """Return lengths and locators as arrays, `int64[N]`."""
+        lengths, locators = (
+            {name: np.array(column, np.int64) for name, column in columns.items()}
+            for columns in (self.lengths, self.locators)
+        )
+        return lengths, locators
+
     def index(
         self,
         codecs: Mapping[str, Codec],
@@ -81,10 +98,7 @@ class Gathered:
         """Conclude from all values, and return the index; `adopt` corrects lengths by what a writer noted."""
         for key, codec in codecs.items():
             codec.conclude(self.facts[key])
-        lengths, locators = (
-            {name: np.array(column, np.int64) for name, column in columns.items()}
-            for columns in (self.lengths, self.locators)
-        )
+        lengths, locators = self.columns()
         if adopt is not None:
             adopt(lengths)
         return make_index(**found_by(codecs), tags=tags or self.tags, lengths=lengths, locators=locators, **meta)
@@ -111,7 +125,7 @@ class RecordSource(IndexedSource):
         return {key: self._checked(corpus_idx, key, self._encode(record, corpus_idx, key, where)) for key in self.specs}
 
 
-_MIN_SHARED_BYTES = 256 << 20  # of files that are read whole; a second of work
+_MIN_READ_BYTES = 256 << 20  # of files that are read whole; a second of work
 
 
 class RecordFormat(ABC):
@@ -227,12 +241,8 @@ def _gather_records(
     specs = with_labels(specs, labels)
     gather = partial(_gather_records_of, record_format, specs, is_exact=given is None)
     found = Gathered.of(specs, ("file", "start", "bytes"))
-    num_workers = count_workers(len(paths), pays=are_large(paths, _MIN_SHARED_BYTES))
-    for file_idx, part in enumerate(map_parts(gather, paths, num_workers=num_workers)):
-        part.locators["file"] = array("q", [file_idx]) * len(part.tags)
-        found.add(part)
-    columns = (found.lengths, found.locators)
-    lengths, locators = ({name: np.array(column, np.int64) for name, column in own.items()} for own in columns)
+    found.add_files(gather, paths, min_bytes=_MIN_READ_BYTES)
+    lengths, locators = found.columns()
     return make_index(
         specs=specs, labels=labels, tags=found.tags, lengths=lengths, locators=locators, is_exact=given is None
     )

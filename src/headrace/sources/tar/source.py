@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +20,6 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.index import CorpusIndex
 
-from ..shared.parts import are_large, count_workers, map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.records import Gathered
 from ..shared.source import IndexedSource, PlainKey, column_view
@@ -187,10 +185,7 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
     codecs = _codecs_of_first(paths) if options.members is None else options.members
     gather = partial(_gather_archive, options, codecs)
     found = gather(None)
-    num_workers = count_workers(len(paths), pays=are_large(paths))
-    for file_idx, part in enumerate(map_parts(gather, paths, num_workers=num_workers)):
-        part.locators["file"] = array("q", [file_idx]) * len(part.tags)
-        found.add(part)
+    found.add_files(gather, paths)
     if found.nameless and not found.tags:
         what = f"none of the {len(found.nameless)} files has a name such as `key.extension`"
         fix = "name the members so: what stands before the first dot is the sequence, the rest says what it is"
