@@ -22,7 +22,8 @@ def _started() -> Iterator[Any]:
     os.environ.update(_QUIET)
     cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0})
     cluster.add = lambda **options: cluster.add_node(**{**_NODE, **options})
-    cluster.nodes = [cluster.add(), cluster.add()]
+    for _ in range(2):
+        cluster.add()
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         yield cluster

@@ -8,7 +8,6 @@ import re
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,29 +25,6 @@ from headrace import Buckets, ConfigError, DataLoader, FrameBudget, StaticDatase
 from headrace.adapters.ray_train import prepare_loader  # noqa: E402
 
 NUM_EPOCHS, SAVE_STEPS, DIE_AT = 2, 3, 5
-_NODE = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
-_QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled", "RAY_DEDUP_LOGS": "0"}
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Any]:
-    """A Ray cluster on this machine: a head, on which no worker finds room, and two nodes."""
-    from ray.cluster_utils import Cluster
-
-    before = {name: os.environ.get(name) for name in _QUIET}
-    os.environ.update(_QUIET)
-    cluster = Cluster(initialize_head=True, head_node_args={**_NODE, "num_cpus": 0})
-    for _ in range(2):
-        cluster.add_node(**_NODE)
-    ray.init(address=cluster.address, log_to_driver=False)
-    yield cluster
-    ray.shutdown()
-    cluster.shutdown()
-    for name, value in before.items():
-        if value is None:
-            os.environ.pop(name)
-        else:
-            os.environ[name] = value
 
 
 def open_loader(**ranks: int) -> DataLoader:
