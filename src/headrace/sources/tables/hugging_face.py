@@ -30,7 +30,7 @@ from .gather import gather_tables
 from .schema import Schema, import_arrow, read_schema
 from .source import TableSource
 
-_INDEX_KIND = "hugging-face/2"
+_INDEX_KIND = "hugging-face/3"
 
 
 def import_datasets() -> ModuleType:
