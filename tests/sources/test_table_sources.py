@@ -224,7 +224,7 @@ def test_wrong_options_are_refused(opened, options, text):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"classes": pa.large_list(pa.int64())}, "'classes' has other type: .*int64.*, and in .*int32"),
+        ({"classes": pa.large_list(pa.int64())}, "'classes' has other layout: .*int64.*, and in .*int32"),
         ({"classes": None}, "no column 'classes', which .*t0 has"),
         ({"extra": pa.int8()}, "a column 'extra', which .*t0 does not have"),
     ],

@@ -25,7 +25,7 @@ class Cells:
 
     Attributes:
         num_rows: How many.
-        is_null: Which rows are null, `bool[rows]`, if any is.
+        is_null: Which rows are null, `bool[rows]`.
         values: `dtype[items, ...]`, all of them; `dtype[rows, ...]` if all axes have a fixed size.
         lengths: Size of the first axis of each row, `int64[rows]`; 1 without axes.
         sizes: Axis below the first one -> its least and largest size.
@@ -66,9 +66,8 @@ class Cells:
         self._place_rows(layout)
 
     def _note_nulls(self, array: Any, *, may_be: bool) -> None:
-        nulls = _nulls_of(array)
-        if nulls is not None and not may_be:
-            self._refused.append((len(self._levels), nulls))
+        if array.null_count and not may_be:
+            self._refused.append((len(self._levels), _nulls_of(array)))
 
     def _place_rows(self, layout: Layout) -> None:
         self.sizes: dict[int, tuple[int, int]] = {}
@@ -81,7 +80,7 @@ class Cells:
         outer, *inner = self._levels
         edges = np.arange(self.num_rows + 1, dtype=np.int64) * outer if isinstance(outer, int) else outer
         starts, stops = edges[:-1], edges[1:]
-        if self.is_null is not None:  # what nulls refer to may be anything
+        if self.is_null.any():  # what nulls refer to may be anything
             stops = np.where(self.is_null, starts, stops)
         self._edges, self.lengths = (column_view(starts), column_view(stops)), stops - starts
         for axis, level in enumerate(inner, start=1):
@@ -122,6 +121,17 @@ class Cells:
             first, last = int(level[first]), int(level[last])
         return self.values[first:last].reshape(shape)
 
+    def text(self, row: int) -> str:
+        """Return a text.
+
+        Raises:
+            SourceError: It is not UTF-8.
+        """
+        try:
+            return self.view(row).tobytes().decode()
+        except UnicodeDecodeError as error:
+            raise self._wrong(row, f"has a value that is not UTF-8: {error}") from error
+
     def check(self) -> None:
         """Refuse a row that makes no array.
 
@@ -141,6 +151,6 @@ class Cells:
         return SourceError(f"the column {self.name!r} {what}", where=f"{self.where}, row {row}", fix=fix)
 
 
-def _nulls_of(array: Any) -> NDArray[np.bool_] | None:
-    """Return which items are null, `bool[n]`; None if none is."""
-    return array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+def _nulls_of(array: Any) -> NDArray[np.bool_]:
+    """Return which items are null, `bool[n]`."""
+    return np.asarray(array.is_null()) if array.null_count else np.zeros(len(array), np.bool_)

@@ -22,7 +22,7 @@ from ..shared.parts import are_large, count_workers, map_parts
 from ..shared.records import Gathered
 from ..shared.source import make_index
 from .cells import Cells
-from .fields import TableField, TableOptions, text_of
+from .fields import TableField, TableOptions
 from .files import Tables
 from .schema import Layout
 
@@ -66,8 +66,8 @@ def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = Non
     wanted = None if rows is None else np.unique(rows)
     names = [tables.name(table) for table in range(tables.num_tables)]
     num_workers = count_workers(len(names), pays=are_large(names)) if tables.are_shared else 0
-    fields: dict[str, Any] = {own.data_key: own for own in options.fields}
-    found = Gathered.of(fields, LOCATORS)
+    codecs = {own.data_key: own.codec for own in options.fields}
+    found = Gathered.of(codecs, LOCATORS)
     for part in map_parts(partial(_take_table, tables, options, wanted), range(len(names)), num_workers=num_workers):
         found.add(part)
     lengths, locators = found.columns()
@@ -75,12 +75,12 @@ def gather_tables(tables: Tables, options: TableOptions, rows: Rows | None = Non
         order = np.searchsorted(wanted, rows)
         lengths, locators = ({key: column[order] for key, column in one.items()} for one in (lengths, locators))
         found.tags = [found.tags[i] for i in order.tolist()] if options.tag else []
-    for key, own in fields.items():
-        own.conclude(found.facts[key])
-        if not own.spec.has_time:
+    for key, codec in codecs.items():
+        codec.conclude(found.facts[key])
+        if not codec.spec.has_time:
             lengths[key] = np.ones(len(lengths[key]), np.int64)
     tags = found.tags if options.tag else GeneratedTags(len(locators["row"]))
-    return make_index(**found_by(fields), tags=tags, lengths=lengths, locators=locators)
+    return make_index(**found_by(codecs), tags=tags, lengths=lengths, locators=locators)
 
 
 def _take_table(tables: Tables, options: TableOptions, wanted: Rows | None, table: int) -> Gathered:
@@ -116,7 +116,7 @@ def _tags_in(array: Any, name: str, layout: Layout | None, where: str) -> list[s
     cells.check()
     if layout.is_numbers:
         return [str(value) for value in cells.values.tolist()]
-    return [text_of(cells.view(row).tobytes(), name, f"{where}, row {row}") for row in range(cells.num_rows)]
+    return [cells.text(row) for row in range(cells.num_rows)]
 
 
 def _check_same(tables: Tables, table: int, options: TableOptions) -> None:
@@ -130,14 +130,12 @@ def _check_same(tables: Tables, table: int, options: TableOptions) -> None:
         if column.name not in other.columns:
             what = f"there is no column {column.name!r}, which {first_name} has"
             raise SourceError(what, where=name, fix=did_you_mean(column.name, other.columns))
-        said, theirs = (schema.said(column.name) for schema in (first, other))
-        for fact in said:
-            if theirs[fact] != said[fact]:
-                raise SourceError(
-                    f"the column {column.name!r} has other {fact}: {theirs[fact]}, and in {first_name} {said[fact]}",
-                    where=name,
-                    fix="files of one corpus have one schema: convert one of them, or open them apart",
-                )
+        for fact in ("layout", "labels", "shape", "specs"):
+            theirs, said = (getattr(schema.columns[column.name], fact) for schema in (other, first))
+            if theirs != said:
+                what = f"the column {column.name!r} has other {fact}: {theirs}, and in {first_name} {said}"
+                fix = "files of one corpus have one schema: convert one of them, or open them apart"
+                raise SourceError(what, where=name, fix=fix)
     for new in other.top if options.takes_all else ():
         if new not in first.columns and other.columns[new].layout is not None:
             what = f"there is a column {new!r}, which {first_name} does not have"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import Any
 
@@ -102,20 +102,22 @@ class Column:
     Attributes:
         name: "column", or "column.field".
         path: The name of the column, then those of fields.
-        arrow_type: Text, for messages.
+        type: Of Arrow, for messages.
         layout: How its values are laid out.
         shape: Shape of one value, as a feature of Hugging Face says it; None: not said.
         labels: Class labels of its numbers, or None.
         options: Of its recordings or images, as a feature says them.
+        specs: Layout of its arrays, as a Headrace writer was given it.
     """
 
     name: str
     path: tuple[str, ...]
-    arrow_type: str
+    type: str
     layout: Layout | None
     shape: tuple[int | None, ...] | None = None
-    labels: tuple[str, ...] | None = None
+    labels: Sequence[str] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+    specs: DataSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +126,15 @@ class Schema:
 
     Attributes:
         columns: All that can be named, by name; those that become arrays by themselves, and fields of structures.
-        top: The names of the columns themselves, in order.
-        specs: Data key -> layout, as a Headrace writer was given it; empty for tables of others.
-        labels: Data key -> class labels, from there.
-        tag: The column with the tags, from there.
+        top: The names of the columns themselves; those of a Headrace writer in the order of its data keys.
+        tag: The column with the tags, if a Headrace writer made them.
+        is_ours: Whether a Headrace writer made the table.
     """
 
     columns: Mapping[str, Column]
     top: tuple[str, ...]
-    specs: Mapping[str, DataSpec]
-    labels: Mapping[str, Sequence[str]]
-    tag: str | None
+    tag: str | None = None
+    is_ours: bool = False
 
     def column(self, name: str, where: str) -> Column:
         """Return a column by name.
@@ -145,12 +145,6 @@ class Schema:
         if name not in self.columns:
             raise ConfigError(f"the table has no column {name!r}", where=where, fix=did_you_mean(name, self.columns))
         return self.columns[name]
-
-    def said(self, name: str) -> dict[str, Any]:
-        """Return what it says of a column."""
-        column = self.columns[name]
-        labels = self.labels.get(name, column.labels)
-        return {"type": column.layout, "labels": labels, "shape": column.shape, "specs": self.specs.get(name)}
 
 
 def read_schema(arrow_schema: Any, where: str) -> Schema:
@@ -167,7 +161,7 @@ def read_schema(arrow_schema: Any, where: str) -> Schema:
     features = features if isinstance(features, Mapping) else {}
     columns: dict[str, Column] = {}
     try:
-        top = tuple(one.name for one in arrow_schema)
+        top = [one.name for one in arrow_schema]
     except UnicodeDecodeError as error:
         raise SourceError(f"the name of a column is not UTF-8: {error}", where=where, fix="is it truncated?") from error
     for one in arrow_schema:
@@ -176,14 +170,18 @@ def read_schema(arrow_schema: Any, where: str) -> Schema:
         for column in _columns_of(one, (), features.get(one.name)):
             columns.setdefault(column.name, column)
     if METADATA_KEY not in metadata:
-        return Schema(columns, top, {}, {}, None)
+        return Schema(columns, tuple(top))
     what, fix = "the metadata 'headrace' of the schema", "write the file again"
     try:
         ours = json.loads(metadata[METADATA_KEY])
         tag = ours.get("tag")
     except (ValueError, AttributeError, RecursionError) as error:
         raise SourceError(f"{what} cannot be read: {error}", where=where, fix=fix) from error
-    return Schema(columns, top, *parse_about(ours, what, where, fix=fix), tag)
+    specs, labels = parse_about(ours, what, where, fix=fix)
+    for name in specs.keys() & columns.keys():  # somebody may have taken some away
+        columns[name] = replace(columns[name], specs=specs[name], labels=labels.get(name, columns[name].labels))
+    top = [name for name in dict.fromkeys([*specs, *top]) if name in top]
+    return Schema(columns, tuple(top), tag if tag in top else None, is_ours=True)
 
 
 def _columns_of(one: Any, parents: tuple[str, ...], feature: Any) -> Iterator[Column]:

@@ -50,8 +50,7 @@ class TableSource(IndexedSource):
 
     def _prepare(self) -> None:
         self._fields: dict[str, TableField] = {field.data_key: field for field in self._options.fields}
-        for key, field in self._fields.items():
-            field.settle(self.specs[key], self.labels.get(key), self._index.meta.get("learnt", {}).get(key))
+        self._settle({key: field.codec for key, field in self._fields.items()})
         self._columns = [self._index.locator(name) for name in LOCATORS]
         self._tables_of, self._pieces_of, self._rows_of = map(column_view, self._columns)
 
@@ -122,7 +121,7 @@ class TableSource(IndexedSource):
         row = self._rows_of[corpus_idx]
         if not 0 <= row < cells[0].num_rows:
             raise self._index.damaged(f"it says that sequence {corpus_idx} is row {row} of {cells[0].num_rows}")
-        return field.view(cells, row)
+        return field.read(cells, row)
 
     def _where(self, corpus_idx: int) -> str:
         name = self._tables.name(self._tables_of[corpus_idx])
