@@ -42,15 +42,6 @@ class _Counted:
         monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_row_group)
 
 
-def test_each_group_is_decoded_once_in_order_and_only_the_columns_in_use(path, monkeypatch):
-    source = ParquetSource(path, fields={"data": "data"}, tag_field="tag")
-    counted = _Counted(monkeypatch)
-    for i in range(len(source)):
-        assert (source.read(i, "data") == i).all()
-    assert counted.calls == [(group, "data") for group in range(100)]
-    source.close()
-
-
 def test_the_cache_is_bounded_and_changes_nothing(path, monkeypatch):
     wide, narrow = ParquetSource(path), ParquetSource(path, cache_bytes=0)
     counted = _Counted(monkeypatch)
