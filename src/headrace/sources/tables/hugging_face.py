@@ -95,7 +95,7 @@ def _load(datasets: ModuleType, named: Any, where: str) -> Any:
     try:
         if isinstance(named, Mapping):
             if named.get("path") == "pandas" or named.get("trust_remote_code"):
-                what = "a dataset is not loaded by programs of a file (path=\"pandas\"), or of a repository"
+                what = 'a dataset is not loaded by programs of a file (path="pandas"), or of a repository'
                 raise ConfigError(what, where=where, fix="convert the data to Parquet; or pass the dataset itself")
             return datasets.load_dataset(**named)
         if isinstance(named, str | os.PathLike):
