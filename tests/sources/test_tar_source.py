@@ -610,8 +610,8 @@ BAD_VALUES = [
     ("json", b'{"b": 1}', "json:a", r"no 'a' in \['b'\]"),
     ("json", b'{"a": null}', "json:a", "no number, text, or list"),
     ("json", b'{"a": [[1], 2]}', "json:a", "no number, text, or list"),
-    ("json", b'{"a": 100000000000000000000}', "json:a", "one dtype of 64 bits holds"),
-    ("json", b'{"a": [9007199254740993, 0.5]}', "json:a", "one dtype of 64 bits holds"),
+    ("json", b'{"a": 100000000000000000000}', "json:a", "one dtype"),
+    ("json", b'{"a": [9007199254740993, 0.5]}', "json:a", "one dtype"),
 ]
 
 
@@ -625,7 +625,7 @@ def test_a_value_that_has_no_array_is_refused(tmp_path, ext, data, field, match)
 
 def test_values_of_two_kinds_are_refused(tmp_path):
     path = write_tar(tmp_path / "shard.tar", [("a.json", b'{"a": 1}'), ("b.json", b'{"a": "x"}')])
-    refused(path, "has texts and numbers", fields={"data": "json:a"})
+    refused(path, "int32 and text", fields={"data": "json:a"})
 
 
 @pytest.mark.parametrize(

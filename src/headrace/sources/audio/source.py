@@ -15,7 +15,7 @@ from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
 from headrace.index import CorpusIndex
 
-from ..shared.delimited import Delimited, checked_columns, number_of, scan_records
+from ..shared.delimited import Delimited, number_of
 from ..shared.fields import IndexField
 from ..shared.folder import parse_targets
 from ..shared.lines import decode_object, scan_lines
@@ -108,16 +108,11 @@ def _read_manifest(
                 where = f"{path}, line {number}"
                 yield where, decode_object(line, where)
         return
-    columns: tuple[str, ...] | None = None
-    for number, _, _, values in scan_records(path, path, Delimited.of(path)):
-        where = f"{path}, line {number}"
-        if len(values) != len(columns or values):
-            what = f"the line has {len(values)} values, for the columns {columns}"
-            raise SourceError(what, where=where, fix="quote values with delimiters in them")
-        row = zip(columns or (), values, strict=columns is not None)
-        if columns is not None:
-            yield where, {name: (number_of(text) if text else None) if name in numbers else text for name, text in row}
-        columns = columns or checked_columns(values, where)
+    records = Delimited.of(path).scan(path, path)
+    next(records)  # the header
+    for where, _, _, record in records:
+        cells = record.items()
+        yield where, {name: (number_of(text) if text else None) if name in numbers else text for name, text in cells}
 
 
 class AudioSource(RecordingSource):
