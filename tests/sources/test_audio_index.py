@@ -15,7 +15,7 @@ import pytest
 from headrace.datasets import AudioDataset
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import AudioSource, LogMel
-from headrace.sources.audio import source as source_module
+from headrace.sources.shared import listed as listed_module
 from headrace.testing import check_source
 
 WORDS = ["eins", "zwei", "drei"]
@@ -31,13 +31,13 @@ def cache(tmp_path, monkeypatch):
 def scans(monkeypatch):
     """The manifests that were scanned, one entry a scan."""
     scanned = []
-    gather = source_module.gather_recordings
+    gather = listed_module._gather
 
-    def counting(options, entries):
-        scanned.append(options.listed_in)
-        return gather(options, entries)
+    def counting(listed, entries):
+        scanned.append(listed.listed_in)
+        return gather(listed, entries)
 
-    monkeypatch.setattr(source_module, "gather_recordings", counting)
+    monkeypatch.setattr(listed_module, "_gather", counting)
     return scanned
 
 
@@ -93,7 +93,7 @@ def test_a_recording_that_vanished_since_is_missed_when_it_is_read_and_by_a_scan
     with pytest.raises(SourceError, match=r"cannot be read.*\n?.*a\.wav"):
         source.read(3, "data")
     source.close()
-    with pytest.raises(SourceError, match="2500 of 2500 audio files are missing"):
+    with pytest.raises(SourceError, match="'a.wav' is missing"):
         AudioSource(manifest, index=None)
 
 
