@@ -16,7 +16,7 @@ from examples_of_laws import examples
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.sources import TarSource
 from headrace.sources.tar import source as source_module
-from headrace.sources.tar.archive import TarBytes, scan_members
+from headrace.sources.tar.archive import open_archive, scan_members
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
@@ -140,8 +140,8 @@ def test_members_are_found_where_tarfile_finds_them_whatever_their_names(tmp_pat
     path = write_tar(tmp_path / "shard.tar", members, FORMATS[tar_format])
     with tarfile.open(path) as archive:
         wanted = [(member.name, member.offset_data, member.size) for member in archive]
-    with TarBytes(str(path)) as archive:
-        assert [(member.name, member.position, member.num_bytes) for member in scan_members(archive)] == wanted
+    with open_archive(str(path)) as archive:
+        assert [tuple(member) for member in scan_members(archive, str(path))] == wanted
 
 
 def test_a_leading_dot_folders_notes_and_files_without_extension_make_no_difference(tmp_path):
@@ -247,19 +247,16 @@ def test_a_slice_of_a_plain_array_reads_only_its_own_bytes(tmp_path, monkeypatch
         assert asked == [60]
 
 
-def test_an_index_is_built_without_reading_the_data_of_members(tmp_path, monkeypatch):
-    path = write_tar(tmp_path / "shard.tar", [(f"{idx}.npy", npy(np.zeros(100_000))) for idx in range(10)])
-    size = 0
+def test_an_index_is_built_without_reading_the_data_of_members(tmp_path):
+    path = write_tar(tmp_path / "shard.tar", [(f"{idx}.npy", npy(np.zeros(1_000_000))) for idx in range(10)])
 
-    class Counted(TarBytes):
-        def read(self, position, num_bytes):
-            nonlocal size
-            size += num_bytes
-            return super().read(position, num_bytes)
+    def num_read():
+        with open("/proc/self/io") as file:
+            return int(file.readline().split()[1])
 
-    monkeypatch.setattr(source_module, "TarBytes", Counted)
+    before = num_read()
     assert len(TarSource(path, index=None)) == 10
-    assert size <= 10 * 20_000
+    assert num_read() - before < 4_000_000  # of 80; the stamp and the end mark take some
 
 
 ANYTHING = {"npy": npy(np.ones((2, 3))), "txt": "größe".encode(), "cls": b"3", "json": b'{"a": [1, 2]}'}
@@ -459,7 +456,7 @@ LINKS = [
 @pytest.mark.parametrize("attributes", LINKS)
 def test_what_is_no_plain_file_is_refused(tmp_path, attributes):
     path = write_tar(tmp_path / "shard.tar", [("a.txt", b"x"), (info_of("b.txt", **attributes), b"")])
-    refused(path, "'b.txt' is a (link|sparse)")
+    refused(path, "'b.txt' is a link, a device")
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd.txt", "../a.txt", "a/../../b.txt", ".//../a.txt", "..", "a/.."])
@@ -606,8 +603,8 @@ BAD_VALUES = [
     ("cls", b"7", {"field": "cls", "vocab": 5}, "not a class index 0..4"),
     ("txt", b"\xff", {"field": "txt", "vocab": "chars"}, "not UTF-8"),
     ("json", b"{", "json:a", "not JSON"),
-    ("json", b"[1]", "json:a", "no 'a' in list"),
-    ("json", b'{"b": 1}', "json:a", r"no 'a' in \['b'\]"),
+    ("json", b"[1]", "json:a", "no field 'a', only list"),
+    ("json", b'{"b": 1}', "json:a", r"no field 'a', only \['b'\]"),
     ("json", b'{"a": null}', "json:a", "no number, text, or list"),
     ("json", b'{"a": [[1], 2]}', "json:a", "no number, text, or list"),
     ("json", b'{"a": 100000000000000000000}', "json:a", "one dtype of 64 bits holds"),
@@ -700,7 +697,7 @@ def test_a_large_corpus_is_walked_through_once_and_opens_from_the_cache_as_it_wa
 
 
 @pytest.mark.parametrize(
-    ("column", "value"), [("end/data", 2**40), ("end/data", -1), ("bytes/data", -1), ("bytes/data", 7)]
+    ("column", "value"), [("end/npy", 2**40), ("end/npy", -1), ("bytes/npy", -1), ("bytes/npy", 7)]
 )
 def test_a_damaged_index_gives_an_error_that_names_it(tmp_path, damage_index, column, value):
     path = tmp_path / "corpus.hrindex"
