@@ -24,7 +24,6 @@ from .codec import RecordingCodec, read_part
 
 TEXT_FIELD = "text"
 _LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
-_FIRST_BYTES = 1 << 16  # read at a time for the first line, each time that a corpus is opened
 # Of one recording that cannot be sought, as decoded: an hour at 16 kHz has 230 MB. Longer ones are decoded each time.
 _MAX_HELD_BYTES = 256 << 20
 
@@ -135,27 +134,24 @@ def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> i
     return int(value)
 
 
-def _read_manifest(
-    path: str, numbers: set[str], block_bytes: int | None = None
-) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _read_manifest(path: str, numbers: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each entry of a manifest is, and its fields.
 
     Args:
         path: The manifest.
         numbers: The columns of CSV and TSV that hold numbers; an empty cell is none.
-        block_bytes: See `scan_lines`.
 
     Raises:
         SourceError: A line is no entry.
     """
     if not path.lower().endswith((".csv", ".tsv")):
-        for block in scan_lines(path, block_bytes=block_bytes):
+        for block in scan_lines(path):
             for number, _, line in block.records():
                 where = f"{path}, line {number}"
                 yield where, decode_object(line, where)
         return
     columns: tuple[str, ...] = ()
-    for number, _, _, values in scan_records(path, path, Delimited.of(path), block_bytes):
+    for number, _, _, values in scan_records(path, path, Delimited.of(path)):
         where = f"{path}, line {number}"
         if not columns:
             columns = checked_columns(values, where)
@@ -238,7 +234,7 @@ class AudioSource(RecordingSource):
         audio, fields = RecordingCodec(features, sample_rate, channel), parse_targets(targets, None)
         numbers = {length_field, "length", "sample_rate"}
         numbers |= {field.name for field in fields.values() if isinstance(field, IndexField)}
-        start = _read_manifest(manifest, numbers, _FIRST_BYTES) if os.path.lexists(manifest) else iter(())
+        start = _read_manifest(manifest, numbers) if os.path.lexists(manifest) else iter(())
         first: Mapping[str, Any] | None = next((record for _, record in start), None)
         if tag_field == "auto":
             tag_field = "tag" if first is None or "tag" in first else None

@@ -90,16 +90,13 @@ def suffix_of(path: str) -> str | None:
     return match and match[1].lower()
 
 
-def scan_records(
-    path: str, name: str, form: Delimited, block_bytes: int | None = None
-) -> Iterator[tuple[int, int, int, list[str]]]:
+def scan_records(path: str, name: str, form: Delimited) -> Iterator[tuple[int, int, int, list[str]]]:
     """Yield the records of a file, the header first; blank lines are skipped.
 
     Args:
         path: The file, decompressed.
         name: What errors call it.
         form: How records are written.
-        block_bytes: See `scan_lines`.
 
     Yields:
         Number of the first line, from 1; first byte; number of bytes; fields.
@@ -108,7 +105,7 @@ def scan_records(
         SourceError: The file cannot be read, or a record cannot; it names the line.
     """
     begun, first_line, first_byte = b"", 0, 0  # of a record that has no end yet
-    for block in scan_lines(path, block_bytes=block_bytes):
+    for block in scan_lines(path):
         spans = zip(block.starts.tolist(), block.stops.tolist(), strict=True)
         for number, (start, stop) in enumerate(spans, block.first_line):
             line = block.data[start : stop + 1]
