@@ -31,8 +31,6 @@ from ..shared.source import IndexedSource
 from .archives import Archive, Member, TextEntry, find_archives, open_archive, read_member, read_whole, scan_entries
 from .samples import OggZipSamples
 
-DATA_LENGTHS = (None, "duration", "header")
-
 
 @dataclass(frozen=True, slots=True)
 class OggZipOptions:
@@ -50,21 +48,15 @@ class OggZipOptions:
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
-        subset = self.subset
-        if subset is not None and (
-            isinstance(subset, bool)
-            or not isinstance(subset, int | float)
-            or not (subset >= 1 if isinstance(subset, int) else 0 < subset < 1)
-        ):
+        subset, rate = self.subset, None if self.features is None else self.features.sample_rate
+        is_count, is_share = type(subset) is int and subset >= 1, isinstance(subset, float) and 0 < subset < 1
+        if subset is not None and not (is_count or is_share):
             raise ConfigError(f"fixed_random_subset is a share in 0..1 or a number of sequences, not {subset!r}")
-        if self.data_lengths not in DATA_LENGTHS:
-            raise ConfigError(f"data_lengths is one of {DATA_LENGTHS}, not {self.data_lengths!r}")
-        if self.data_lengths == "duration" and (self.features is None or self.features.sample_rate is None):
-            raise ConfigError(
-                'data_lengths="duration" counts samples, and needs to know their rate',
-                where="OggZipSource",
-                fix='give audio={"sample_rate": ...}',
-            )
+        if self.data_lengths not in (None, "duration", "header"):
+            raise ConfigError(f'data_lengths is one of None, "duration" and "header", not {self.data_lengths!r}')
+        if self.data_lengths == "duration" and rate is None:
+            fix = 'give audio={"sample_rate": ...}'
+            raise ConfigError('data_lengths="duration" counts samples, and needs to know their rate', fix=fix)
 
     @property
     def files(self) -> list[str]:
