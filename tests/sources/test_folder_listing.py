@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -39,11 +38,6 @@ def test_results_come_in_order_or_the_first_error_is_raised(num_items: int, fail
         assert for_each(look, range(num_items)) == [item * item for item in range(num_items)]
 
 
-def test_even_few_items_are_looked_at_at_the_same_time() -> None:
-    together = threading.Barrier(3)
-    assert for_each(lambda item: together.wait(120) >= 0, "abc") == [True] * 3
-
-
 def square(failing: frozenset[int], item: int) -> int:
     if item in failing:
         raise SourceError(f"{item}")
@@ -77,17 +71,6 @@ def test_worker_processes_find_what_one_process_finds(
                 for_each(look, range(num_items))
         else:
             assert for_each(look, range(num_items)) == [item * item for item in range(num_items)]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_who_waits_is_told_how_many_are_done(monkeypatch: pytest.MonkeyPatch, num_workers: int) -> None:
-    monkeypatch.setattr(parts, "_offered", [carried])
-    monkeypatch.setattr(folder, "_PART_ITEMS", 10)
-    told: list[tuple[int, int]] = []
-    with gathering(num_workers=num_workers, tell=lambda *counts: told.append(counts)):
-        for_each(abs, range(35))
-    assert told == sorted(told)
-    assert told[-1] == ((4, 4) if num_workers else (35, 35))
 
 
 def test_memory_for_an_item_is_that_of_its_result() -> None:

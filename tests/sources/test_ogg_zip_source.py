@@ -97,18 +97,6 @@ def test_what_was_written_is_read_back(corpus):
     source.close()
 
 
-def test_texts_have_classes_with_and_without_audio(tmp_path, corpus):
-    source = OggZipSource(corpus, audio=None, targets={**LETTERS, "unknown_label": "'"})
-    assert list(source.specs) == ["classes", "orth"]
-    decoded = ["".join(source.labels["classes"][i] for i in source.read(n, "classes")) for n in range(4)]
-    assert decoded == [*TEXTS[:3], "with 'both'"]
-    check_source(source)
-    upper = OggZipSource(corpus, audio=None, targets=LETTERS, targets_post_process=lambda text: text.replace('"', "'"))
-    assert upper.index.lengths("classes").tolist() == [5, 0, 11, 11]
-    for one in (source, upper):
-        one.close()
-
-
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_stored_and_deflated_archives_are_read_and_several_are_one_corpus(tmp_path, corpus, method):
     members = [(f"other/{name}.wav", wav(number)) for number, name in enumerate(("x", "größe"), start=5)]
@@ -213,15 +201,6 @@ def test_a_large_archive_is_indexed_once_with_its_texts(tmp_path):
 
 
 # --- samples ---
-
-
-@pytest.mark.parametrize(
-    "more", [{}, {"join_frames": 3, "norm_mean": "per_seq", "norm_std_dev": 2.0, "preemphasis": 0.97}]
-)
-def test_samples_have_the_number_of_frames_that_the_lengths_say(corpus, more):
-    source = OggZipSource(corpus, audio={"features": "raw", **more}, data_lengths="header")
-    check_source(source)
-    source.close()
 
 
 def test_samples_have_the_documented_values():  # those of RETURNN
@@ -338,11 +317,6 @@ def test_a_broken_text_is_refused_with_its_line(tmp_path, text, line):
         OggZipSource(path, audio=None)
 
 
-def test_text_that_is_not_utf8_is_refused(tmp_path):
-    with pytest.raises(SourceError, match="line 1"):
-        OggZipSource(write_by_hand(tmp_path / "a.zip", b"[{'text': '\xff'}]", []), audio=None)
-
-
 # --- archives ---
 
 
@@ -408,14 +382,6 @@ def test_a_member_that_would_be_outside_the_archive_is_refused(tmp_path):
         path.write_bytes(damaged)
         with pytest.raises(SourceError):
             OggZipSource(path, audio=RAW).read(0, "data")
-
-
-def test_a_torn_recording_is_named(tmp_path):
-    path = write_by_hand(tmp_path / "b.zip", [entry(seq_name="x")], [("b/a.wav", b"RIFF")])
-    source = OggZipSource(path, audio=RAW)
-    with pytest.raises(SourceError, match=r"cannot be read.*\n.*'x'"):
-        source.read(0, "data")
-    source.close()
 
 
 def test_a_duration_that_lies_is_found_where_lengths_come_from_durations(tmp_path):
