@@ -55,13 +55,9 @@ def carried(function: Callable[[Any], Any], parts: Sequence[Any], num_workers: i
     num_items=st.integers(0, 40),
     size=st.integers(1, 9),
     failing=st.frozensets(st.integers(0, 40), max_size=2),
-    is_carried=st.booleans(),
 )
-def test_worker_processes_find_what_one_process_finds(
-    num_items: int, size: int, failing: frozenset[int], is_carried: bool
-) -> None:
-    # what cannot be carried is done here
-    look = partial(square, failing) if is_carried else lambda item: square(failing, item)
+def test_worker_processes_find_what_one_process_finds(num_items: int, size: int, failing: frozenset[int]) -> None:
+    look = partial(square, failing)
     wrong = [item for item in failing if item < num_items]
     with pytest.MonkeyPatch.context() as patch, gathering(num_workers=2):
         patch.setattr(parts, "_offered", [carried])

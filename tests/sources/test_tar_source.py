@@ -101,6 +101,19 @@ def test_several_archives_are_one_corpus_and_keys_may_repeat_in_another(tmp_path
         TarSource([paths[0], 3])
 
 
+def test_ranges_in_braces_name_archives_unless_a_file_is_really_called_so(tmp_path):
+    for number in range(8, 11):
+        write_arrays(tmp_path / f"x-{number:03d}.tar", 1, number)
+    with opened(tmp_path / "x-{008..010}.tar") as source:
+        assert source.index.tags[:] == ["train/000008", "train/000009", "train/000010"]
+    write_arrays(tmp_path / "x-{008..010}.tar", 2)
+    with opened(str(tmp_path / "x-{008..010}.tar")) as source:
+        assert len(source) == 2
+    for name in ("x-{3..1}.tar", "x-{0..99999999999}.tar"):
+        with pytest.raises(ConfigError, match="range"):
+            TarSource(name)
+
+
 def test_long_names_and_odd_letters_are_read_as_tarfile_writes_them(tmp_path):
     names = ["x" * 150 + "/" + "y" * 90, "größe/" + "ü" * 120, "z" * 99, "dir.with.dots/key"]
     for tar_format in ("pax", "gnu"):

@@ -7,7 +7,6 @@ file are compared again when it is opened. A link that leads out of the folder i
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from collections import Counter
@@ -23,12 +22,10 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import resolve_inside
 from headrace.files.locations import is_remote
 
-from .parts import Tell, count_workers, map_parts, told_progress
+from .parts import count_workers, map_parts
 from .paths import Files, expand_path, named_by_path_error
 
-_LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other
-_MAX_BLOCK = 256  # items that a thread takes at a time
 _PART_ITEMS = 4096  # that a process takes at a time: some 0.4 s of work, and fewer are done before it has started
 _MIN_SHARED_ITEMS = 20_000  # two seconds of work
 _Item = TypeVar("_Item")
@@ -165,47 +162,25 @@ def _status(path: str) -> os.stat_result:
 def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Call a function for each item, several at a time; return the results in order, or raise the first error.
 
-    Items are looked at in threads, and many of them in worker processes, see `count_workers`. If these cannot do it, or
-    something is wrong with an item, this process goes on from there: an error is its own.
+    Items are looked at in threads, and many of them in worker processes, see `count_workers`.
 
     Args:
-        look: It keeps nothing from one item to the next.
+        look: It keeps nothing from one item to the next. It may be carried to a process.
         items: Files, mostly. Small: each may be carried to a process.
     """
-    num_parts = -(-len(items) // _PART_ITEMS)
-    num_workers = count_workers(num_parts, pays=len(items) >= _MIN_SHARED_ITEMS)
-    results: list[_Result] = []
-    if num_workers:
-        parts = [items[number * _PART_ITEMS : (number + 1) * _PART_ITEMS] for number in range(num_parts)]
+    parts = [items[start : start + _PART_ITEMS] for start in range(0, len(items), _PART_ITEMS)]
+    num_workers = count_workers(len(parts), pays=len(items) >= _MIN_SHARED_ITEMS)
+    found = map_parts(partial(_in_threads, look), parts, num_workers=num_workers)
+    return [result for part in found for result in part]
+
+
+def _in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Call a function for each item in threads, which take blocks of items: a future for each takes a kilobyte."""
+    size = max(len(items) // (4 * _NUM_THREADS), 1)
+    blocks = [items[start : start + size] for start in range(0, len(items), size)]
+    with ThreadPoolExecutor(min(_NUM_THREADS, len(blocks))) as pool:
         try:
-            for found in map_parts(partial(_in_threads, look), parts, num_workers=num_workers):
-                results += found
-        except Exception as error:  # noqa: BLE001 - the first item with which something is wrong says so here
-            _LOGGER.debug("no more workers look at files: %s", error)
-    if len(results) < len(items):
-        with told_progress("file") as tell:
-            results += _in_threads(look, items[len(results) :], tell)
-    return results
-
-
-def _in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item], tell: Tell | None = None) -> list[_Result]:
-    """Call a function for each item, several at a time; return the results in order, or raise the first error.
-
-    Items go to threads in blocks: a future for each takes a kilobyte, and there may be millions of files.
-    """
-    if len(items) < 2:
-        return [look(item) for item in items]
-    num_threads = min(_NUM_THREADS, len(items))
-    size = min(max(len(items) // (4 * num_threads), 1), _MAX_BLOCK)
-    blocks = range(0, len(items), size)
-    results: list[_Result] = []
-    with ThreadPoolExecutor(num_threads) as pool:
-        try:
-            for found in pool.map(lambda start: [look(item) for item in items[start : start + size]], blocks):
-                results += found
-                if tell is not None:
-                    tell(len(results), len(items))
+            return [result for found in pool.map(lambda block: [*map(look, block)], blocks) for result in found]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # or all other files would be looked at first
             raise
-    return results
