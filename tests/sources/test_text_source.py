@@ -14,7 +14,6 @@ from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import TextSource
 from headrace.sources.shared import lines
-from headrace.sources.shared.decompressed import plain_copy
 from headrace.testing import check_source
 
 TEXT = "a b c\n\n  b  a \r\nc\tc\nä\u2028b\nlast"
@@ -105,27 +104,12 @@ def test_a_compressed_file_is_decompressed_once_and_read_at_any_place(tmp_path, 
     assert os.stat(copies[0]).st_ino == stamp.st_ino
 
 
-def test_a_copy_of_an_older_file_is_removed(tmp_path, cache):
-    path = tmp_path / "corpus.txt.gz"
-    for number, text in enumerate((b"one\n", b"two\nthree\n")):
-        path.write_bytes(gzip.compress(text))
-        os.utime(path, (number, number))
-        assert _texts(TextSource(path)) == text.decode().split()
-    assert len(list((cache / "plain").iterdir())) == 1
-
-
 def test_a_torn_compressed_file_leaves_no_copy(tmp_path, cache):
     path = tmp_path / "truncated.txt.gz"
     path.write_bytes(gzip.compress(random.Random(1).randbytes(5000))[:3000])
     with pytest.raises(SourceError, match="damaged"):
         TextSource(path)
     assert list((cache / "plain").iterdir()) == []
-
-
-def test_other_compressions_are_refused_with_the_way_out(tmp_path):
-    with pytest.raises(SourceError, match=r"\.lz4") as caught:
-        plain_copy(str(tmp_path / "a.txt.lz4"))
-    assert "decompress it" in caught.value.fix
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python has it itself")
