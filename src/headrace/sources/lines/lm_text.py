@@ -130,19 +130,13 @@ class OrthSymbols(Vocabulary):
     ) -> None:
         self.labels = labels
         self._class_of, self._options, self._replacements = class_of, options, dict(replacements)
-        end, unknown = options.seq_end_symbol, options.unknown_symbol
-        if end is not None and end not in class_of and end not in self._replacements and not options.replaces_unknown:
-            raise ConfigError(
-                f"seq_end_symbol is {end!r}, which is none of the {len(labels)} symbols",
-                where="LmDataset",
-                fix="add it to the symbols, or give seq_end_symbol=None",
-            )
-        if options.replaces_unknown and unknown is not None and unknown not in class_of:
-            raise ConfigError(
-                f"unknown_symbol is {unknown!r}, which is none of the {len(labels)} symbols",
-                where="LmDataset",
-                fix="add it to the symbols; with unknown_symbol=None, unknown ones are left out",
-            )
+        needed = {"unknown_symbol": options.unknown_symbol} if options.replaces_unknown else {}
+        if options.seq_end_symbol not in self._replacements and not options.replaces_unknown:
+            needed["seq_end_symbol"] = options.seq_end_symbol
+        for name, symbol in needed.items():
+            if symbol is not None and symbol not in class_of:
+                what = f"{name} is {symbol!r}, which is none of the {len(labels)} symbols"
+                raise ConfigError(what, where="LmDataset", fix=f"add it to the symbols, or give {name}=None")
 
     @property
     def identity(self) -> list[Any]:
