@@ -384,10 +384,10 @@ def test_worker_processes_gather_the_same_index_of_archives_and_tables(tmp_path:
     entry = FORMATS[format_name]
     paths = [tmp_path / f"{number}.{format_name}" for number in range(4)]
     for number, path in enumerate(paths):
-        with getattr(hr, entry.writer_name)(path) as writer:
+        with getattr(hr, entry.writer)(path) as writer:
             for i in range(20):
                 writer.append(f"{number}-{i}", {"data": np.ones((i, 2), np.float32), "x": np.array([i])})
-    source_class = getattr(hr, entry.source_name)
+    source_class = getattr(hr, entry.source)
     told: list[int] = []
     with gathering(num_workers=2, tell=lambda done, total: told.append(total - done)):
         found = _index_or_error(lambda: source_class(paths, index=None), tmp_path / "index")

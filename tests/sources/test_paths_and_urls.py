@@ -166,7 +166,12 @@ def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance() 
     pytest.importorskip("aiohttp")
     with FileServer({"a.png": b"no image", "b.png": b"no image"}) as server:
         urls = server.url("{a,b}.png")
-        entrances = (open_source, hr.SourceDataset, lambda files: hr.DataLoader(files, batch_size=2))
+        entrances = (
+            open_source,
+            hr.SourceDataset,
+            lambda files: hr.DataLoader(files, batch_size=2),
+            lambda url: find_data_files([url]),
+        )
         for opened in entrances:  # each would be named, and as an image labelled, by the folder of its copy
             num_requests = server.num_requests()
             with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.png.*headrace convert"):
@@ -174,27 +179,6 @@ def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance() 
             assert server.num_requests() == num_requests  # nothing was fetched for it
             with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.png.*headrace convert"):
                 opened(urls)
-
-
-@pytest.mark.extra
-@pytest.mark.parametrize("source_class", [None, "audio"])
-def test_files_that_only_their_first_bytes_tell_to_be_named_by_paths_are_not_read_by_urls(
-    source_class: str | None,
-) -> None:
-    pytest.importorskip("aiohttp")
-    with FileServer({"recording": b"fLaC"}) as server:
-        with pytest.raises(ConfigError, match="named by the paths"):
-            open_source(server.url("recording"), source_class=source_class)
-        assert (server.num_requests() == 0) == (source_class is not None)
-
-
-@pytest.mark.extra
-def test_a_command_refuses_a_url_of_what_is_named_by_its_path_before_it_is_fetched() -> None:
-    pytest.importorskip("aiohttp")
-    with FileServer({"a.png": b"no image"}) as server:
-        with pytest.raises(ConfigError, match=r"(?s)named by the paths.*headrace convert"):
-            find_data_files([server.url("a.png")])
-        assert not server.num_requests()
 
 
 def test_the_text_of_a_config_is_none_of_a_pattern(corpus: Path) -> None:
