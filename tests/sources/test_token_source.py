@@ -265,17 +265,11 @@ def test_files_that_are_no_tokens_are_refused(tmp_path, raw):
     (tmp_path / "odd.bin").write_bytes(b"123")
     with pytest.raises(SourceError, match="3 bytes, which is not a multiple of the 2 of uint16"):
         TokenSource(tmp_path / "odd.bin", dtype="uint16", block_length=2)
-    for array, message in (
-        (np.zeros((2, 2), np.int32), "not integers with one axis"),
-        (np.zeros(2), "not integers"),
-    ):
+    for array, num_cut in ((np.zeros((2, 2), np.int32), 0), (np.zeros(2), 0), (np.zeros(2, np.uint16), 1)):
         np.save(tmp_path / "t.npy", array)
-        with pytest.raises(SourceError, match=message):
+        os.truncate(tmp_path / "t.npy", os.path.getsize(tmp_path / "t.npy") - num_cut)
+        with pytest.raises(SourceError, match="not integers on one axis"):
             TokenSource(tmp_path / "t.npy", block_length=2)
-    np.save(tmp_path / "t.npy", np.zeros(2, np.uint16))
-    (tmp_path / "t.npy").write_bytes((tmp_path / "t.npy").read_bytes()[:-1])
-    with pytest.raises(SourceError, match=r"the file has \d+"):
-        TokenSource(tmp_path / "t.npy", block_length=2)
     (tmp_path / "t.npy").write_bytes(b"tokens")
     with pytest.raises(SourceError, match="not a file in NumPy's format"):
         TokenSource(tmp_path / "t.npy", block_length=2)
