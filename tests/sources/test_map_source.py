@@ -259,6 +259,7 @@ def test_a_length_that_is_not_true_is_refused_when_the_sequence_is_read(kind):
 
     items = [_dict_item(3)]
     source = MapSource(Liar(items)) if kind == "object" else MapSource(Items(items), lengths={"data": [5]})
+    assert source.index.lengths("data").tolist() == [5]
     with pytest.raises(SourceError, match="has 3 frames, but its length is given as 5"):
         source.read(0, "data")
 
@@ -284,7 +285,7 @@ def test_an_item_of_another_layout_than_the_first_is_refused_with_its_tag(item, 
 def test_labels_give_the_number_of_classes():
     labels = {"classes": list("abcdefghij")}
     assert MapSource(Items([_dict_item(2)]), labels=labels).specs["classes"].dim == 10
-    with pytest.raises(ConfigError, match="9 classes, but 10 labels"):
+    with pytest.raises(ConfigError, match="dim 9, but 10 labels"):
         MapSource(Items([]), specs={"classes": {"sparse_dim": 9}}, labels=labels)
 
 
