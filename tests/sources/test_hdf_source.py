@@ -1,7 +1,5 @@
 """`HDFSource`: what a well-formed file gives, by both ways of reading."""
 
-import os
-import pickle
 import subprocess
 import sys
 
@@ -15,7 +13,6 @@ from examples_of_laws import examples
 from headrace.errors import SourceError
 from headrace.sources import HDFSource, HDFWriter
 from headrace.sources.hdf import source as source_module
-from headrace.sources.shared import plain_files
 from headrace.specs import DataSpec
 
 LENGTHS = [3, 0, 5, 1]
@@ -172,24 +169,6 @@ def test_several_files_follow_one_another(tmp_path, write_layout):
     assert_same(source.read(2, "data"), FEATURES[3:8])
 
 
-def test_more_files_than_may_be_open_are_read_in_any_order(tmp_path, monkeypatch, write_layout):
-    monkeypatch.setattr(plain_files, "MAX_OPEN_FILES", 2)
-    monkeypatch.setattr(source_module, "MAX_OPEN_FILES", 2)
-    parts = [{"inputs": FEATURES + 100 * idx} for idx in range(5)]
-    for storage in ({}, {"chunks": True}):
-        paths = [write_layout(tmp_path / f"{idx}.hdf", part, **storage) for idx, part in enumerate(parts)]
-        source = HDFSource(paths, index=None)
-        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-        for corpus_idx in np.random.default_rng(1).permutation(20).tolist():
-            file_idx, idx = divmod(corpus_idx, 4)
-            assert_same(source.read(corpus_idx, "data"), cut_into_seqs(FEATURES + np.float32(100 * file_idx))[idx])
-            if before:
-                assert len(os.listdir("/proc/self/fd")) <= before + (4 if storage else 2)  # HDF5 has one of its own
-        source.close()
-        if before:
-            assert len(os.listdir("/proc/self/fd")) == before
-
-
 def test_many_files_in_any_order_are_opened_once_and_so_is_each_dataset(tmp_path, monkeypatch, write_layout):
     opened, looked_up = [], []
     open_hdf5, name_of = source_module.open_hdf5, source_module.hdf5_name
@@ -216,19 +195,6 @@ def test_an_empty_list_of_files_and_a_file_without_sequences_are_empty_corpora(t
 
 
 @pytest.mark.parametrize("storage", [{}, {"compression": "lzf"}])
-def test_a_pickled_copy_reads_the_same(tmp_path, storage, write_layout):
-    source = HDFSource(write_layout(tmp_path / "corpus.hdf", {"times": np.arange(9.0)}, **storage), index=None)
-    source.read(2, "data")
-    copy = pickle.loads(pickle.dumps(source))
-    source.close()
-    assert_same(copy.read(2, "data"), FEATURES[3:8])
-    assert_same(copy.read_times(2), np.arange(3.0, 8.0))
-    assert copy.specs == source.specs
-    assert copy.labels == source.labels
-    assert copy.tag(3) == "d"
-
-
-@pytest.mark.parametrize("storage", [{}, {"compression": "lzf"}])
 def test_parent_and_forked_child_read_from_the_same_open_source(tmp_path, storage, write_layout):
     path = write_layout(tmp_path / "corpus.hdf", **storage)
     script = f"""
@@ -245,15 +211,3 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert sums[100] == {float(FEATURES[3:8].sum())}
 """
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_a_file_that_other_readers_have_open_can_be_read(tmp_path, write_layout):
-    for storage in ({}, {"chunks": True}):
-        path = write_layout(tmp_path / "corpus.hdf", **storage)
-        with h5py.File(path, "r"):
-            source = HDFSource(path, index=None)
-            assert_same(source.read(2, "data"), FEATURES[3:8])
-            script = f"from headrace.sources import HDFSource; HDFSource({str(path)!r}, index=None).read(2, 'data')"
-            subprocess.run([sys.executable, "-c", script], check=True)
-        with h5py.File(path, "r") as file:
-            assert file["inputs"].shape == (9, 4)

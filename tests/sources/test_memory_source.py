@@ -8,12 +8,6 @@ from headrace.sources import MemorySource
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
-_WITHOUT_TIME = {
-    "data": {"shape": (None, 3), "dtype": "float64"},
-    "vector": {"shape": (4,), "dtype": "float64"},
-    "scalar": {"shape": (), "sparse_dim": 9, "dtype": "int64"},
-}
-
 
 def _seq(num_frames, dim=3):
     return {
@@ -47,13 +41,6 @@ def test_specs_are_learnt_with_the_number_of_classes_of_all_sequences():
         "classes": DataSpec("int32", sparse=True, dim=4),
         "speaker": DataSpec("int64", sparse=True, dim=10, has_time=False),
     }
-
-
-def test_dims_and_labels_give_the_number_of_classes():
-    source = MemorySource([_seq(5)], dims={"speaker": 40}, labels={"classes": list("abcdef")})
-    assert (source.specs["speaker"].dim, source.specs["classes"].dim) == (40, 6)
-    assert source.labels == {"classes": list("abcdef")}
-    assert MemorySource([_seq(5)], dims={"data": 3}).specs["data"].dim == 3
 
 
 def test_negative_integers_are_legal_where_nobody_gave_a_number_of_classes():
@@ -92,14 +79,6 @@ def test_lists_and_numbers_take_the_dtype_of_the_specs_and_other_keys_are_left_o
 def test_a_dict_of_columns_is_refused_with_what_to_give():
     with pytest.raises(ConfigError, match=r"dict of columns.*\n.*MemorySource\n.*range"):
         MemorySource({"data": [np.zeros((2, 3))]})
-
-
-def test_no_sequences_are_legal():
-    assert len(MemorySource([])) == 0
-    source = MemorySource([], specs={"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 7}})
-    assert source.specs["data"].num_outputs == (40, 2)
-    assert source.index.lengths("data").shape == (0,)
-    check_source(source)
 
 
 @pytest.mark.parametrize(
@@ -174,12 +153,3 @@ def test_data_types_are_read_as_documented(options, spec):
 def test_other_data_types_are_refused(options):
     with pytest.raises(ConfigError):
         MemorySource([], specs={"data": options})
-
-
-def test_a_key_without_time_is_one_frame():
-    source = MemorySource([{"data": np.zeros((2, 3)), "vector": np.arange(4.0), "scalar": 7}], specs=_WITHOUT_TIME)
-    np.testing.assert_array_equal(source.read_slice(0, "vector", 0, 1), [0, 1, 2, 3])
-    assert source.read_slice(0, "scalar", 0, 1) == 7
-    with pytest.raises(IndexError):
-        source.read_slice(0, "vector", 0, 2)
-    check_source(source)

@@ -235,14 +235,6 @@ def test_arrays_in_files_are_for_a_dataset_of_ones_own(tmp_path: Path, name: str
             open_source(path)
 
 
-def test_packed_files_of_other_formats_in_a_folder_hide_none_of_its_own(tmp_path: Path) -> None:
-    for name, content in (("a.jsonl.gz", b'{"n": 1}\n'), ("b.txt.gz", b"text\n"), ("c.jsonl.gz", b'{"n": 2}\n')):
-        (tmp_path / name).write_bytes(gzip.compress(content, mtime=0))
-    source = open_source(tmp_path)
-    assert [int(source.read(number, "n")) for number in range(len(source))] == [1, 2]
-    source.close()
-
-
 @pytest.mark.extra
 @pytest.mark.parametrize("suffix", [".bz2", ".xz", ".zst"])
 def test_files_of_a_folder_are_all_read_however_they_are_compressed(tmp_path: Path, suffix: str) -> None:
@@ -279,14 +271,6 @@ def test_a_first_document_of_megabytes_makes_no_manifest_of_json_lines(tmp_path:
     (tmp_path / f"a.jsonl{suffix}").write_bytes(gzip.compress(content, 1) if suffix else content)
     source = open_source(tmp_path, fields={"data": {"field": "text", "vocab": "bytes"}})
     assert source.index.lengths("data").tolist() == [2_500_000, 1]
-    source.close()
-
-
-def test_the_first_file_of_a_folder_may_be_empty(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").touch()
-    (tmp_path / "b.jsonl").write_bytes(b'{"n": 1}\n')
-    source = open_source(tmp_path)
-    assert len(source) == 1
     source.close()
 
 

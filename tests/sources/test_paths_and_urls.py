@@ -181,13 +181,6 @@ def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance() 
                 opened(urls)
 
 
-def test_the_text_of_a_config_is_none_of_a_pattern(corpus: Path) -> None:
-    path = corpus / "hdf" / "p1.hdf"
-    for config in (f"{{'class': 'HDFDataset', 'files': ['{path}'], 'name': 'x'}}", f"HDFDataset:files=['{path}']"):
-        with hr.DataLoader(config, batch_size=3) as loader:
-            assert next(iter(loader)).tags == ["1-0", "1-1", "1-2"]
-
-
 @pytest.mark.extra
 def test_manifests_vocabularies_and_symbols_are_read_by_their_urls(tmp_path: Path) -> None:
     pytest.importorskip("aiohttp")
@@ -213,15 +206,6 @@ def test_manifests_vocabularies_and_symbols_are_read_by_their_urls(tmp_path: Pat
             assert seq["data"].tolist() == [0, 1, 2]
         with pytest.raises(SourceError, match=r"none\.txt"):
             hr.LmDataset(server.url("t.txt"), orth_symbols_file=server.url("none.txt"))
-
-
-def test_texts_of_a_language_model_are_named_by_patterns(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text(f"{name}\n")
-    for files in (str(tmp_path / "*.txt"), [str(tmp_path / "{b,a}.txt")]):
-        with hr.LmDataset(files, orth_vocab={"class": "Utf8ByteTargets"}) as dataset:
-            found = bytes(int(seq["data"][0]) for seq in dataset.epoch(1))
-        assert found == (b"ab" if isinstance(files, str) else b"ba")
 
 
 def test_recordings_are_not_fetched_one_by_one_and_that_is_said(tmp_path: Path) -> None:
@@ -250,8 +234,3 @@ def test_recordings_are_not_fetched_one_by_one_and_that_is_said(tmp_path: Path) 
         hr.AudioDataset(manifest, root=tmp_path / "corpus")
     with pytest.raises(ConfigError, match="2 files match"):
         hr.AudioDataset(str(tmp_path / "m.*"))
-
-
-def test_a_tokenizer_is_a_folder_and_no_url() -> None:
-    with pytest.raises(ConfigError, match=r"(?s)this is a URL.*save_pretrained"):
-        hr.vocabularies.init_vocabulary({"class": "HuggingFaceTokenizer", "huggingface_repo_dir": "hf://user/name"})

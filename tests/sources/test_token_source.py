@@ -137,14 +137,6 @@ def test_a_billion_tokens_are_opened_without_reading_them(tmp_path):
     assert source.read(12345, "data").sum() == 0
 
 
-def test_the_index_of_documents_is_kept(tmp_path, megatron):
-    TokenSource(megatron, by="document").index.save(tmp_path / "i.hrindex")
-    source = TokenSource(megatron, by="document", index=tmp_path / "i.hrindex")
-    check_source(source)
-    with pytest.raises(SourceError, match="the index was made for"):
-        TokenSource(megatron, by="document", targets="x", index=tmp_path / "i.hrindex")
-
-
 @given(st.lists(st.tuples(st.text(max_size=4), st.lists(st.integers(-5, 300), max_size=5)), max_size=5))
 @examples(30)
 def test_what_is_written_is_read_again(tmp_path_factory, seqs):
@@ -218,19 +210,6 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path, idx, message):
     with pytest.raises(SourceError, match=message) as caught:
         TokenSource(tmp_path / "x.bin", by="document")
     assert "x.idx" in caught.value.where
-
-
-def test_notes_that_older_tokens_left_are_not_taken_for_those_of_new_ones(tmp_path):
-    with TokenWriter(tmp_path / "m.bin", specs={"data": DataSpec("int32", sparse=True, dim=9)}) as writer:
-        writer.append("a", {"data": np.zeros(3, np.int32)})
-    for name in ("m.bin", "m.idx"):
-        (tmp_path / name).unlink()
-    with pytest.raises(ConfigError, match="the file exists"):
-        TokenWriter(tmp_path / "m.bin")
-    with TokenWriter(tmp_path / "m.bin", overwrite=True) as writer:
-        writer.append("doc-0", {"data": np.zeros(3, np.int32)})
-    assert sorted(os.listdir(tmp_path)) == ["m.bin", "m.idx"]
-    assert TokenSource(tmp_path / "m.bin", by="document").index.tags[:] == ["doc-0"]
 
 
 def test_old_tokens_are_never_read_by_the_index_of_new_ones(tmp_path, monkeypatch):
@@ -350,15 +329,6 @@ def test_what_the_format_cannot_hold_is_refused_and_the_writer_goes_on(tmp_path)
         writer.append("good", {"data": TOKENS})
     source = TokenSource(tmp_path / "x.bin", by="document")
     assert list(source.index.tags) == ["good"]
-
-
-def test_what_a_refused_first_sequence_says_of_the_layout_does_not_hold(tmp_path):
-    with TokenWriter(tmp_path / "x.bin") as writer:
-        for wrong in ({"other": np.zeros((2, 2))}, {"a": TOKENS, "b": TOKENS}, {"other": np.zeros(2, np.uint32)}):
-            with pytest.raises(ConfigError):
-                writer.append("bad", wrong)
-        writer.append("good", {"data": TOKENS.astype(np.int16)})
-    assert TokenSource(tmp_path / "x.bin", block_length=4).specs["data"].dtype == "int16"
 
 
 def test_labels_and_the_number_of_classes_are_kept(tmp_path):

@@ -150,22 +150,6 @@ def test_what_somebody_else_is_making_is_passed_over(make_cache, sources, order)
     assert order == ["1"]
 
 
-def test_even_an_error_that_nobody_thought_of_does_not_end_the_prefetch(make_cache, sources, monkeypatch):
-    def fetch(source, *args, **kwargs) -> None:
-        if source == sources[0]:
-            raise ZeroDivisionError("from a library")
-        fetch_to(source, *args, **kwargs)
-
-    monkeypatch.setattr(caching, "fetch_to", fetch)
-    cache = make_cache()
-    cache.prefetch(sources[:2])
-    assert cache.wait_prefetched(_DEADLINE_SECONDS)
-    assert cache.prefetch_failures == {sources[0]: "ZeroDivisionError: from a library"}
-    with pytest.raises(ZeroDivisionError):
-        cache.get_file(sources[0])
-    assert cache.get_file(sources[1])
-
-
 def test_closing_ends_it_and_leaves_nothing_half(make_cache, sources, monkeypatch, tmp_path):
     begun, released = threading.Event(), threading.Event()
 
