@@ -12,6 +12,7 @@ layout.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,12 +73,14 @@ class FileHandles(PlainFiles):
         A chunked dataset without filters that is read often is read as bytes from then on.
 
         Raises:
-            SourceError: As for `read_array`, or a chunk cannot be unpacked.
+            SourceError: As for `read`, or a chunk cannot be unpacked.
         """
         chunks = self._chunks.get((file_idx, data_key))
         where = chunks and chunks.locate(start, stop)
         if chunks and where:
-            return chunks.rows(self.read_array(file_idx, *where, dtype), start, stop)
+            position, shape = where
+            num_bytes = math.prod(shape) * dtype.itemsize
+            return chunks.rows(self.read_sized(file_idx, position, num_bytes, shape, dtype), start, stop)
         if self._hdf5_pid != os.getpid():
             self._hdf5_files, self._hdf5_pid = {}, os.getpid()
         file, datasets = self._hdf5_files.get(file_idx) or self._open_hdf5(file_idx)
@@ -383,7 +386,7 @@ class HDFSource(IndexedSource):
         if position < 0 and num_rows:
             return self._files.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
         shape = (num_rows, *(size or 0 for size in column.frame_shape))  # no axis is free here
-        return self._files.read_array(file_idx, position, shape, column.dtype)
+        return self._files.read_sized(file_idx, position, num_rows * column.row_bytes, shape, column.dtype)
 
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
         column = self._columns[data_key]
