@@ -62,7 +62,7 @@ def expand_paths(
     given = [paths] if isinstance(paths, str | bytes) or not isinstance(paths, Iterable) else paths
     names = without_side_files(name for path in given for name in expand_path(path, where))
     if not names and not may_be_empty:
-        raise ConfigError("no files are named", where=where, fix="name at least one file")
+        raise ConfigError("no files are named: this is an empty list", where=where, fix="name at least one file")
     return local_files(names, entry)
 
 
