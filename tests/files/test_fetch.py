@@ -6,7 +6,6 @@ import errno
 import os
 import random
 import threading
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from headrace.files.fetch import (
     SourceStat,
     fetch_to,
     is_gone,
-    is_transient,
     stat_source,
 )
 from servers import FileServer, S3Server, has_s3, nothing_left
@@ -232,20 +230,6 @@ def test_versions_are_found_in_what_stores_say(odd: type[OddStore], facts: dict[
     assert stat_source("odd://a") == SourceStat(len(DATA), version)
 
 
-def test_files_in_memory_and_in_archives_are_fetched(tmp_path: Path, target: Path) -> None:
-    fsspec.filesystem("memory").pipe_file("/fetch/a", DATA)
-    with nothing_left():
-        get("memory://fetch/a", target)
-    assert target.read_bytes() == DATA
-    before = stat_source("memory://fetch/a")
-    fsspec.filesystem("memory").pipe_file("/fetch/a", OTHER)
-    assert stat_source("memory://fetch/a") != before
-    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
-        archive.writestr("in/a.hdf", OTHER)
-    get(f"zip://in/a.hdf::file://{tmp_path}/a.zip", target)
-    assert target.read_bytes() == OTHER
-
-
 def test_an_unknown_kind_of_url_names_those_that_are_known() -> None:
     with pytest.raises(ConfigError, match="did you mean 's3'") as caught:
         stat_source("s33://bucket/a")
@@ -259,19 +243,6 @@ def test_an_unknown_kind_of_url_names_those_that_are_known() -> None:
 def test_a_wrong_option_is_refused(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigError, match=name):
         FetchOptions(**options)
-
-
-class ClientResponseError(Exception):
-    def __init__(self, status: int) -> None:
-        self.status = status
-
-
-@pytest.mark.parametrize(("status", "answer"), [(503, True), (429, True), (501, False), (404, False), (403, False)])
-def test_a_status_says_whether_to_try_again_also_behind_another_error(status: int, answer: bool) -> None:
-    behind = FileNotFoundError("fsspec says so whatever the status")
-    behind.__cause__ = ClientResponseError(status)
-    assert is_transient(ClientResponseError(status)) == is_transient(behind) == answer
-    assert is_gone(behind) == (status == 404)
 
 
 # --- web servers ---

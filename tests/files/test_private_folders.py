@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import stat
@@ -43,12 +42,6 @@ def test_a_folder_that_is_made_is_for_this_user_alone_whatever_the_umask(cache: 
         os.umask(old)
     assert folder == cache / "index" == kept_path("index")
     assert (mode_of(folder), mode_of(cache)) == (0o700, 0o700)
-
-
-def test_a_folder_of_before_that_others_could_look_into_is_closed_to_them(cache: Path) -> None:
-    (cache / "index").mkdir(parents=True, mode=0o755)
-    cache.chmod(0o755)
-    assert mode_of(kept_folder("index")) == 0o700
 
 
 def test_users_that_share_a_named_folder_have_folders_of_their_own(
@@ -182,21 +175,3 @@ def test_what_another_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
     mapping.close()
     remove_unused(tmp_path, "*.x", max_files=0, now=2e9)
     assert not path.exists()
-
-
-def test_an_index_that_is_open_is_held(corpus: Callable[[], hr.HDFSource], tmp_path: Path) -> None:
-    source = corpus()
-    path = _index_of(tmp_path)
-
-    def is_held() -> bool:
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
-
-    assert is_held()
-    source.close()
-    del source
-    assert not is_held()

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import resource
-import shutil
 import subprocess
 import sys
 
@@ -14,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples_of_laws import examples
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import SourceError
 from headrace.sources import HDFSource, HDFWriter
-from headrace.sources.hdf.layout import open_hdf5
 
 LENGTHS = [3, 0, 5, 1]
 
@@ -93,33 +91,6 @@ def test_a_size_that_is_no_dim_is_refused(tmp_path, size, write_layout):
     path = write_layout(tmp_path / "corpus.hdf", sizes={"classes": size})
     with pytest.raises(SourceError, match="attribute classes of targets/size"):
         HDFSource(path, index=None)
-
-
-def test_a_missing_file_a_folder_and_a_text_file_are_refused(tmp_path):
-    text = tmp_path / "text.hdf"
-    text.write_text("no HDF5 in here")
-    empty = tmp_path / "empty.hdf"
-    empty.touch()
-    (tmp_path / "folder").mkdir()
-    for path, message in (
-        (tmp_path / "missing", "exist"),
-        (tmp_path / "folder", "no HDF5 files"),
-        (text, "signature"),
-        (empty, "signature"),
-    ):
-        with pytest.raises(SourceError, match=message) as caught:
-            HDFSource(path, index=None)
-        assert str(path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("files", "named"),
-    [(3, "3"), ([3], "3"), (None, "None"), (["a.hdf", None], "None"), (b"x", "b'x'"), ([b"x"], "b'x'")],
-)
-def test_files_that_are_no_paths_are_refused(files, named):
-    with pytest.raises(ConfigError) as caught:
-        HDFSource(files, index=None)
-    assert caught.value.what == f"{named} is not a path"
 
 
 def test_a_file_that_a_writer_holds_is_refused_with_the_reason(tmp_path):
@@ -209,17 +180,6 @@ def test_damaged_descriptions_give_an_error_of_ours_or_some_data(tmp_path_factor
             source.read_seq(idx)
 
 
-def test_a_file_that_is_cut_while_it_is_read_gives_an_error(tmp_path, whole_file):
-    path = tmp_path / "corpus.hdf"
-    shutil.copy(whole_file, path)
-    source = HDFSource(path, index=None)
-    source.read(0, "data")
-    os.truncate(path, 2100)
-    with pytest.raises(SourceError, match="ends at byte 2100") as caught:
-        source.read(19, "data")
-    assert str(path) in caught.value.where
-
-
 def test_a_chunk_that_cannot_be_unpacked_gives_an_error(tmp_path):
     path = tmp_path / "corpus.hdf"
     with HDFWriter(path, compression="gzip") as writer:
@@ -232,23 +192,6 @@ def test_a_chunk_that_cannot_be_unpacked_gives_an_error(tmp_path):
     source = HDFSource(path, index=None)
     with pytest.raises(SourceError, match="of 'data'"):
         source.read(0, "data")
-
-
-def test_running_out_of_descriptors_gives_an_error(tmp_path, whole_file):
-    source = HDFSource(whole_file, index=None)
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    lowest_free = os.open(os.devnull, os.O_RDONLY)
-    os.close(lowest_free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest_free, hard))
-    try:
-        with pytest.raises(SourceError, match=r"Too many open files(.|\n)*fix: .*ulimit -n"):
-            source.read(0, "data")
-        with pytest.raises(SourceError, match=r"Too many open files(.|\n)*fix: .*ulimit -n"):
-            HDFSource(whole_file, index=None)
-        with pytest.raises(SourceError, match=r"Too many open files(.|\n)*fix: .*ulimit -n"):
-            open_hdf5(str(whole_file))
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])

@@ -95,17 +95,6 @@ def test_scalars_and_keys_without_time_become_one_frame(tmp_path):
     assert source.read(0, "number").tolist() == [7]
 
 
-def test_other_byte_orders_and_strides_are_stored_plainly(tmp_path):
-    rows = np.arange(24, dtype=">f4").reshape(4, 6)
-    with HDFWriter(tmp_path / "corpus.hdf") as writer:
-        writer.append("a", {"data": rows[::2, ::-1]})
-        writer.append("b", {"data": np.asfortranarray(rows.astype("<f4"))})
-    source = HDFSource(tmp_path / "corpus.hdf", index=None)
-    assert source.read(0, "data").tolist() == rows[::2, ::-1].tolist()
-    assert source.read(1, "data").tolist() == rows.tolist()
-    assert source.read(1, "data").dtype == np.dtype("float32")
-
-
 @pytest.mark.parametrize(
     ("specs", "labels", "dim"),
     [

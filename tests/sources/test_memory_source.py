@@ -1,7 +1,5 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import MemorySource
@@ -19,28 +17,6 @@ def _seq(num_frames, dim=3):
 
 def test_it_keeps_the_contract_of_a_source():
     check_source(MemorySource([_seq(n) for n in (5, 1, 0, 9)], tags=["a", "b", "a", "d"]))
-
-
-@given(st.lists(st.integers(0, 9), max_size=6))
-def test_it_gives_what_it_was_given(lengths):
-    seqs = [_seq(n) for n in lengths]
-    source = MemorySource(seqs)
-    assert len(source) == len(seqs)
-    for i, seq in enumerate(seqs):
-        assert source.tag(i) == f"seq-{i}"
-        assert source.seq_lengths(i) == {"data": lengths[i], "classes": lengths[i], "speaker": 1}
-        for key, array in source.read_seq(i).items():
-            np.testing.assert_array_equal(array, seq[key])
-            assert array.dtype == seq[key].dtype
-
-
-def test_specs_are_learnt_with_the_number_of_classes_of_all_sequences():
-    source = MemorySource([_seq(2), _seq(9)])
-    assert source.specs == {
-        "data": DataSpec("float32", (3,), dim=3),
-        "classes": DataSpec("int32", sparse=True, dim=4),
-        "speaker": DataSpec("int64", sparse=True, dim=10, has_time=False),
-    }
 
 
 def test_negative_integers_are_legal_where_nobody_gave_a_number_of_classes():

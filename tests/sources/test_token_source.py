@@ -137,20 +137,6 @@ def test_a_billion_tokens_are_opened_without_reading_them(tmp_path):
     assert source.read(12345, "data").sum() == 0
 
 
-@given(st.lists(st.tuples(st.text(max_size=4), st.lists(st.integers(-5, 300), max_size=5)), max_size=5))
-@examples(30)
-def test_what_is_written_is_read_again(tmp_path_factory, seqs):
-    path = tmp_path_factory.mktemp("tokens") / "x.bin"
-    seqs = [(tag, tokens) for tag, tokens in seqs if tag.isprintable()]
-    with TokenWriter(path, specs={"k": DataSpec("int16", sparse=True)}) as writer:
-        for tag, tokens in seqs:
-            writer.append(tag, {"k": np.array(tokens, np.int64)})
-    source = TokenSource(path, by="document", data_key="k", index=None)
-    check_source(source)
-    assert [(source.tag(i), source.read(i, "k").tolist()) for i in range(len(source))] == seqs
-    assert source.specs["k"].dtype == "int16"
-
-
 def test_the_files_are_those_of_megatron(megatron):
     data = megatron.with_suffix(".idx").read_bytes()
     assert data[:9] == b"MMIDIDX\x00\x00"
@@ -210,34 +196,6 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path, idx, message):
     with pytest.raises(SourceError, match=message) as caught:
         TokenSource(tmp_path / "x.bin", by="document")
     assert "x.idx" in caught.value.where
-
-
-def test_old_tokens_are_never_read_by_the_index_of_new_ones(tmp_path, monkeypatch):
-    with TokenWriter(tmp_path / "m.bin") as writer:
-        writer.append("a", {"data": np.arange(4)})
-        writer.append("b", {"data": np.arange(2)})
-    writer = TokenWriter(tmp_path / "m.bin", overwrite=True)
-    writer.append("x", {"data": np.arange(1)})
-    writer.append("y", {"data": np.arange(5)})
-
-    replace, num_replaced = os.replace, 0
-
-    def interrupted(*args, **options):
-        nonlocal num_replaced
-        num_replaced += 1
-        if num_replaced == 2:  # one of the new files is in its place
-            raise KeyboardInterrupt
-        replace(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            writer.close()
-    with pytest.raises(SourceError):
-        TokenSource(tmp_path / "m.bin", by="document")
-    with TokenWriter(tmp_path / "m.bin", overwrite=True) as writer:
-        writer.append("z", {"data": np.arange(3)})
-    assert TokenSource(tmp_path / "m.bin", by="document").index.tags[:] == ["z"]
 
 
 def test_files_that_are_no_tokens_are_refused(tmp_path, raw):
@@ -337,34 +295,3 @@ def test_labels_and_the_number_of_classes_are_kept(tmp_path):
     source = TokenSource(tmp_path / "x.bin", block_length=2, targets="classes")
     assert source.labels == {"data": ["p", "q"], "classes": ["p", "q"]}
     assert source.specs["classes"].dim == 2
-
-
-def test_existing_files_stay_and_an_aborted_writer_leaves_nothing(tmp_path, megatron):
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    with pytest.raises(ConfigError, match="the file exists"):
-        TokenWriter(megatron)
-    with pytest.raises(ZeroDivisionError), TokenWriter(megatron, overwrite=True) as writer:  # noqa: PT012
-        writer.append("x", {"data": TOKENS})
-        raise ZeroDivisionError
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
-    with TokenWriter(megatron, overwrite=True, dtype="int32") as writer:
-        writer.append("x", {"data": TOKENS})
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["m.bin", "m.idx", "m.tags.txt"]
-    assert TokenSource(megatron, by="document").read(0, "data").tolist() == TOKENS.tolist()
-
-
-@pytest.mark.usefixtures("small_disk")
-@pytest.mark.parametrize(("num_documents", "num_tokens"), [(300, 4000), (60_000, 1)])
-def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, num_documents, num_tokens):
-    writer = TokenWriter(tmp_path / "x.bin", dtype="uint8")
-
-    def write():  # the tokens do not fit, or the index at the end
-        for number in range(num_documents):
-            writer.append(f"doc-{number}", {"data": np.zeros(num_tokens, np.uint8)})
-        writer.close()
-
-    with pytest.raises(SourceError, match="File too large"):
-        write()
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match="the writer is closed"):
-        writer.append("more", {"data": TOKENS})

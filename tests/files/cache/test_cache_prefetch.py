@@ -84,17 +84,6 @@ def test_several_are_copied_at_a_time(make_cache, sources, monkeypatch):
     assert _copied(cache) == "01234567"
 
 
-def test_a_new_call_replaces_what_is_left(make_cache, sources, order):
-    cache = make_cache(max_bytes=200)
-    held = cache.get_file(sources[0])
-    cache.prefetch(sources[1:5])
-    _wait_until(lambda: _copied(cache) == "01", "it does not wait for room")
-    cache.prefetch(sources[7:8])
-    assert cache.wait_prefetched(_DEADLINE_SECONDS)
-    assert (order[-1], _copied(cache)) == ("7", "07")
-    cache.release_files(held)
-
-
 def test_nothing_that_is_needed_sooner_is_removed_and_room_that_is_released_is_used(make_cache, sources, order):
     cache = make_cache(max_bytes=300)
     cache.prefetch(sources)
