@@ -64,7 +64,7 @@ def test_a_dict_of_columns_is_refused_with_what_to_give():
         ({"labels": {"words": ["a"]}}, ConfigError, "unknown data key 'words'"),
         ({"dims": {"clases": 9}}, ConfigError, "did you mean 'classes'"),
         ({"dims": {"data": 5}}, ConfigError, "its dim is 3, not 5"),
-        ({"dims": {"classes": 5}, "labels": {"classes": list("abcd")}}, ConfigError, "5 classes, but 4 labels"),
+        ({"dims": {"classes": 5}, "labels": {"classes": list("abcd")}}, ConfigError, "dim 5, but 4 labels"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(options, error, text):

@@ -188,38 +188,28 @@ def gather_index(paths: Sequence[str]) -> CorpusIndex:
 
 def _common_specs(layouts: Sequence[FileLayout]) -> dict[str, DataSpec]:
     """Return the specs that all files share; a dim that only some files know counts for all."""
-    first: FileLayout | None = None
-    specs: dict[str, DataSpec] = {}
-    for layout in layouts:
-        if not layout.columns and not layout.num_seqs:
-            continue
-        if first is None:
-            first = layout
-            specs = {data_key: column.spec for data_key, column in layout.columns.items()}
-            continue
+    filled = [layout for layout in layouts if layout.columns or layout.num_seqs]
+    specs = {key: column.spec for layout in filled[:1] for key, column in layout.columns.items()}
+    for layout in filled[1:]:
+        where = f"{filled[0].path}, {layout.path}"
         if list(layout.columns) != list(specs):
             raise SourceError(
                 f"the files have different keys: {list(specs)}, but {list(layout.columns)}",
-                where=f"{first.path}, {layout.path}",
+                where=where,
                 fix="remove or write the keys that are missing on one side, or open the files as separate corpora",
             )
-        for data_key, column in layout.columns.items():
-            specs[data_key] = _agree(data_key, specs[data_key], column.spec, f"{first.path}, {layout.path}")
+        for key, column in layout.columns.items():
+            spec, other = specs[key], column.spec
+            dim = other.dim if spec.dim is None else spec.dim
+            specs[key] = replace(spec, dim=dim)
+            if specs[key] != (replace(other, dim=dim) if other.dim is None else other):
+                ours, theirs = (f"{layout_text(each)} with dim {each.dim}" for each in (specs[key], other))
+                raise SourceError(
+                    f"the files differ in the key {key!r}: {ours}, but {theirs}",
+                    where=where,
+                    fix="convert one of them, or open the files as separate corpora",
+                )
     return specs
-
-
-def _agree(data_key: str, spec: DataSpec, other: DataSpec, where: str) -> DataSpec:
-    if spec.dim is None or other.dim is None:
-        dim = other.dim if spec.dim is None else spec.dim
-        spec, other = replace(spec, dim=dim), replace(other, dim=dim)
-    if spec != other:
-        ours, theirs = (f"{layout_text(layout)} with dim {layout.dim}" for layout in (spec, other))
-        raise SourceError(
-            f"the files differ in the key {data_key!r}: {ours}, but {theirs}",
-            where=where,
-            fix="convert one of them, or open the files as separate corpora",
-        )
-    return spec
 
 
 def _all_tags(layouts: Sequence[FileLayout]) -> Tags:
