@@ -132,9 +132,6 @@ def test_a_manifest_may_be_a_table(recordings: Path, suffix: str) -> None:
     assert source.index.lengths("data").tolist() == [100, 300]
     assert (text_of(source, 0, "orth"), source.read(0, "classes").tolist()) == ("one, two", 1)
     check_source(source)
-    path.write_text(path.read_text().replace("100", "101"))
-    with pytest.raises(SourceError, match=r"(?s)says 101 samples, \S*a\.wav has 100.*line 2"):
-        open_source(path, targets={})
 
 
 def test_a_table_in_memory_lists_recordings_anywhere(recordings: Path) -> None:
