@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
-from .codec import Facts
+from .codec import Facts, Field
 from .data_types import check_classes, extremes, learn_spec
-from .fields import Field
 
 _TEXT = DataSpec("uint8", sparse=True, dim=256, is_text=True)
 _DTYPES = ("bool", "int32", "int64", "uint64", "float32", "float64")  # in the order of preference
@@ -139,8 +138,12 @@ class JsonField(Field):
             fix="make inner lists equally long, fill in what is null, or leave the field out: fields=",
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return JsonField, (self.name, self._dtype, self._dim)
+
+class IndexField(JsonField):
+    """Class indices that are stored as numbers: one a sequence, `int32[]`, or lists of them, `int32[T]`."""
+
+    def __init__(self, name: str, num_classes: int) -> None:
+        super().__init__(name, "int32", num_classes)
 
 
 def _limits(dtype: str) -> tuple[int, int]:
