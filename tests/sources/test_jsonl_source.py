@@ -179,6 +179,7 @@ def test_an_error_names_the_file_that_it_is_about(tmp_path):
         ([16777216, 0.5], "float32"),
         ([-1e30, 0.1], "float32"),
         ([1e300], "float64"),
+        ([[0, 1e300]], "float64"),
         ([2**53 + 1], "int64"),
     ],
 )
