@@ -97,10 +97,6 @@ def test_a_damaged_page_is_noticed_by_its_checksum(tmp_path):
 def test_cache_bytes_is_a_number(path):
     with pytest.raises(ConfigError, match="cache_bytes must be at least 0"):
         ParquetSource(path, cache_bytes=-1)
-    with pytest.raises(ConfigError, match="is not a path"):
-        ParquetSource([3])
-    with pytest.raises(ConfigError, match="empty list"):
-        ParquetSource([])
 
 
 def test_groups_end_by_bytes_where_no_number_of_rows_is_given(tmp_path):
