@@ -101,11 +101,11 @@ class ArrowFile(TableFile):
         # Without the mark, a stream that was truncated between two batches could not be told from a whole one.
         end_mark = bytes(4) if self._buffer[:4].to_pybytes() != _CONTINUES else _CONTINUES + bytes(4)
         end, size = stream.tell(), stream.size()
-        if self._buffer[max(size - len(end_mark), 0) :].to_pybytes() != end_mark:
-            raise SourceError("the Arrow stream has no end mark: rows may be missing", where=path, fix=_TORN_FIX)
-        if end != size:
-            fix = "write or download it again; streams cannot be joined with `cat`: give them as several files"
-            raise SourceError(f"the Arrow stream ends at byte {end} of {size}", where=path, fix=fix)
+        if end != size or self._buffer[max(size - len(end_mark), 0) :].to_pybytes() != end_mark:
+            what = (
+                f"the Arrow stream of {size} bytes has no end mark, or another one at byte {end}: rows may be missing"
+            )
+            raise SourceError(what, where=path, fix=f"{_TORN_FIX}; give several streams as several files")
 
     def num_rows(self, piece: int) -> int:
         """Return the number of rows of a batch."""

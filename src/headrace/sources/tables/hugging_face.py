@@ -73,16 +73,13 @@ def load_hugging_face(dataset: Any) -> Any:
         (dataset,) = dataset.values()
     if isinstance(dataset, datasets.Dataset) and dataset.format["type"] != "custom":
         return dataset
-    what, fix = f"this is not a dataset of Hugging Face: {where}", "give one, or a folder, files, or a dict"
-    if isinstance(dataset, datasets.Dataset):
-        what = "the dataset has a transform (set_transform), which would not be applied here"
-        fix = "take it off (reset_format), and give it as transform= to the headrace dataset or loader"
-    elif isinstance(dataset, Mapping):
-        what, fix = f"there are several splits: {sorted(map(str, dataset))}", 'choose one: dataset["train"]'
-    elif isinstance(dataset, datasets.IterableDataset):
-        what = "a streaming dataset has no random access"
-        fix = "give it to headrace.DataLoader as it is, or load it without streaming=True"
-    raise ConfigError(what, where=where, fix=fix)
+    raise ConfigError(
+        "this is not a dataset of Hugging Face that has random access to rows as they are stored",
+        where=where,
+        fix='give a folder, files, a dict, or a datasets.Dataset: one split (dataset["train"]), loaded without '
+        "streaming=True, without a transform (reset_format; pass the function as transform= to the loader); "
+        "a streaming dataset is given to headrace.DataLoader as it is",
+    )
 
 
 def is_named(dataset: Any) -> bool:
