@@ -192,11 +192,7 @@ class MemberKey:
 
     def note(self, member: MemberFile, where: str, facts: Facts) -> int:
         """Look at one member; return the length of its array."""
-        value: Any = member
-        if self.take is not None:
-            value = self._value(member.head(member.size), where)
-        elif not isinstance(self.codec, BytesCodec | ArrayCodec):
-            value = io.BufferedReader(member, 1 << 13)
+        value = member if self.take is None else self._value(member.head(member.size), where)
         return self.codec.note(value, where, facts)
 
     def encode(self, data: bytes, where: str) -> NDArray[Any]:
