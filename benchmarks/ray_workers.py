@@ -1,9 +1,9 @@
 """Items and padded batches from two workers on a Ray cluster of this machine: `RayExecutor`, and Ray used by hand.
 
-Run `python benchmarks/ray_workers.py` (`--quick` for two minutes in place of ten, `--json PATH` for the figures); needs
-`ray[data]`. An item is a float32 array that a worker fills, and of which the consumer reads two elements. Ray has
-four arrangements: actors that return one array a call, with calls ahead; actors that return lists of arrays (4 MiB,
-three calls ahead of each actor); a streaming generator for each actor; and Ray Data, `map_batches` in two tasks read by
+Run `python benchmarks/ray_workers.py` (`--quick` for a short look, `--json PATH` for the figures); needs `ray[data]`. An
+item is a float32 array that a worker fills, and of which the consumer reads two elements. Ray has four arrangements:
+actors that return one array a call, with calls ahead; actors that return lists of arrays (8 MiB, as ours do, and three
+calls ahead of each actor); a streaming generator for each actor; and Ray Data, `map_batches` in two tasks read by
 `iter_batches`. "between nodes": the workers are on other nodes of the cluster than the consumer, so that each result
 goes through two object stores and a socket. The same with worker processes of Headrace, without Ray.
 
@@ -37,7 +37,7 @@ from measuring.loader_corpora import draw_lengths
 
 NUM_WORKERS, NUM_VALUES = 2, 251
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20}
-LIST_BYTES, LISTS_AHEAD, CALLS_AHEAD, AHEAD_BYTES = 4 << 20, 3, 64, 64 << 20
+LIST_BYTES, LISTS_AHEAD, CALLS_AHEAD, AHEAD_BYTES = 8 << 20, 3, 64, 64 << 20
 ACTOR = {"num_cpus": 0.1}
 DIM, BATCH_SIZE = 40, 16
 NODE = {"num_cpus": 2, "object_store_memory": 600 << 20, "include_dashboard": False}
@@ -259,7 +259,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a short look")
     parser.add_argument("--json", type=Path, help="where to write the figures")
     arguments = parser.parse_args()
-    rounds, seconds, num_seqs = (2, 2.0, 2000) if arguments.quick else (5, 4.0, 8000)
+    rounds, seconds, num_seqs = (1, 2.0, 1000) if arguments.quick else (5, 4.0, 8000)
     os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "RAY_AUTH_MODE": "disabled"})
     figures: dict[str, Any] = {}
     for nodes in ("one node", "between nodes"):

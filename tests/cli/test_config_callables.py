@@ -75,7 +75,7 @@ def test_a_module_that_was_allowed_may_be_named_and_nothing_else(installed: Path
     assert load_job(file, callables=["canary_module"]).dataset["transform"] == "canary_module:call"
     assert installed.exists()
     file.write_text(json.dumps({**STATIC, "transform": "canary_module:os.system"}))
-    with pytest.raises(ConfigError, match="is of the module 'posix'"):
+    with pytest.raises(ConfigError, match="of the module 'posix'"):
         load_job(file, callables=["canary_module"])
     file.write_text(json.dumps({**STATIC, "transform": "canary_module:call"}))
     with pytest.raises(ConfigError, match="a config is data"):
@@ -93,7 +93,7 @@ def test_a_module_beside_the_config_may_be_named_but_not_what_it_has_from_elsewh
     assert load_job(file).dataset["transform"] == "beside_the_config:double"
     for name in ("system", "os.system", "os"):
         file.write_text(text.format(name))
-        with pytest.raises(ConfigError, match="which the config may not name"):
+        with pytest.raises(ConfigError, match="which is of the module"):
             load_job(file)
 
 
@@ -159,5 +159,5 @@ def test_a_module_that_raises_when_it_is_imported_is_an_error_of_the_config(
 ) -> None:
     (tmp_path / "broken_module.py").write_text(text)
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(ConfigError, match=f"'broken_module' of 'broken_module:f' raises when it is imported: {says}"):
+    with pytest.raises(ConfigError, match=f"'broken_module' of 'broken_module:f'.*{says}"):
         hr.init_dataset({"class": "broken_module:f"})

@@ -21,16 +21,16 @@ pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("default"), pytest.ma
 
 import torch  # noqa: E402
 
-from headrace import Buckets, ConfigError, DataLoader, FrameBudget, StaticDataset  # noqa: E402
+from headrace import Buckets, ConfigError, DataLoader, FrameBudget, RayExecutor, StaticDataset  # noqa: E402
 from headrace.adapters.ray_train import prepare_loader  # noqa: E402
 
 NUM_EPOCHS, SAVE_STEPS, DIE_AT = 2, 3, 5
 
 
-def open_loader(**ranks: int) -> DataLoader:
+def open_loader(**options: Any) -> DataLoader:
     seqs = [{"data": np.full((number % 7 + 2, 4), number, np.float32)} for number in range(40)]
     dataset = StaticDataset(seqs, seq_ordering="random")
-    return DataLoader(dataset, batching=Buckets(FrameBudget(30), num_buckets=3), seed=1, **ranks)
+    return DataLoader(dataset, batching=Buckets(FrameBudget(30), num_buckets=3), seed=1, **options)
 
 
 def _train(config: dict[str, Any]) -> None:
@@ -40,13 +40,14 @@ def _train(config: dict[str, Any]) -> None:
 
     torch.manual_seed(1)
     rank = train.get_context().get_world_rank()
-    model = prepare_model(torch.nn.Linear(4, 1))
+    inner = torch.nn.Linear(4, 1)  # whose state is the same in a group of any size
+    model = prepare_model(inner)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     found = train.get_checkpoint()
     record = open(Path(config["folder"], f"{rank}-{int(found is not None)}"), "w")  # noqa: SIM115
-    with open_loader() as loader:
+    with open_loader(**config["options"]) as loader:
         batches, num = prepare_loader(loader), 0
-        parts = {"model": model, "optimizer": optimizer, "loader": batches}
+        parts = {"model": inner, "optimizer": optimizer, "loader": batches}
         if found is not None:
             with found.as_directory() as folder:
                 saved = torch.load(Path(folder, "state.pt"))
@@ -70,27 +71,49 @@ def _train(config: dict[str, Any]) -> None:
                     os._exit(9)
 
 
-def test_a_group_of_workers_that_is_started_again_goes_on_with_the_next_batch(cluster: Any, tmp_path: Path) -> None:
+def _fit(folder: Path, group_size: int, max_failures: int = 0, **options: Any) -> None:
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # a script's functions, as in a script
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
     TorchTrainer(
         _train,
-        train_loop_config={"folder": str(tmp_path)},
-        scaling_config=ScalingConfig(num_workers=2),
+        train_loop_config={"folder": str(folder), "options": options},
+        scaling_config=ScalingConfig(num_workers=group_size),
         run_config=RunConfig(
-            storage_path=str(tmp_path / "storage"), name="run", failure_config=FailureConfig(max_failures=1)
+            storage_path=str(folder / "storage"), name="run", failure_config=FailureConfig(max_failures=max_failures)
         ),
     ).fit()
+
+
+def _steps(folder: Path, rank: int, part: int) -> list[tuple[list[str], float]]:
+    """Return tags and loss of each step of a rank, of the first group (0) or of the one after it (1)."""
+    return [tuple(json.loads(line)) for line in (folder / f"{rank}-{part}").read_text().splitlines()]
+
+
+def test_a_group_of_workers_that_is_started_again_goes_on_with_the_next_batch(cluster: Any, tmp_path: Path) -> None:
+    _fit(tmp_path, 2, max_failures=1)
     for rank in range(2):
         with open_loader(rank=rank, world_size=2) as loader:
             expected = [batch.tags for epoch in loader.epochs(1, NUM_EPOCHS) for batch in epoch]
-        before, after = (
-            [json.loads(line) for line in (tmp_path / f"{rank}-{part}").read_text().splitlines()] for part in (0, 1)
-        )
+        before, after = (_steps(tmp_path, rank, part) for part in (0, 1))
         assert [tags for tags, _ in before[:SAVE_STEPS] + after] == expected
         assert before[SAVE_STEPS:] == after[: DIE_AT - SAVE_STEPS]  # the same losses
+
+
+def test_a_group_of_another_size_with_workers_on_the_cluster_reads_what_is_left(cluster: Any, tmp_path: Path) -> None:
+    from ray.train import TrainingFailedError
+
+    options = {"num_workers": 1, "executor": RayExecutor(num_cpus=0.1)}
+    with pytest.raises(TrainingFailedError):
+        _fit(tmp_path, 2, **options)
+    _fit(tmp_path, 1, **options)
+    with open_loader() as loader:
+        expected = [sorted(batch.tags for batch in epoch) for epoch in loader.epochs(1, NUM_EPOCHS)]
+    before = [tags for rank in range(2) for tags, _ in _steps(tmp_path, rank, 0)[:SAVE_STEPS]]
+    after = [tags for tags, _ in _steps(tmp_path, 0, 1)]
+    num = len(expected[0]) - len(before)
+    assert [sorted(before + after[:num]), sorted(after[num:])] == expected
 
 
 def test_the_script_of_the_page_trains_and_leaves_a_checkpoint(

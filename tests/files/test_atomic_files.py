@@ -6,8 +6,6 @@ import stat
 import time
 from pathlib import Path
 
-import h5py
-import numpy as np
 import pytest
 
 from headrace.errors import ConfigError, SourceError
@@ -21,12 +19,6 @@ def test_a_file_appears_with_its_content_and_nothing_else(tmp_path: Path) -> Non
         assert not (tmp_path / "a").exists()
     assert (tmp_path / "a").read_bytes() == b"new"
     assert os.listdir(tmp_path) == ["a"]
-
-
-def test_text_is_written_as_utf8_with_plain_newlines(tmp_path: Path) -> None:
-    with atomic_write(tmp_path / "a", "w", fsync=True) as file:
-        file.write("ä\n")
-    assert (tmp_path / "a").read_bytes() == "ä\n".encode()
 
 
 @pytest.mark.parametrize(
@@ -99,20 +91,6 @@ def test_a_link_stays_a_link_and_the_file_behind_it_is_replaced(tmp_path: Path) 
         file.write(b"new")
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "there/file").read_bytes() == b"new"
-
-
-def test_another_mode_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'ab'"), atomic_write(tmp_path / "a", "ab"):
-        pass
-    assert os.listdir(tmp_path) == []
-
-
-def test_h5py_writes_through_a_temporary_path(tmp_path: Path) -> None:
-    with PendingFile(tmp_path / "a.hdf") as pending, h5py.File(pending.temporary, "w") as file:
-        file["x"] = np.arange(3)
-    with h5py.File(tmp_path / "a.hdf") as file:
-        assert file["x"][:].tolist() == [0, 1, 2]
-    assert os.listdir(tmp_path) == ["a.hdf"]
 
 
 def test_a_pending_file_can_be_aborted_and_neither_end_can_be_repeated(tmp_path: Path) -> None:

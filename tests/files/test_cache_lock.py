@@ -55,13 +55,6 @@ def test_many_share_a_lock_and_one_has_it_alone(path):
     again.close()
 
 
-def test_a_lock_that_nobody_refers_to_any_more_is_free(path):
-    lock_exclusive_nowait(path)
-    lock = lock_exclusive_nowait(path)
-    assert lock is not None
-    lock.close()
-
-
 def test_the_lock_of_a_killed_process_is_free_at_once(path):
     with _start(path) as process:
         assert lock_exclusive_nowait(path) is None
@@ -83,21 +76,6 @@ def test_a_child_that_outlives_its_killed_parent_does_not_keep_the_parents_lock(
         lock = lock_exclusive_nowait(path)
         assert lock is not None
         lock.close()
-
-
-def test_what_a_forked_child_does_with_its_copy_leaves_the_parents_lock(path):
-    lock = lock_exclusive_nowait(path)
-    pid = os.fork()
-    if pid == 0:
-        is_ours = lock.descriptor == -1 and not lock.is_current
-        reused = os.open(path, os.O_RDONLY)  # gets the number of the descriptor that the child no longer has
-        lock.close()
-        os.fstat(reused)
-        os._exit(7 if is_ours else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
-    assert lock_exclusive_nowait(path) is None
-    assert lock.is_current
-    lock.close()
 
 
 def test_a_lock_is_always_on_the_file_that_has_the_name(path):

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import itertools
-import pickle
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -276,43 +274,6 @@ def test_ranks_share_canonical_shards_by_bytes(sizes: list[int], world_size: int
     assert max(of_ranks) - min(of_ranks) <= max(shard_bytes)
 
 
-def test_the_order_of_calls_does_not_count_and_only_two_full_epochs_are_kept() -> None:
-    plan = FilePlan([1] * 20, 2, 2, ordering="random")
-    expected = {(epoch, shard): _files(plan, epoch, shard) for epoch in range(1, 13) for shard in (0, 1)}
-    places = list(expected)
-    np.random.RandomState(0).shuffle(places)
-    assert {place: _files(plan, *place) for place in map(tuple, places)} == expected
-    assert len(plan._kept) == 2
-
-
-def test_threads_get_the_same_files() -> None:
-    plan = FilePlan(range(2000), 5, 2, ordering="random")
-    places = [(epoch, shard) for epoch in range(1, 60) for shard in (0, 1)]
-    with ThreadPoolExecutor(8) as pool:
-        together = list(pool.map(lambda place: _files(plan, *place), places))
-    fresh = FilePlan(range(2000), 5, 2, ordering="random")
-    assert together == [_files(fresh, *place) for place in places]
-
-
-def test_a_plan_pickles_as_its_arguments() -> None:
-    plan = FilePlan([1] * 200, 2, 2, ordering="random", random_seed_offset=3, num_canonical_shards=4)
-    files = _files(plan, 3, 1)
-    copy = pickle.loads(pickle.dumps(plan))
-    assert not copy._kept
-    assert _files(copy, 3, 1) == files
-    assert copy.digest == plan.digest
-
-
-def test_a_plan_does_not_change_with_the_array_it_was_made_of_and_gives_nothing_to_write_to() -> None:
-    sizes = np.array([1, 2, 3, 4])
-    plan = FilePlan(sizes, 2)
-    sizes[:] = 9
-    assert _bytes(plan, 1, 0) + _bytes(plan, 2, 0) == 10
-    for array in (plan.sizes, plan.files_of(1, 0), FilePlan(sizes, 1, 1, num_canonical_shards=2).files_of(1, 0)):
-        with pytest.raises(ValueError, match="read-only"):
-            array[0] = 1
-
-
 def test_epoch_0_counts_as_1_and_negative_ones_are_refused() -> None:
     plan = FilePlan([1] * 9, 3, ordering="random")
     assert _files(plan, 0, 0) == _files(plan, 1, 0)
@@ -365,11 +326,6 @@ def test_the_digest_changes_with_what_decides_the_bins(change: dict[str, Any], s
 def test_wrong_options_are_refused_when_the_plan_is_built(options: dict[str, Any], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         FilePlan(**{"sizes": [1] * 10, **options})
-
-
-def test_sizes_that_no_64_bits_can_sum_are_refused() -> None:
-    with pytest.raises(SourceError, match="together"):
-        FilePlan([2**62, 2**62])
 
 
 def test_a_shard_index_out_of_range_is_refused() -> None:

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.errors import SourceError
 from headrace.files import FileStamp
 
 
@@ -51,15 +50,6 @@ def test_a_changed_byte_at_either_end_of_a_big_file_is_seen(tmp_path: Path, posi
     content[position] = 1
     rewrite(tmp_path / "a", bytes(content), keep_mtime=True)
     assert "digest" in (stamp.difference() or "")
-
-
-def test_a_missing_file_a_folder_and_a_pipe_cannot_be_stamped(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"does not exist(.|\n)*nearest folder that exists"):
-        FileStamp.of(tmp_path / "a")
-    os.mkfifo(tmp_path / "pipe")  # nobody writes to it: it is not waited for
-    for path in (tmp_path, tmp_path / "pipe"):
-        with pytest.raises(SourceError, match="not a regular file"):
-            FileStamp.of(path)
 
 
 def test_a_path_below_a_folder_moves_with_it_and_another_stays(tmp_path: Path) -> None:

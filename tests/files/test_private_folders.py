@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import mmap
 import os
 import stat
@@ -14,8 +13,7 @@ import pytest
 
 import headrace as hr
 from headrace.errors import CacheError, SourceError
-from headrace.files import hold_in_use, kept_folder, kept_path, note_use, open_regular, remove_unused
-from headrace.files.kept import make_named
+from headrace.files import hold_in_use, kept_folder, kept_path, open_regular, remove_unused
 from headrace.index import CorpusIndex
 
 STRANGER = 65534
@@ -44,17 +42,6 @@ def test_a_folder_that_is_made_is_for_this_user_alone_whatever_the_umask(cache: 
         os.umask(old)
     assert folder == cache / "index" == kept_path("index")
     assert (mode_of(folder), mode_of(cache)) == (0o700, 0o700)
-
-
-def test_to_look_makes_nothing(cache: Path) -> None:
-    kept_path("index")
-    assert not cache.exists()
-
-
-def test_a_folder_of_before_that_others_could_look_into_is_closed_to_them(cache: Path) -> None:
-    (cache / "index").mkdir(parents=True, mode=0o755)
-    cache.chmod(0o755)
-    assert mode_of(kept_folder("index")) == 0o700
 
 
 def test_users_that_share_a_named_folder_have_folders_of_their_own(
@@ -92,23 +79,6 @@ def test_what_somebody_else_made_at_a_place_that_he_foresaw_is_refused(
     with pytest.raises(CacheError, match=f"belongs to user {STRANGER}") as caught:
         hr.FileCache().close()
     assert caught.value.where == str(place)
-
-
-@needs_root
-def test_a_part_of_a_named_cache_that_belongs_to_somebody_else_is_refused(tmp_path: Path) -> None:
-    hr.FileCache(cache_directory=str(tmp_path / "cache")).close()
-    os.rename(tmp_path / "cache/data", tmp_path / "cache/old")
-    (tmp_path / "cache/data").mkdir()
-    _own(tmp_path / "cache/data")
-    with pytest.raises(CacheError, match=f"belongs to user {STRANGER}"):
-        hr.FileCache(cache_directory=str(tmp_path / "cache")).close()
-
-
-@needs_root
-def test_root_may_use_a_folder_of_somebody_else_that_it_named(tmp_path: Path) -> None:
-    (tmp_path / "cache").mkdir()
-    _own(tmp_path / "cache")
-    make_named(str(tmp_path / "cache"))
 
 
 @pytest.fixture
@@ -155,19 +125,6 @@ def test_a_pipe_in_the_place_of_an_index_is_not_waited_for(corpus: Callable[[], 
         open_regular(path)
 
 
-def test_a_cache_folder_that_cannot_even_be_looked_at_is_done_without(
-    corpus: Callable[[], hr.HDFSource],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / ("x" * 300)))  # one that root cannot look at, either
-    assert len(corpus()) == 2100
-    assert "stays in memory" in caplog.text
-    with pytest.raises(CacheError, match="File name too long"):
-        kept_path("index")
-
-
 @needs_root
 def test_a_folder_of_indices_that_belongs_to_somebody_else_is_not_used(
     corpus: Callable[[], hr.HDFSource],
@@ -208,13 +165,6 @@ def test_what_was_used_longest_ago_goes_first_and_what_is_old_in_any_case(tmp_pa
     assert (tmp_path / ".in the making.x").exists()
 
 
-def test_a_use_is_noted_and_the_time_of_the_content_stays(tmp_path: Path) -> None:
-    (path,) = _kept(tmp_path, {"a.x": 0})
-    note_use(path)
-    assert path.stat().st_atime > 1.5e9
-    assert path.stat().st_mtime == 0
-
-
 def test_what_another_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
     (path,) = _kept(tmp_path, {"a.x": 0})
     with path.open("rb") as file:
@@ -225,21 +175,3 @@ def test_what_another_holds_stays_until_it_lets_go(tmp_path: Path) -> None:
     mapping.close()
     remove_unused(tmp_path, "*.x", max_files=0, now=2e9)
     assert not path.exists()
-
-
-def test_an_index_that_is_open_is_held(corpus: Callable[[], hr.HDFSource], tmp_path: Path) -> None:
-    source = corpus()
-    path = _index_of(tmp_path)
-
-    def is_held() -> bool:
-        with path.open("rb") as file:
-            try:
-                fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-            return False
-
-    assert is_held()
-    source.close()
-    del source
-    assert not is_held()

@@ -24,12 +24,12 @@ BY_LIBRARY = {"huggingface"}  # only its library writes it
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_entry_names_classes_that_there_are(name: str) -> None:
     entry = FORMATS[name]
-    cls = registry.source_class_of({"class": entry.source_name})
+    cls = registry.source_class_of({"class": entry.source})
     assert issubclass(cls, Source)
     assert registry.source_class_of({"class": entry.source}) is cls
     assert first_option_of(cls) is not None
     assert formats.format_of_source(cls) is entry
-    for known in (name, entry.source, entry.source_name, entry.writer, entry.writer_name):
+    for known in (name, entry.source, entry.source, entry.writer, entry.writer):
         assert known is None or format_named(known) is entry
     if entry.writer is not None:
         assert issubclass(registry.writer_class_of(entry), Writer)
@@ -58,7 +58,7 @@ def test_every_format_has_a_case_in_the_laws_of_formats_and_is_found_from_its_fi
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_table_of_formats_in_the_docs_has_a_line_for_each(name: str) -> None:
     entry = FORMATS[name]
-    classes = f"| `{entry.source_name}` | {f'`{entry.writer_name}` ' if entry.writer_name else ''}|"
+    classes = f"| `{entry.source}` | {f'`{entry.writer}` ' if entry.writer else ''}|"
     assert classes in (Path(__file__).parents[2] / "docs" / "how-to" / "converting.md").read_text()
 
 

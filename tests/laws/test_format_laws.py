@@ -56,12 +56,12 @@ def test_every_source_that_reads_files_is_in_these_laws_or_elsewhere() -> None:
 
 def test_every_source_and_writer_is_of_a_format_by_which_laws_and_commands_find_it() -> None:
     entries = formats.FORMATS.values()
-    assert {entry.source_name for entry in entries} == _exported(Source) - {
+    assert {entry.source for entry in entries} == _exported(Source) - {
         "MapSource",
         "MemorySource",
         "AudioTableSource",
     }
-    assert {entry.writer_name for entry in entries if entry.writer} == _exported(Writer)
+    assert {entry.writer for entry in entries if entry.writer} == _exported(Writer)
 
 
 @examples(2)
@@ -294,10 +294,9 @@ def test_a_pipe_in_the_place_of_any_file_is_refused_and_not_waited_for(
             open_source(place)
 
 
-@pytest.mark.parametrize("name", ["x.hdf", "x.tar", "x.txt", "x.jsonl", "x.png", "x"])
-def test_a_name_with_a_nul_in_it_is_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="NUL"):
-        open_source(tmp_path / f"a\0{name}")
+def test_a_name_with_a_nul_in_it_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no file can have the name"):
+        open_source(tmp_path / "a\0x.hdf")
 
 
 @contextlib.contextmanager

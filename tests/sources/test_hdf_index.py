@@ -1,14 +1,11 @@
 """`HDFSource` and its index: gathered from the files, found in the cache folder, or named by the user."""
 
-import pickle
-
 import numpy as np
 import pytest
 
 from headrace.errors import SourceError
 from headrace.sources import HDFSource, HDFWriter
 from headrace.sources.hdf import layout as layout_module
-from headrace.sources.hdf import source as source_module
 
 
 @pytest.fixture(autouse=True)
@@ -57,15 +54,6 @@ def test_with_a_saved_index_a_corpus_is_opened_and_read_without_hdf5(tmp_path, n
     assert_same_source(HDFSource(paths, index=tmp_path / "corpus.hrindex"), gathered)
 
 
-def test_a_copy_of_a_source_with_a_saved_index_is_its_path_not_its_columns(tmp_path):
-    path = write_corpus(tmp_path / "corpus.hdf", num_seqs=3000)
-    source = HDFSource(path, index=None)
-    source.index.save(tmp_path / "corpus.hrindex")
-    mapped = HDFSource(path, index=tmp_path / "corpus.hrindex")
-    assert len(pickle.dumps(mapped)) < 1000
-    assert_same_source(pickle.loads(pickle.dumps(mapped)), source)
-
-
 def test_a_large_corpus_is_found_in_the_cache_folder_the_second_time(tmp_path, cache, no_hdf5):
     path = write_corpus(tmp_path / "corpus.hdf", num_seqs=4000)
     first = HDFSource(path)
@@ -81,27 +69,6 @@ def test_a_changed_file_is_gathered_again_and_a_named_index_of_it_is_refused(tmp
     assert len(HDFSource(path)) == 4001
     with pytest.raises(SourceError, match="changed since it was indexed"):
         HDFSource(path, index=tmp_path / "corpus.hrindex")
-
-
-def test_an_index_of_other_files_or_of_another_order_of_them_is_refused(tmp_path):
-    one, two = write_corpus(tmp_path / "1.hdf"), write_corpus(tmp_path / "2.hdf")
-    HDFSource([one, two], index=None).index.save(tmp_path / "corpus.hrindex")
-    for files in ([one], [two, one], [one, two, two]):
-        with pytest.raises(SourceError, match="other files"):
-            HDFSource(files, index=tmp_path / "corpus.hrindex")
-
-
-def test_a_named_index_that_is_missing_is_refused(tmp_path):
-    with pytest.raises(SourceError, match="missing"):
-        HDFSource(write_corpus(tmp_path / "corpus.hdf"), index=tmp_path / "missing.hrindex")
-
-
-def test_the_index_says_where_each_sequence_begins(tmp_path):
-    source = HDFSource([write_corpus(tmp_path / "1.hdf"), write_corpus(tmp_path / "2.hdf")], index=None)
-    assert source.index.kind == source_module.INDEX_KIND
-    assert source.index.locator("file").tolist() == [0, 0, 0, 1, 1, 1]
-    assert source.index.locator("frame:data").tolist() == [0, 0, 1, 0, 0, 1]
-    assert source.index.locator("frame:classes").tolist() == [0, 2, 4, 0, 2, 4]
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])

@@ -1,21 +1,15 @@
 """`HDFSource`: what a well-formed file gives, by both ways of reading."""
 
-import os
-import pickle
 import subprocess
 import sys
 
 import h5py
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from examples_of_laws import examples
 from headrace.errors import SourceError
 from headrace.sources import HDFSource, HDFWriter
 from headrace.sources.hdf import source as source_module
-from headrace.sources.shared import plain_files
 from headrace.specs import DataSpec
 
 LENGTHS = [3, 0, 5, 1]
@@ -123,45 +117,6 @@ def test_data_that_were_declared_and_never_written_are_the_fill_value(tmp_path):
     assert_same(HDFSource(tmp_path / "unwritten.hdf", index=None).read(0, "data"), np.full((3, 2), 7, np.float32))
 
 
-@examples(60)
-@given(data=st.data())
-def test_what_is_written_is_read_back_to_the_bit(tmp_path_factory, data):
-    keys = data.draw(
-        st.lists(st.sampled_from(["data", "classes", "b-ä", "z z", "0"]), min_size=1, max_size=3, unique=True)
-    )
-    frame_shapes = {key: tuple(data.draw(st.lists(st.integers(0, 3), max_size=3))) for key in keys}
-    dtypes = {key: data.draw(st.sampled_from(DTYPES)) for key in keys}
-    compression = data.draw(st.sampled_from([None, "gzip", "lzf"]))
-    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
-    num_seqs = data.draw(st.integers(1, 6))
-    seqs = []
-    for _ in range(num_seqs):
-        seq = {}
-        for key in keys:
-            shape = (data.draw(st.integers(0, 7)), *frame_shapes[key])
-            seq[key] = rng.integers(0, 100, shape).astype(dtypes[key])
-        seqs.append(seq)
-    tags = data.draw(
-        st.lists(
-            st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
-            min_size=num_seqs,
-            max_size=num_seqs,
-        )
-    )
-    path = tmp_path_factory.mktemp("law") / "corpus.hdf"
-    with HDFWriter(path, compression=compression) as writer:
-        for tag, seq in zip(tags, seqs, strict=True):
-            writer.append(tag, seq)
-    source = HDFSource(path, index=None)
-    assert [source.tag(idx) for idx in range(num_seqs)] == tags
-    assert set(source.specs) == set(keys)
-    for idx in data.draw(st.permutations(range(num_seqs))):
-        for key in keys:
-            assert_same(source.read(idx, key), seqs[idx][key])
-    for key in keys:
-        assert source.specs[key].sparse == (dtypes[key].lstrip("u").startswith("int") and frame_shapes[key] == ())
-
-
 def test_several_files_follow_one_another(tmp_path, write_layout):
     first = write_layout(tmp_path / "1.hdf")
     second = write_layout(tmp_path / "2.hdf", {"inputs": FEATURES + 100, "seqTags": np.array([b"e", b"f", b"g", b"h"])})
@@ -172,40 +127,6 @@ def test_several_files_follow_one_another(tmp_path, write_layout):
     assert_same(source.read(2, "data"), FEATURES[3:8])
 
 
-def test_more_files_than_may_be_open_are_read_in_any_order(tmp_path, monkeypatch, write_layout):
-    monkeypatch.setattr(plain_files, "MAX_OPEN_FILES", 2)
-    monkeypatch.setattr(source_module, "MAX_OPEN_FILES", 2)
-    parts = [{"inputs": FEATURES + 100 * idx} for idx in range(5)]
-    for storage in ({}, {"chunks": True}):
-        paths = [write_layout(tmp_path / f"{idx}.hdf", part, **storage) for idx, part in enumerate(parts)]
-        source = HDFSource(paths, index=None)
-        before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-        for corpus_idx in np.random.default_rng(1).permutation(20).tolist():
-            file_idx, idx = divmod(corpus_idx, 4)
-            assert_same(source.read(corpus_idx, "data"), cut_into_seqs(FEATURES + np.float32(100 * file_idx))[idx])
-            if before:
-                assert len(os.listdir("/proc/self/fd")) <= before + (4 if storage else 2)  # HDF5 has one of its own
-        source.close()
-        if before:
-            assert len(os.listdir("/proc/self/fd")) == before
-
-
-def test_many_files_in_any_order_are_opened_once_and_so_is_each_dataset(tmp_path, monkeypatch, write_layout):
-    opened, looked_up = [], []
-    open_hdf5, name_of = source_module.open_hdf5, source_module.hdf5_name
-    monkeypatch.setattr(
-        source_module, "open_hdf5", lambda path, **options: opened.append(path) or open_hdf5(path, **options)
-    )
-    monkeypatch.setattr(source_module, "hdf5_name", lambda *names: looked_up.append(names) or name_of(*names))
-    paths = [write_layout(tmp_path / f"{idx}.hdf", chunks=True, compression="gzip") for idx in range(40)]
-    source = HDFSource(paths, index=None)
-    for corpus_idx in np.random.default_rng(1).permutation(160).tolist():
-        source.read_seq(corpus_idx)
-    assert sorted(opened) == sorted(source.files)
-    assert len(looked_up) == 2 * len(paths)
-    source.close()
-
-
 def test_an_empty_list_of_files_and_a_file_without_sequences_are_empty_corpora(tmp_path, write_layout):
     with HDFWriter(tmp_path / "empty.hdf"):
         pass
@@ -213,19 +134,6 @@ def test_an_empty_list_of_files_and_a_file_without_sequences_are_empty_corpora(t
     assert len(HDFSource(tmp_path / "empty.hdf", index=None)) == 0
     both = HDFSource([tmp_path / "empty.hdf", write_layout(tmp_path / "full.hdf")], index=None)
     assert_same(both.read(0, "data"), FEATURES[:3])
-
-
-@pytest.mark.parametrize("storage", [{}, {"compression": "lzf"}])
-def test_a_pickled_copy_reads_the_same(tmp_path, storage, write_layout):
-    source = HDFSource(write_layout(tmp_path / "corpus.hdf", {"times": np.arange(9.0)}, **storage), index=None)
-    source.read(2, "data")
-    copy = pickle.loads(pickle.dumps(source))
-    source.close()
-    assert_same(copy.read(2, "data"), FEATURES[3:8])
-    assert_same(copy.read_times(2), np.arange(3.0, 8.0))
-    assert copy.specs == source.specs
-    assert copy.labels == source.labels
-    assert copy.tag(3) == "d"
 
 
 @pytest.mark.parametrize("storage", [{}, {"compression": "lzf"}])
@@ -245,15 +153,3 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 assert sums[100] == {float(FEATURES[3:8].sum())}
 """
     subprocess.run([sys.executable, "-c", script], check=True)
-
-
-def test_a_file_that_other_readers_have_open_can_be_read(tmp_path, write_layout):
-    for storage in ({}, {"chunks": True}):
-        path = write_layout(tmp_path / "corpus.hdf", **storage)
-        with h5py.File(path, "r"):
-            source = HDFSource(path, index=None)
-            assert_same(source.read(2, "data"), FEATURES[3:8])
-            script = f"from headrace.sources import HDFSource; HDFSource({str(path)!r}, index=None).read(2, 'data')"
-            subprocess.run([sys.executable, "-c", script], check=True)
-        with h5py.File(path, "r") as file:
-            assert file["inputs"].shape == (9, 4)

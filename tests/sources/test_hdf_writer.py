@@ -35,15 +35,6 @@ def test_the_file_has_every_part_of_the_documented_layout(tmp_path):
         assert file["labels"].shape == (0,)
 
 
-@pytest.mark.parametrize("keys", [["data"], ["classes"], ["data", "b", "a"]])
-def test_columns_of_lengths_are_the_input_then_the_targets_by_name_and_a_spare_one_without_targets(tmp_path, keys):
-    with HDFWriter(tmp_path / "corpus.hdf") as writer:
-        writer.append("a", {key: np.zeros(ord(key[0])) for key in keys})
-    with h5py.File(tmp_path / "corpus.hdf") as file:
-        wanted = {"data": [100, 100], "classes": [99], "data b a": [100, 97, 98]}[" ".join(keys)]
-        assert file["seqLengths"][()].tolist() == [wanted]
-
-
 def test_uncompressed_data_lie_in_one_plain_run_however_many_blocks_they_took(tmp_path):
     rows = np.random.default_rng(0).random((40, 30_000, 1), dtype=np.float32)  # 4.8 MB: more than one block
     with HDFWriter(tmp_path / "corpus.hdf") as writer:
@@ -93,14 +84,6 @@ def test_a_few_very_long_tags_do_not_pad_all_others(tmp_path):
     assert HDFSource(tmp_path / "corpus.hdf", index=None).index.tags[:] == tags
 
 
-def test_tags_in_many_blocks_and_twice_the_same_are_kept(tmp_path):
-    tags = [f"tag-{idx % 17_000}" for idx in range(40_000)]
-    with HDFWriter(tmp_path / "corpus.hdf") as writer:
-        for tag in tags:
-            writer.append(tag, {"data": np.zeros(0, np.uint8)})
-    assert HDFSource(tmp_path / "corpus.hdf", index=None).index.tags[:] == tags
-
-
 def test_scalars_and_keys_without_time_become_one_frame(tmp_path):
     specs = {"data": DataSpec("float32", (2,), dim=2), "speaker": DataSpec("float32", (3,), dim=3, has_time=False)}
     specs["number"] = DataSpec("int32", (), sparse=True, dim=10, has_time=False)
@@ -110,17 +93,6 @@ def test_scalars_and_keys_without_time_become_one_frame(tmp_path):
     assert source.seq_lengths(0) == {"data": 5, "number": 1, "speaker": 1}
     assert source.read(0, "speaker").tolist() == [[1, 1, 1]]
     assert source.read(0, "number").tolist() == [7]
-
-
-def test_other_byte_orders_and_strides_are_stored_plainly(tmp_path):
-    rows = np.arange(24, dtype=">f4").reshape(4, 6)
-    with HDFWriter(tmp_path / "corpus.hdf") as writer:
-        writer.append("a", {"data": rows[::2, ::-1]})
-        writer.append("b", {"data": np.asfortranarray(rows.astype("<f4"))})
-    source = HDFSource(tmp_path / "corpus.hdf", index=None)
-    assert source.read(0, "data").tolist() == rows[::2, ::-1].tolist()
-    assert source.read(1, "data").tolist() == rows.tolist()
-    assert source.read(1, "data").dtype == np.dtype("float32")
 
 
 @pytest.mark.parametrize(
@@ -148,13 +120,6 @@ def test_specs_make_a_file_of_no_sequences_that_still_knows_its_keys(tmp_path):
     source = HDFSource(tmp_path / "corpus.hdf", index=None)
     assert len(source) == 0
     assert source.specs["classes"] == specs["classes"]
-
-
-def test_a_free_axis_is_settled_by_the_first_sequence(tmp_path):
-    with HDFWriter(tmp_path / "corpus.hdf", specs={"data": DataSpec("float32", (None,), dim=3)}) as writer:
-        writer.append("a", {"data": np.ones((2, 3), np.float32)})
-        with pytest.raises(SourceError, match=r"a frame of 'data' has the shape \(4,\), and before it was \(3,\)"):
-            writer.append("b", {"data": np.ones((2, 4), np.float32)})
 
 
 REFUSED = {
@@ -211,16 +176,6 @@ def test_a_class_index_whose_dim_no_file_could_say_is_refused(tmp_path):
     assert source.read(0, "classes").tolist() == [2**63 - 2]
 
 
-def test_a_refused_first_sequence_settles_nothing(tmp_path):
-    with HDFWriter(tmp_path / "corpus.hdf") as writer:
-        with pytest.raises(SourceError, match=r"not an array of numbers: ndarray \(object\)"):
-            writer.append("a", {"data": np.ones(3), "classes": np.array([None])})
-        with pytest.raises(SourceError, match=r"data keys \[\]"):
-            writer.append("a", {})
-        writer.append("a", {"other": np.ones(2)})
-    assert list(HDFSource(tmp_path / "corpus.hdf", index=None).specs) == ["other"]
-
-
 @pytest.mark.parametrize(
     ("tag", "message"), [(b"bytes", "not a str"), (7, "not a str"), ("a\0b", "NUL"), ("\ud800", "Unicode")]
 )
@@ -271,11 +226,6 @@ def test_a_disk_that_is_full_while_closing_leaves_nothing(tmp_path, compression)
     with HDFWriter(tmp_path / "corpus.hdf") as writer:
         writer.append("a", SEQ)
     assert HDFSource(tmp_path / "corpus.hdf", index=None).tag(0) == "a"
-
-
-def test_labels_that_are_one_text_are_refused_as_such(tmp_path):
-    with pytest.raises(ConfigError, match="one text, 'abc'"):
-        HDFWriter(tmp_path / "corpus.hdf", labels={"classes": "abc"})
 
 
 def test_a_label_with_a_nul_is_refused_and_nothing_is_left(tmp_path):

@@ -103,9 +103,3 @@ def test_numbers_are_lent_as_they_are_and_read_as_arrays():
         "a": ("int64", [0, 1, 2]),
         "b": ("float32", [0.0, 1.0, 2.0]),
     }
-
-
-def test_a_map_source_with_texts_lends_nothing():
-    texts = np.array(["a"] * N)
-    source = MapSource([{"text": texts}], specs={"text": DataSpec("<U1", ())})
-    assert not np.shares_memory(source.lend_seq(0)["text"], texts)

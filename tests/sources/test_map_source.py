@@ -5,7 +5,6 @@ import pytest
 
 from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError
 from headrace.sources import SORT_LENGTHS, MapSource
-from headrace.specs import DataSpec
 from headrace.testing import check_source
 
 SPECS = {"data": {"shape": (None, 2)}, "classes": {"sparse": True, "dim": 10}}
@@ -76,12 +75,6 @@ def test_it_keeps_the_contract_of_a_source_with_and_without_lengths():
     check_source(MapSource(WithLengths(items)))
     check_source(MapSource(Items(items), specs=SPECS))
     check_source(MapSource(Items([]), specs=SPECS))
-
-
-def test_dicts_are_taken_as_they_are():
-    source = MapSource(Items([_dict_item(3)]))
-    assert source.specs == {"data": DataSpec("float32", (2,), dim=2), "classes": DataSpec("int32", sparse=True)}
-    np.testing.assert_array_equal(source.read(0, "data"), np.full((3, 2), 3))
 
 
 @pytest.mark.parametrize(
@@ -180,15 +173,6 @@ def test_a_dtype_that_is_not_declared_is_that_of_item_0():
             MapSource([wrong], specs=SPECS).read(0, "data")
 
 
-def test_tags_come_from_the_argument_the_object_or_a_rule():
-    items = [_dict_item(1), _dict_item(2)]
-    assert list(MapSource(Items(items)).index.tags) == ["seq-0", "seq-1"]
-    assert list(MapSource(WithLengths(items)).index.tags) == ["item 0", "item 1"]
-    source = MapSource(WithLengths(items), tags=["a", "a"])
-    assert list(source.index.tags) == ["a", "a"]
-    assert [source.tag(i) for i in (0, 1)] == ["a", "a"]
-
-
 @pytest.mark.parametrize(
     "tags", [[b"a", "ä".encode()], np.array(["a", "ä"]), np.array([b"a", "ä".encode()]), np.array(["a", "ä"], object)]
 )
@@ -199,11 +183,6 @@ def test_tags_of_bytes_or_numpy_text_come_back_as_str(tags, by_object):
     assert [type(source.tag(i)) for i in (0, 1)] == [str, str]
     assert [source.tag(i) for i in (0, 1)] == list(source.index.tags) == ["a", "ä"]
     check_source(source)
-
-
-def test_a_tag_that_is_not_utf8_is_refused():
-    with pytest.raises(SourceError, match="not UTF-8"):
-        MapSource(Items([_dict_item(1)]), tags=[b"\xff"]).tag(0)
 
 
 def test_lengths_by_data_key_are_in_the_index():
@@ -259,6 +238,7 @@ def test_a_length_that_is_not_true_is_refused_when_the_sequence_is_read(kind):
 
     items = [_dict_item(3)]
     source = MapSource(Liar(items)) if kind == "object" else MapSource(Items(items), lengths={"data": [5]})
+    assert source.index.lengths("data").tolist() == [5]
     with pytest.raises(SourceError, match="has 3 frames, but its length is given as 5"):
         source.read(0, "data")
 
@@ -279,13 +259,6 @@ def test_an_item_of_another_layout_than_the_first_is_refused_with_its_tag(item, 
     with pytest.raises(SourceError, match=text) as caught:
         source.read(1, "data")
     assert "'two'" in str(caught.value)
-
-
-def test_labels_give_the_number_of_classes():
-    labels = {"classes": list("abcdefghij")}
-    assert MapSource(Items([_dict_item(2)]), labels=labels).specs["classes"].dim == 10
-    with pytest.raises(ConfigError, match="9 classes, but 10 labels"):
-        MapSource(Items([]), specs={"classes": {"sparse_dim": 9}}, labels=labels)
 
 
 class NoLen:

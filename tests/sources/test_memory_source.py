@@ -1,18 +1,10 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import MemorySource
 from headrace.specs import DataSpec
 from headrace.testing import check_source
-
-_WITHOUT_TIME = {
-    "data": {"shape": (None, 3), "dtype": "float64"},
-    "vector": {"shape": (4,), "dtype": "float64"},
-    "scalar": {"shape": (), "sparse_dim": 9, "dtype": "int64"},
-}
 
 
 def _seq(num_frames, dim=3):
@@ -25,35 +17,6 @@ def _seq(num_frames, dim=3):
 
 def test_it_keeps_the_contract_of_a_source():
     check_source(MemorySource([_seq(n) for n in (5, 1, 0, 9)], tags=["a", "b", "a", "d"]))
-
-
-@given(st.lists(st.integers(0, 9), max_size=6))
-def test_it_gives_what_it_was_given(lengths):
-    seqs = [_seq(n) for n in lengths]
-    source = MemorySource(seqs)
-    assert len(source) == len(seqs)
-    for i, seq in enumerate(seqs):
-        assert source.tag(i) == f"seq-{i}"
-        assert source.seq_lengths(i) == {"data": lengths[i], "classes": lengths[i], "speaker": 1}
-        for key, array in source.read_seq(i).items():
-            np.testing.assert_array_equal(array, seq[key])
-            assert array.dtype == seq[key].dtype
-
-
-def test_specs_are_learnt_with_the_number_of_classes_of_all_sequences():
-    source = MemorySource([_seq(2), _seq(9)])
-    assert source.specs == {
-        "data": DataSpec("float32", (3,), dim=3),
-        "classes": DataSpec("int32", sparse=True, dim=4),
-        "speaker": DataSpec("int64", sparse=True, dim=10, has_time=False),
-    }
-
-
-def test_dims_and_labels_give_the_number_of_classes():
-    source = MemorySource([_seq(5)], dims={"speaker": 40}, labels={"classes": list("abcdef")})
-    assert (source.specs["speaker"].dim, source.specs["classes"].dim) == (40, 6)
-    assert source.labels == {"classes": list("abcdef")}
-    assert MemorySource([_seq(5)], dims={"data": 3}).specs["data"].dim == 3
 
 
 def test_negative_integers_are_legal_where_nobody_gave_a_number_of_classes():
@@ -94,14 +57,6 @@ def test_a_dict_of_columns_is_refused_with_what_to_give():
         MemorySource({"data": [np.zeros((2, 3))]})
 
 
-def test_no_sequences_are_legal():
-    assert len(MemorySource([])) == 0
-    source = MemorySource([], specs={"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 7}})
-    assert source.specs["data"].num_outputs == (40, 2)
-    assert source.index.lengths("data").shape == (0,)
-    check_source(source)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
@@ -109,7 +64,7 @@ def test_no_sequences_are_legal():
         ({"labels": {"words": ["a"]}}, ConfigError, "unknown data key 'words'"),
         ({"dims": {"clases": 9}}, ConfigError, "did you mean 'classes'"),
         ({"dims": {"data": 5}}, ConfigError, "its dim is 3, not 5"),
-        ({"dims": {"classes": 5}, "labels": {"classes": list("abcd")}}, ConfigError, "5 classes, but 4 labels"),
+        ({"dims": {"classes": 5}, "labels": {"classes": list("abcd")}}, ConfigError, "dim 5, but 4 labels"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(options, error, text):
@@ -174,12 +129,3 @@ def test_data_types_are_read_as_documented(options, spec):
 def test_other_data_types_are_refused(options):
     with pytest.raises(ConfigError):
         MemorySource([], specs={"data": options})
-
-
-def test_a_key_without_time_is_one_frame():
-    source = MemorySource([{"data": np.zeros((2, 3)), "vector": np.arange(4.0), "scalar": 7}], specs=_WITHOUT_TIME)
-    np.testing.assert_array_equal(source.read_slice(0, "vector", 0, 1), [0, 1, 2, 3])
-    assert source.read_slice(0, "scalar", 0, 1) == 7
-    with pytest.raises(IndexError):
-        source.read_slice(0, "vector", 0, 2)
-    check_source(source)

@@ -19,8 +19,7 @@ import headrace as hr
 from headrace.errors import ConfigError, NotCarriedOverError, SourceError
 from headrace.exports import DEPARTED
 from headrace.sources import HDFSource, HDFWriter, MemorySource, Source, init_source, open_source
-from headrace.sources.formats import FORMATS, find_format, format_named, format_of_target
-from headrace.sources.naming import NamedClasses
+from headrace.sources.formats import find_format, format_named, format_of_target
 from headrace.sources.registry import open_writer
 
 SEQS = [{"data": np.arange(length * 2, dtype=np.float32).reshape(length, 2)} for length in (3, 1, 4)]
@@ -97,7 +96,7 @@ def test_a_source_that_is_built_takes_no_options() -> None:
 def test_the_first_bytes_say_what_a_file_is_whatever_its_name(hdf: Path, tmp_path: Path) -> None:
     odd = tmp_path / "odd.jsonl"
     shutil.copy(hdf, odd)
-    assert find_format(odd).source_name == "HDFSource"
+    assert find_format(odd).source == "HDFSource"
     assert tags(open_source(odd)) == ["a/0", "a/1", "a/2"]
 
 
@@ -134,10 +133,7 @@ def test_what_is_of_no_format_is_refused_with_a_list_of_them(tmp_path: Path) -> 
     unknown.write_bytes(b"\x00\x01")
     folder = tmp_path / "folder"
     folder.mkdir()
-    with pytest.raises(SourceError, match="the folder is empty"):
-        open_source(folder)
-    (folder / "b.xyz").touch()
-    for path, what in ((unknown, "nor the name of the file tell its format"), (folder, "no file in the folder tells")):
+    for path, what in ((unknown, "neither bytes nor name of the file tell"), (folder, "no file in the folder tells")):
         with pytest.raises(SourceError, match=rf"(?s){what}.*HDF5 \(HDFSource\)") as error:
             open_source(path)
         assert error.value.where == str(path)
@@ -168,20 +164,6 @@ def test_files_of_different_formats_are_refused_with_both(hdf: Path, tmp_path: P
         open_source([hdf, manifest])
     with pytest.raises(ConfigError, match="opens one"):
         open_source([manifest, manifest])
-
-
-def test_every_format_names_classes_that_there_are(tmp_path: Path) -> None:
-    from headrace.sources import registry as configs
-
-    sources, writers = configs._SOURCES, configs._WRITERS
-    assert isinstance(sources, NamedClasses)
-    for entry in FORMATS.values():
-        assert sources.resolve(entry.source).__name__ == entry.source_name
-        assert format_named(entry.name) is format_named(entry.source) is entry
-        if entry.writer is not None:
-            assert writers.resolve(entry.writer).__name__ == entry.writer_name
-            assert format_of_target(tmp_path / f"x{entry.suffix}") is entry
-    assert {entry.writer_name for entry in FORMATS.values()} - {None} == set(writers.module_of)
 
 
 def test_a_format_that_cannot_be_written_says_so(tmp_path: Path) -> None:
@@ -217,14 +199,14 @@ STREAM_HEAD = bytes.fromhex("ffffffff780000001000000000000a000c000600050008000a0
         ("x.txt.gz", gzip.compress(b"hello", mtime=0), "TextSource"),
         ("x.jsonl", b'{"tag": "a", "audio": "a.wav"}\n', "AudioSource"),
         ("x.jsonl", b'\xef\xbb\xbf{"tag": "a", "text": "b"}\n', "JsonlSource"),
-        ("x.jsonl", b"not JSON", "AudioSource"),
+        ("x.jsonl", b"not JSON", "JsonlSource"),
     ],
 )
 def test_a_file_is_known_by_its_mark_its_name_or_its_first_line(
     tmp_path: Path, name: str, content: bytes, found: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
-    assert find_format(tmp_path / name).source_name == found
+    assert find_format(tmp_path / name).source == found
 
 
 @pytest.mark.parametrize(
@@ -242,7 +224,7 @@ def test_a_folder_is_known_by_what_is_in_it(tmp_path: Path, names: list[str], fo
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    assert find_format(tmp_path).source_name == found
+    assert find_format(tmp_path).source == found
 
 
 @pytest.mark.parametrize("name", ["a.npy", "b.safetensors"])
@@ -251,14 +233,6 @@ def test_arrays_in_files_are_for_a_dataset_of_ones_own(tmp_path: Path, name: str
     for path in (tmp_path, tmp_path / name):
         with pytest.raises(SourceError, match=r"map-style dataset over np\.load"):
             open_source(path)
-
-
-def test_packed_files_of_other_formats_in_a_folder_hide_none_of_its_own(tmp_path: Path) -> None:
-    for name, content in (("a.jsonl.gz", b'{"n": 1}\n'), ("b.txt.gz", b"text\n"), ("c.jsonl.gz", b'{"n": 2}\n')):
-        (tmp_path / name).write_bytes(gzip.compress(content, mtime=0))
-    source = open_source(tmp_path)
-    assert [int(source.read(number, "n")) for number in range(len(source))] == [1, 2]
-    source.close()
 
 
 @pytest.mark.extra
@@ -284,7 +258,7 @@ def test_files_of_a_folder_are_all_read_however_they_are_compressed(tmp_path: Pa
 def test_a_folder_with_files_of_a_compression_that_is_not_read_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"n": 1}\n')
     (tmp_path / name).write_bytes(b"?")
-    with pytest.raises(SourceError, match=r"(?s)1 JSON lines files of the folder are compressed in a way.*pattern"):
+    with pytest.raises(SourceError, match=re.escape(name)):
         open_source(tmp_path)
     source = open_source(str(tmp_path / "*.jsonl"))
     assert len(source) == 1
@@ -298,26 +272,6 @@ def test_a_first_document_of_megabytes_makes_no_manifest_of_json_lines(tmp_path:
     source = open_source(tmp_path, fields={"data": {"field": "text", "vocab": "bytes"}})
     assert source.index.lengths("data").tolist() == [2_500_000, 1]
     source.close()
-
-
-def test_the_first_file_of_a_folder_may_be_empty(tmp_path: Path) -> None:
-    (tmp_path / "a.jsonl").touch()
-    (tmp_path / "b.jsonl").write_bytes(b'{"n": 1}\n')
-    source = open_source(tmp_path)
-    assert len(source) == 1
-    source.close()
-
-
-def test_files_of_a_folder_that_are_left_out_are_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    (tmp_path / "more").mkdir()
-    for name in ("a.jsonl", "more/b.jsonl", "c.json", "more/c.txt"):
-        (tmp_path / name).write_bytes(b'{"n": 1}\n')
-    (tmp_path / "README.md").write_text("words")
-    source = open_source(tmp_path)
-    assert len(source) == 1
-    source.close()
-    (said,) = caplog.messages
-    assert "left out: c.json, more/b.jsonl;" in said
 
 
 def test_a_folder_named_datasets_is_not_taken_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:

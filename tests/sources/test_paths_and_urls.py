@@ -166,7 +166,12 @@ def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance() 
     pytest.importorskip("aiohttp")
     with FileServer({"a.png": b"no image", "b.png": b"no image"}) as server:
         urls = server.url("{a,b}.png")
-        entrances = (open_source, hr.SourceDataset, lambda files: hr.DataLoader(files, batch_size=2))
+        entrances = (
+            open_source,
+            hr.SourceDataset,
+            lambda files: hr.DataLoader(files, batch_size=2),
+            lambda url: find_data_files([url]),
+        )
         for opened in entrances:  # each would be named, and as an image labelled, by the folder of its copy
             num_requests = server.num_requests()
             with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.png.*headrace convert"):
@@ -174,34 +179,6 @@ def test_files_that_give_a_sequence_each_are_not_read_by_urls_at_any_entrance() 
             assert server.num_requests() == num_requests  # nothing was fetched for it
             with pytest.raises(ConfigError, match=r"(?s)named by the paths.*a\.png.*headrace convert"):
                 opened(urls)
-
-
-@pytest.mark.extra
-@pytest.mark.parametrize("source_class", [None, "audio"])
-def test_files_that_only_their_first_bytes_tell_to_be_named_by_paths_are_not_read_by_urls(
-    source_class: str | None,
-) -> None:
-    pytest.importorskip("aiohttp")
-    with FileServer({"recording": b"fLaC"}) as server:
-        with pytest.raises(ConfigError, match="named by the paths"):
-            open_source(server.url("recording"), source_class=source_class)
-        assert (server.num_requests() == 0) == (source_class is not None)
-
-
-@pytest.mark.extra
-def test_a_command_refuses_a_url_of_what_is_named_by_its_path_before_it_is_fetched() -> None:
-    pytest.importorskip("aiohttp")
-    with FileServer({"a.png": b"no image"}) as server:
-        with pytest.raises(ConfigError, match=r"(?s)named by the paths.*headrace convert"):
-            find_data_files([server.url("a.png")])
-        assert not server.num_requests()
-
-
-def test_the_text_of_a_config_is_none_of_a_pattern(corpus: Path) -> None:
-    path = corpus / "hdf" / "p1.hdf"
-    for config in (f"{{'class': 'HDFDataset', 'files': ['{path}'], 'name': 'x'}}", f"HDFDataset:files=['{path}']"):
-        with hr.DataLoader(config, batch_size=3) as loader:
-            assert next(iter(loader)).tags == ["1-0", "1-1", "1-2"]
 
 
 @pytest.mark.extra
@@ -231,15 +208,6 @@ def test_manifests_vocabularies_and_symbols_are_read_by_their_urls(tmp_path: Pat
             hr.LmDataset(server.url("t.txt"), orth_symbols_file=server.url("none.txt"))
 
 
-def test_texts_of_a_language_model_are_named_by_patterns(tmp_path: Path) -> None:
-    for name in "ab":
-        (tmp_path / f"{name}.txt").write_text(f"{name}\n")
-    for files in (str(tmp_path / "*.txt"), [str(tmp_path / "{b,a}.txt")]):
-        with hr.LmDataset(files, orth_vocab={"class": "Utf8ByteTargets"}) as dataset:
-            found = bytes(int(seq["data"][0]) for seq in dataset.epoch(1))
-        assert found == (b"ab" if isinstance(files, str) else b"ba")
-
-
 def test_recordings_are_not_fetched_one_by_one_and_that_is_said(tmp_path: Path) -> None:
     soundfile = pytest.importorskip("soundfile")
     url = "s3://key:secret@bucket/a.wav"
@@ -266,8 +234,3 @@ def test_recordings_are_not_fetched_one_by_one_and_that_is_said(tmp_path: Path) 
         hr.AudioDataset(manifest, root=tmp_path / "corpus")
     with pytest.raises(ConfigError, match="2 files match"):
         hr.AudioDataset(str(tmp_path / "m.*"))
-
-
-def test_a_tokenizer_is_a_folder_and_no_url() -> None:
-    with pytest.raises(ConfigError, match=r"(?s)this is a URL.*save_pretrained"):
-        hr.vocabularies.init_vocabulary({"class": "HuggingFaceTokenizer", "huggingface_repo_dir": "hf://user/name"})

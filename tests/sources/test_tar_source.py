@@ -574,8 +574,8 @@ BAD_VALUES = [
     ("json", b'{"b": 1}', "json:a", r"no field 'a', only \['b'\]"),
     ("json", b'{"a": null}', "json:a", "no number, text, or list"),
     ("json", b'{"a": [[1], 2]}', "json:a", "no number, text, or list"),
-    ("json", b'{"a": 100000000000000000000}', "json:a", "one dtype of 64 bits holds"),
-    ("json", b'{"a": [9007199254740993, 0.5]}', "json:a", "one dtype of 64 bits holds"),
+    ("json", b'{"a": 100000000000000000000}', "json:a", "one dtype"),
+    ("json", b'{"a": [9007199254740993, 0.5]}', "json:a", "one dtype"),
 ]
 
 

@@ -266,7 +266,7 @@ def test_other_byte_orders_strides_and_numbers_are_stored_plainly(tmp_path):
         ),
         ({"as_text": "data"}, "as_text is a list"),
         ({"labels": {"classes": [1, 2]}}, "not a list of texts"),
-        ({"labels": {"classes": "abc"}}, "one text"),
+        ({"labels": {"classes": "abc"}}, "not a list of texts"),
         ({"labels": {"classes": ["\ud800"]}}, "not a list of texts"),
         ({"specs": {"\ud800": DataSpec("float32")}}, "cannot be the name"),
     ],

@@ -137,28 +137,6 @@ def test_a_billion_tokens_are_opened_without_reading_them(tmp_path):
     assert source.read(12345, "data").sum() == 0
 
 
-def test_the_index_of_documents_is_kept(tmp_path, megatron):
-    TokenSource(megatron, by="document").index.save(tmp_path / "i.hrindex")
-    source = TokenSource(megatron, by="document", index=tmp_path / "i.hrindex")
-    check_source(source)
-    with pytest.raises(SourceError, match="the index was made for"):
-        TokenSource(megatron, by="document", targets="x", index=tmp_path / "i.hrindex")
-
-
-@given(st.lists(st.tuples(st.text(max_size=4), st.lists(st.integers(-5, 300), max_size=5)), max_size=5))
-@examples(30)
-def test_what_is_written_is_read_again(tmp_path_factory, seqs):
-    path = tmp_path_factory.mktemp("tokens") / "x.bin"
-    seqs = [(tag, tokens) for tag, tokens in seqs if tag.isprintable()]
-    with TokenWriter(path, specs={"k": DataSpec("int16", sparse=True)}) as writer:
-        for tag, tokens in seqs:
-            writer.append(tag, {"k": np.array(tokens, np.int64)})
-    source = TokenSource(path, by="document", data_key="k", index=None)
-    check_source(source)
-    assert [(source.tag(i), source.read(i, "k").tolist()) for i in range(len(source))] == seqs
-    assert source.specs["k"].dtype == "int16"
-
-
 def test_the_files_are_those_of_megatron(megatron):
     data = megatron.with_suffix(".idx").read_bytes()
     assert data[:9] == b"MMIDIDX\x00\x00"
@@ -220,62 +198,15 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path, idx, message):
     assert "x.idx" in caught.value.where
 
 
-def test_notes_that_older_tokens_left_are_not_taken_for_those_of_new_ones(tmp_path):
-    with TokenWriter(tmp_path / "m.bin", specs={"data": DataSpec("int32", sparse=True, dim=9)}) as writer:
-        writer.append("a", {"data": np.zeros(3, np.int32)})
-    for name in ("m.bin", "m.idx"):
-        (tmp_path / name).unlink()
-    with pytest.raises(ConfigError, match="the file exists"):
-        TokenWriter(tmp_path / "m.bin")
-    with TokenWriter(tmp_path / "m.bin", overwrite=True) as writer:
-        writer.append("doc-0", {"data": np.zeros(3, np.int32)})
-    assert sorted(os.listdir(tmp_path)) == ["m.bin", "m.idx"]
-    assert TokenSource(tmp_path / "m.bin", by="document").index.tags[:] == ["doc-0"]
-
-
-def test_old_tokens_are_never_read_by_the_index_of_new_ones(tmp_path, monkeypatch):
-    with TokenWriter(tmp_path / "m.bin") as writer:
-        writer.append("a", {"data": np.arange(4)})
-        writer.append("b", {"data": np.arange(2)})
-    writer = TokenWriter(tmp_path / "m.bin", overwrite=True)
-    writer.append("x", {"data": np.arange(1)})
-    writer.append("y", {"data": np.arange(5)})
-
-    replace, num_replaced = os.replace, 0
-
-    def interrupted(*args, **options):
-        nonlocal num_replaced
-        num_replaced += 1
-        if num_replaced == 2:  # one of the new files is in its place
-            raise KeyboardInterrupt
-        replace(*args, **options)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            writer.close()
-    with pytest.raises(SourceError):
-        TokenSource(tmp_path / "m.bin", by="document")
-    with TokenWriter(tmp_path / "m.bin", overwrite=True) as writer:
-        writer.append("z", {"data": np.arange(3)})
-    assert TokenSource(tmp_path / "m.bin", by="document").index.tags[:] == ["z"]
-
-
 def test_files_that_are_no_tokens_are_refused(tmp_path, raw):
     (tmp_path / "odd.bin").write_bytes(b"123")
     with pytest.raises(SourceError, match="3 bytes, which is not a multiple of the 2 of uint16"):
         TokenSource(tmp_path / "odd.bin", dtype="uint16", block_length=2)
-    for array, message in (
-        (np.zeros((2, 2), np.int32), "not integers with one axis"),
-        (np.zeros(2), "not integers"),
-    ):
+    for array, num_cut in ((np.zeros((2, 2), np.int32), 0), (np.zeros(2), 0), (np.zeros(2, np.uint16), 1)):
         np.save(tmp_path / "t.npy", array)
-        with pytest.raises(SourceError, match=message):
+        os.truncate(tmp_path / "t.npy", os.path.getsize(tmp_path / "t.npy") - num_cut)
+        with pytest.raises(SourceError, match="not integers on one axis"):
             TokenSource(tmp_path / "t.npy", block_length=2)
-    np.save(tmp_path / "t.npy", np.zeros(2, np.uint16))
-    (tmp_path / "t.npy").write_bytes((tmp_path / "t.npy").read_bytes()[:-1])
-    with pytest.raises(SourceError, match=r"the file has \d+"):
-        TokenSource(tmp_path / "t.npy", block_length=2)
     (tmp_path / "t.npy").write_bytes(b"tokens")
     with pytest.raises(SourceError, match="not a file in NumPy's format"):
         TokenSource(tmp_path / "t.npy", block_length=2)
@@ -358,49 +289,9 @@ def test_what_the_format_cannot_hold_is_refused_and_the_writer_goes_on(tmp_path)
     assert list(source.index.tags) == ["good"]
 
 
-def test_what_a_refused_first_sequence_says_of_the_layout_does_not_hold(tmp_path):
-    with TokenWriter(tmp_path / "x.bin") as writer:
-        for wrong in ({"other": np.zeros((2, 2))}, {"a": TOKENS, "b": TOKENS}, {"other": np.zeros(2, np.uint32)}):
-            with pytest.raises(ConfigError):
-                writer.append("bad", wrong)
-        writer.append("good", {"data": TOKENS.astype(np.int16)})
-    assert TokenSource(tmp_path / "x.bin", block_length=4).specs["data"].dtype == "int16"
-
-
 def test_labels_and_the_number_of_classes_are_kept(tmp_path):
     with TokenWriter(tmp_path / "x.bin", labels={"data": ["p", "q"]}) as writer:
         writer.append("doc-0", {"data": np.array([0, 1], np.int32)})
     source = TokenSource(tmp_path / "x.bin", block_length=2, targets="classes")
     assert source.labels == {"data": ["p", "q"], "classes": ["p", "q"]}
     assert source.specs["classes"].dim == 2
-
-
-def test_existing_files_stay_and_an_aborted_writer_leaves_nothing(tmp_path, megatron):
-    before = {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    with pytest.raises(ConfigError, match="the file exists"):
-        TokenWriter(megatron)
-    with pytest.raises(ZeroDivisionError), TokenWriter(megatron, overwrite=True) as writer:  # noqa: PT012
-        writer.append("x", {"data": TOKENS})
-        raise ZeroDivisionError
-    assert {path.name: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
-    with TokenWriter(megatron, overwrite=True, dtype="int32") as writer:
-        writer.append("x", {"data": TOKENS})
-    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == ["m.bin", "m.idx", "m.tags.txt"]
-    assert TokenSource(megatron, by="document").read(0, "data").tolist() == TOKENS.tolist()
-
-
-@pytest.mark.usefixtures("small_disk")
-@pytest.mark.parametrize(("num_documents", "num_tokens"), [(300, 4000), (60_000, 1)])
-def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path, num_documents, num_tokens):
-    writer = TokenWriter(tmp_path / "x.bin", dtype="uint8")
-
-    def write():  # the tokens do not fit, or the index at the end
-        for number in range(num_documents):
-            writer.append(f"doc-{number}", {"data": np.zeros(num_tokens, np.uint8)})
-        writer.close()
-
-    with pytest.raises(SourceError, match="File too large"):
-        write()
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(ConfigError, match="the writer is closed"):
-        writer.append("more", {"data": TOKENS})

@@ -18,6 +18,7 @@ import msgspec
 from .events import Answer, Done, Failed, StreamEnded
 from .user.failure import Failure
 from .user.job import Job, Mode
+from .user.ship import unship
 from .user.worker_info import WorkerInfo, WorkerScope
 
 
@@ -146,3 +147,30 @@ class Worker:
             if self._num_items > self._first_item or self._ended:
                 return value, failure
             self.scope.skipped.clear()  # passed over: it was told before the restart
+
+
+class ShippedWorker(Worker):
+    """A `Worker` in another process than the trainer's: payloads arrive pickled, as parcels."""
+
+    _run_failure: Failure | None = None  # the payload of the run cannot be unpickled
+
+    def begin_run(self, mode: Mode, payload: bytes | None = None, first_item: int = 0) -> None:
+        """Do as `Worker.begin_run`; a payload that cannot be unpickled fails the tickets of the run."""
+        self._run_failure, made = None, None
+        try:
+            made = unship(payload) if payload else None
+        except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
+            self._run_failure = Failure.of(error, ends_stream=True)
+        super().begin_run(mode, made, first_item)
+
+    def perform(self, run_id: int, ticket: int, payload: bytes | None) -> Answer | StreamEnded | None:
+        """Do as `Worker.perform`; a payload that cannot be unpickled fails its ticket."""
+        failure, made = self._run_failure, None
+        if failure is None and payload is not None:
+            try:
+                made = unship(payload)
+            except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
+                failure = Failure.of(error)
+        if failure is not None:
+            return Failed(self.worker_idx, ticket, failure, run_id)
+        return super().perform(run_id, ticket, made)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import functools
 import os
 import secrets
@@ -28,11 +27,6 @@ _LEFTOVER_SECONDS = 24 * 3600.0  # no live writer pauses for so long, and the cl
 
 # Errors of a file system that takes no more bytes. Another OSError from inside a `with` block is the caller's own.
 _CANNOT_WRITE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.ESTALE})
-_FIXES = {
-    errno.EFBIG: "the file is larger than the file system or `ulimit -f` allows",
-    errno.ENOENT: "make the folder first",
-    errno.ENOTDIR: "a part of the path is a file: pass another path",
-}
 
 
 class PendingFile:
@@ -140,7 +134,7 @@ class PendingFiles:
         path: The main one, absolute.
 
     Raises:
-        ConfigError: A file exists and may not be replaced, or is a symbolic link.
+        ConfigError: A file exists and may not be replaced. A symbolic link is replaced, not the file behind it.
     """
 
     def __init__(self, path: str | os.PathLike[str], beside: Sequence[str], *, overwrite: bool) -> None:
@@ -148,7 +142,7 @@ class PendingFiles:
         self._targets = [*map(self._beside, beside), self.path]
         self._overwrite = overwrite
         self._pending: dict[str, PendingFile] = {}
-        self._check_targets()
+        self._check_free()
 
     def temporary(self, path: str) -> str:
         """Return where to make one of the files."""
@@ -169,14 +163,13 @@ class PendingFiles:
         try:
             for pending in self._pending.values():  # before any name is taken: it may take long
                 fsync_path(pending.temporary)
-            with _folder_locked(os.path.dirname(self.path)):
-                self._check_targets()
-                for target in (self.path, *self._targets) if self._overwrite else ():
-                    with contextlib.suppress(FileNotFoundError):
-                        os.unlink(target)
-                for target in self._targets:
-                    if target in self._pending:
-                        self._pending[target].commit()
+            self._check_free()
+            for target in (self.path, *self._targets) if self._overwrite else ():
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(target)
+            for target in self._targets:
+                if target in self._pending:
+                    self._pending[target].commit()
         finally:
             self.abort()
 
@@ -188,13 +181,10 @@ class PendingFiles:
     def _beside(self, path: str) -> str:
         return os.path.join(os.path.dirname(self.path), os.path.basename(path))
 
-    def _check_targets(self) -> None:
+    def _check_free(self) -> None:
         for path in self._targets:
             if not self._overwrite and os.path.lexists(path):
                 raise _target_exists(path)
-            if os.path.islink(path):
-                what = "this is a symbolic link, and several files cannot be replaced together behind links"
-                raise ConfigError(what, where=path, fix=f"pass the path that it leads to: {os.path.realpath(path)}")
 
 
 @contextmanager
@@ -227,18 +217,6 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextmanager
-def _folder_locked(folder: str) -> Iterator[None]:
-    """Wait for other writers that give several files their names in a folder: theirs and ours do not mix."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        with contextlib.suppress(OSError):  # some network disks have no locks of folders
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
     finally:
         os.close(descriptor)
 
@@ -278,5 +256,5 @@ def _target_exists(path: str) -> ConfigError:
 
 
 def _write_error(path: str | os.PathLike[str], error: OSError) -> SourceError:
-    fix = _FIXES.get(error.errno or 0, "free some space, or choose a folder and a disk that you may write to")
+    fix = "make the folder, free some space, or choose a folder and a disk that you may write to"
     return SourceError(f"cannot write the file: {error.strerror or error}", where=os.fspath(path), fix=fix)

@@ -204,12 +204,11 @@ def read_source(path_or_url: str, *, options: FetchOptions = _DEFAULTS) -> bytes
         ConfigError: As that.
     """
 
-    def read() -> bytes:
+    def read() -> Any:
         file_system, path = file_system_of(path_or_url)
-        data: bytes = file_system.cat_file(path)
-        return data
+        return file_system.cat_file(path)
 
-    return try_often(read, path_or_url, "read it", options)
+    return bytes(try_often(read, path_or_url, "read it", options))
 
 
 def file_system_of(url: str) -> tuple[Any, str]:
@@ -267,11 +266,8 @@ def try_often(
 def is_transient(error: BaseException) -> bool:
     """Tell whether the same request may succeed later."""
     status, cause = _status_of(error), _chain(error)[-1]
-    if status is not None and not (
-        status == 400 and "Payload" in type(cause).__name__
-    ):  # aiohttp's of a body cut short
-        return status in _TRANSIENT_STATUS
-    return not isinstance(cause, _FINAL_TYPES)
+    is_cut_short = status == 400 and "Payload" in type(cause).__name__  # aiohttp's of a body
+    return not isinstance(cause, _FINAL_TYPES) if status is None or is_cut_short else status in _TRANSIENT_STATUS
 
 
 def is_gone(error: BaseException) -> bool:
@@ -289,7 +285,8 @@ def _fetch_once(source: str, part: str, stat: SourceStat, stop: threading.Event,
     else:
         file_system, path = file_system_of(source)
         file_system.get_file(path, part, callback=_make_callback(stop, tell))
-    _check_stopped(stop)
+    if stop.is_set():
+        raise FetchStoppedError
     _check_version(source, _stat_remote(source) if local is None else _stat_local(local), stat)
     num_bytes = os.path.getsize(part)
     if num_bytes != stat.size:
@@ -298,7 +295,8 @@ def _fetch_once(source: str, part: str, stat: SourceStat, stop: threading.Event,
 
 def _make_callback(stop: threading.Event, tell: Callable[[int], None]) -> Any:
     def hook(_size: object, value: int, **_options: object) -> None:
-        _check_stopped(stop)
+        if stop.is_set():
+            raise FetchStoppedError
         tell(value)
 
     return importlib.import_module("fsspec.callbacks").Callback(hooks={"headrace": hook})
@@ -347,11 +345,6 @@ def _check_version(source: str, now: SourceStat, expected: SourceStat) -> None:
         raise SourceChangedError(what, where=shown_url(source))
 
 
-def _check_stopped(stop: threading.Event) -> None:
-    if stop.is_set():
-        raise FetchStoppedError
-
-
 def _final_error(source: str, task: str, num_tries: int, error: Exception) -> SourceError:
     status, where = _status_of(error), shown_url(source)
     cause = shown_url(f"{'' if status is None else f'HTTP {status}, '}{type(error).__name__}: {error}")
@@ -359,9 +352,7 @@ def _final_error(source: str, task: str, num_tries: int, error: Exception) -> So
         return SourceError(f"the file does not exist ({cause})", where=where, fix="check the address")
     is_refused = status in (401, 403) or isinstance(error, PermissionError)
     fix = "check the credentials" if is_refused else "check the address, the network and the store"
-    return SourceError(
-        f"could not {task}, {num_tries} {'try' if num_tries == 1 else 'tries'}: {cause}", where=where, fix=fix
-    )
+    return SourceError(f"could not {task} ({num_tries} tries): {cause}", where=where, fix=fix)
 
 
 def _status_of(error: BaseException) -> int | None:
@@ -369,12 +360,8 @@ def _status_of(error: BaseException) -> int | None:
     for part in _chain(error):
         response = getattr(part, "response", None)
         of_botocore = response.get("ResponseMetadata", {}) if isinstance(response, Mapping) else {}
-        found = (
-            getattr(part, "status", None),
-            getattr(response, "status_code", None),
-            of_botocore.get("HTTPStatusCode"),
-        )
-        for status in found:
+        by_response = getattr(response, "status_code", None), of_botocore.get("HTTPStatusCode")
+        for status in (getattr(part, "status", None), *by_response):
             if isinstance(status, int) and 100 <= status <= 599:
                 return int(status)
     return None

@@ -21,7 +21,6 @@ from headrace.errors import CacheError
 from .locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.001, 0.05
-_MAX_REPLACED = 100  # how often in a row a file may be replaced while it is opened; more is not an accident
 
 
 class StallTimeout:
@@ -166,19 +165,17 @@ def describe_holders(path: str) -> list[str]:
     except OSError:
         return []
     fields = [line.split() for line in lines if " FLOCK " in line and f":{inode} " in line]
-    return [_describe(pid) for pid in sorted({int(lock[4]) for lock in fields if len(lock) == 8})]
-
-
-def _describe(pid: int) -> str:
-    if pid == os.getpid():
-        return f"this process ({pid})"
-    with contextlib.suppress(OSError):
-        return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()})"
-    return f"process {pid}"
+    found = []
+    for pid in sorted({int(lock[4]) for lock in fields if len(lock) == 8}):
+        name = ""
+        with contextlib.suppress(OSError):
+            name = f" ({Path(f'/proc/{pid}/comm').read_text(errors='replace').strip()})"
+        found.append(f"this process ({pid})" if pid == os.getpid() else f"process {pid}{name}")
+    return found
 
 
 def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
-    for _ in range(_MAX_REPLACED):
+    while True:
         try:
             lock = FileLock(path, os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         except FileNotFoundError:
@@ -204,4 +201,3 @@ def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
         if lock.is_current:
             return lock
         lock.close()  # its last holder removed it after we opened it
-    return None

@@ -19,7 +19,7 @@ from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
 from .base import SORT_LENGTHS, Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
-from .shared.data_types import checked_seq, dtype_of, learn_specs, parse_data_types
+from .shared.data_types import checked_seq, dtype_of, learn_specs, parse_data_types, with_labels
 
 _MIN_LENT_BYTES = 1 << 14  # a copy of less costs about as much as finding out whether it is needed
 
@@ -42,9 +42,9 @@ class MapSource(Source):
     value alone is "data".
 
     Optional methods of the object, under the RETURNN-compatible names: `get_seq_tag(i)`, and `get_seq_len(i)`, which
-    returns either a dict (data key -> frames, which must be true: they are compared with what is read), or one number
-    by which sequences are sorted, whatever it counts; that one is in the index as the lengths of "seq_len". Both are
-    called for all sequences when the index is first asked for.
+    returns either a dict (data key -> frames, which must be true: what is read is compared with the index), or one
+    number by which sequences are sorted, whatever it counts; that one is in the index as the lengths of "seq_len". Both
+    are called for all sequences when the index is first asked for.
 
     Sequence i is taken from the object once for all of its keys where they are read in a row; the last one is kept
     until then. An exception of the object itself passes through.
@@ -101,28 +101,26 @@ class MapSource(Source):
         self._last: tuple[int, dict[str, NDArray[Any]], set[str]] | None = None  # and the keys that were read of it
         self._index: CorpusIndex | None = None
         self.labels = {key: list(values) for key, values in (labels or {}).items()}
-        self.specs = self._learn(specs) if specs is None or self._learnt else self._with_own_dtypes(specs)
-        self.specs = {key: self._with_labels(key, spec) for key, spec in self.specs.items()}
+        self.specs = with_labels(self._find_specs(specs), self.labels)
         if SORT_LENGTHS in self.specs:
             raise ConfigError(f"{SORT_LENGTHS!r} cannot be a data key: it names what sequences are sorted by")
         self._expected = [_Expected.of(key, spec) for key, spec in self.specs.items()]
         are_numbers = all(np.dtype(spec.dtype).kind in "biufc" for spec in self.specs.values())
         self._min_lent_bytes = _MIN_LENT_BYTES if are_numbers else sys.maxsize  # batches get texts as they are
-        self._claims_by_key = isinstance(lengths, Mapping) or (lengths is None and hasattr(obj, "get_seq_len"))
+        self._claims: dict[str, NDArray[Any]] = {}  # lengths of the index, once it is made: they must be true
 
-    def _learn(self, before: Mapping[str, Any] | None) -> dict[str, DataSpec]:
-        if before is not None:
-            return dict(before)
-        if self._num_seqs == 0:
+    def _find_specs(self, given: Mapping[str, DataSpec | Mapping[str, Any]] | None) -> dict[str, DataSpec]:
+        """Return declared layouts, with the dtypes of item 0 where they name none; without any, those of item 0."""
+        if isinstance(given, LearntSpecs):
+            return dict(given)
+        if given is None and self._num_seqs == 0:
             raise ConfigError(
                 "there is no item to learn the layout of the data from",
                 where=f"an empty {type(self._obj).__name__}",
                 fix='give specs, for example {"data": {"shape": (None, 40)}, "classes": {"sparse": True, "dim": 10}}',
             )
-        return LearntSpecs.of_item(self._obj[0])
-
-    def _with_own_dtypes(self, given: Mapping[str, DataSpec | Mapping[str, Any]]) -> dict[str, DataSpec]:
-        """Return declared layouts, with the dtypes of item 0 where they name none."""
+        if given is None:
+            return LearntSpecs.of_item(self._obj[0])
         specs = parse_data_types(given)
         unnamed = [key for key, options in given.items() if isinstance(options, Mapping) and "dtype" not in options]
         if not unnamed or not self._num_seqs:
@@ -134,19 +132,16 @@ class MapSource(Source):
                 specs[key] = replace(specs[key], dtype=dtype.name)
         return specs
 
-    def _with_labels(self, key: str, spec: DataSpec) -> DataSpec:
-        """Complete the number of classes by that of the labels."""
-        if key not in self.labels or not spec.sparse or spec.dim == len(self.labels[key]):
-            return spec
-        if spec.dim is not None:
-            raise ConfigError(f"the data key {key!r} has {spec.dim} classes, but {len(self.labels[key])} labels")
-        return DataSpec(spec.dtype, spec.shape, sparse=True, dim=len(self.labels[key]), has_time=spec.has_time)
-
     @property
     def index(self) -> CorpusIndex:
         """Tags, and lengths if they are known; the first access asks the object for them, O(number of sequences)."""
         if self._index is None:
-            self._index = CorpusIndex.from_columns(tags=self._all_tags(), lengths=self._all_lengths())
+            tags: Any = self._tags
+            if tags is None:
+                by_object, num_seqs = hasattr(self._obj, "get_seq_tag"), self._num_seqs
+                tags = [self.tag(i) for i in range(num_seqs)] if by_object else GeneratedTags(num_seqs)
+            self._index = CorpusIndex.from_columns(tags=tags, lengths=self._all_lengths())
+            self._claims = {key: self._index.lengths(key) for key in self.specs if self._index.has_lengths(key)}
         return self._index
 
     def __len__(self) -> int:
@@ -164,18 +159,7 @@ class MapSource(Source):
 
     def tags_of(self, corpus_indices: NDArray[Any]) -> list[str]:
         """Return the tags of several sequences; the object is asked for these only."""
-        if self._tags is None and not hasattr(self._obj, "get_seq_tag"):
-            for corpus_idx in (corpus_indices.min(), corpus_indices.max()) if len(corpus_indices) else ():
-                check_corpus_idx(int(corpus_idx), self._num_seqs)
-            return [f"seq-{corpus_idx}" for corpus_idx in corpus_indices.tolist()]
         return [self.tag(corpus_idx) for corpus_idx in corpus_indices.tolist()]
-
-    def _all_tags(self) -> Sequence[str] | GeneratedTags:
-        if self._tags is not None:
-            return self._tags
-        if not hasattr(self._obj, "get_seq_tag"):
-            return GeneratedTags(self._num_seqs)
-        return [self.tag(i) for i in range(self._num_seqs)]
 
     def _all_lengths(self) -> dict[str, NDArray[Any]]:
         """Gather the claimed lengths, by data key or under `SORT_LENGTHS`; without a time axis, 1."""
@@ -246,8 +230,14 @@ class MapSource(Source):
                 data_key: array if array.nbytes >= min_lent_bytes else array.copy()
                 for data_key, array in arrays.items()
             }
-        if self._claims_by_key:
-            self._check_claims(corpus_idx, arrays)
+        for key, lengths in self._claims.items():
+            actual, claimed = num_frames_of(arrays[key], self.specs[key]), lengths[corpus_idx]
+            if claimed != actual:
+                raise SourceError(
+                    f"{key!r} has {actual} frames, but its length is given as {claimed}",
+                    where=self._where(corpus_idx),
+                    fix="correct get_seq_len or lengths=",
+                )
         return arrays
 
     def _arrays_as_expected(self, item: Any, min_lent_bytes: int) -> dict[str, Any] | None:
@@ -280,27 +270,6 @@ class MapSource(Source):
 
     def _where(self, corpus_idx: int) -> str:
         return f"item {corpus_idx} of {type(self._obj).__name__}, tag {self.tag(corpus_idx)!r}"
-
-    def _check_claims(self, corpus_idx: int, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Compare the frames of a sequence with those that were claimed by data key."""
-        if isinstance(self._lengths, Mapping):
-            claims: Any = {key: column[corpus_idx] for key, column in self._lengths.items()}
-        else:
-            try:
-                claims = self._obj.get_seq_len(corpus_idx)
-            except NotImplementedError:
-                claims = None
-            if not isinstance(claims, Mapping):  # one number by which to sort, for this sequence as for all
-                self._claims_by_key = False
-                return
-        for key, claimed in claims.items():
-            actual = num_frames_of(arrays[key], self.specs[key]) if key in arrays else claimed
-            if claimed != actual:
-                raise SourceError(
-                    f"{key!r} has {actual} frames, but its length is given as {claimed}",
-                    where=self._where(corpus_idx),
-                    fix="correct get_seq_len or lengths=",
-                )
 
     @property
     def runs_user_code(self) -> bool:

@@ -14,7 +14,7 @@ from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
 from .base import Source, check_corpus_idx, check_data_key, fill_rows, num_frames_of, slice_frames
-from .shared.data_types import checked_seq, learn_specs, parse_data_types
+from .shared.data_types import checked_seq, learn_specs, parse_data_types, with_labels
 
 
 class MemorySource(Source):
@@ -71,31 +71,27 @@ class MemorySource(Source):
             for i, seq in enumerate(seqs)
         ]
         self.labels = {key: list(values) for key, values in (labels or {}).items()}
-        for key in (*self.labels, *(dims or {})):
-            if wanted and key not in wanted:
-                raise ConfigError(f"labels or dims for the unknown data key {key!r}", fix=did_you_mean(key, wanted))
-        self.specs = {key: self._complete(key, spec, (dims or {}).get(key)) for key, spec in wanted.items()}
+        sized = dict(wanted)
+        for key, dim in (dims or {}).items() if wanted else ():
+            if key not in wanted:
+                raise ConfigError(f"dims has the unknown data key {key!r}", fix=did_you_mean(key, wanted))
+            if not wanted[key].sparse and dim != wanted[key].dim:
+                raise ConfigError(f"the data key {key!r} is not sparse: its dim is {wanted[key].dim}, not {dim}")
+            sized[key] = replace(wanted[key], dim=dim)
+        complete = with_labels(sized, self.labels) if wanted else {}
+        self.specs = {key: self._with_classes(key, spec) for key, spec in complete.items()}
         lengths = {
             key: np.array([num_frames_of(seq[key], spec) for seq in self._seqs], dtype=np.int64)
             for key, spec in self.specs.items()
         }
         self._index = CorpusIndex.from_columns(tags=names, lengths=lengths)
 
-    def _complete(self, key: str, spec: DataSpec, given_dim: int | None) -> DataSpec:
-        """Add the number of classes to the spec of a sparse key, if they are classes."""
-        if not spec.sparse:
-            if given_dim is not None and given_dim != spec.dim:
-                raise ConfigError(f"the data key {key!r} is not sparse: its dim is {spec.dim}, not {given_dim}")
+    def _with_classes(self, key: str, spec: DataSpec) -> DataSpec:
+        """Add the number of classes that the values tell to the spec of a sparse key, if they are classes."""
+        filled = [seq[key] for seq in self._seqs if seq[key].size] if spec.sparse and spec.dim is None else []
+        if not spec.sparse or spec.dim is not None or any(int(array.min()) < 0 for array in filled):
             return spec
-        num_labels = len(self.labels[key]) if key in self.labels else None
-        dim = next((dim for dim in (given_dim, spec.dim, num_labels) if dim is not None), None)
-        if dim is None:
-            filled = [seq[key] for seq in self._seqs if seq[key].size]
-            is_known = all(int(array.min()) >= 0 for array in filled)
-            dim = max((int(array.max()) for array in filled), default=-1) + 1 if is_known else None
-        elif num_labels not in (None, dim):
-            raise ConfigError(f"the data key {key!r} has {dim} classes, but {num_labels} labels")
-        return replace(spec, dim=dim)
+        return replace(spec, dim=max((int(array.max()) for array in filled), default=-1) + 1)
 
     @property
     def index(self) -> CorpusIndex:

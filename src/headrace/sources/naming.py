@@ -43,7 +43,6 @@ NAMING_OPTIONS = frozenset(
         "transform",
     }
 )
-_FLAGS = {"source": "--set", "writer": "--set-out"}  # of the command line, by what a class is
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 _T = TypeVar("_T")
@@ -110,19 +109,13 @@ def resolve_callable(text: str) -> Any:
     try:
         found: Any = importlib.import_module(module_name)
     except Exception as error:
-        if not isinstance(error, ImportError):
-            raise ConfigError(
-                f"the module {module_name!r} of {text!r} raises when it is imported: {type(error).__name__}: {error}",
-                fix=f'see `python -c "import {module_name}"`',
-            ) from error
         raise ConfigError(
-            f"cannot import the module {module_name!r} of {text!r}: {error}",
-            fix="check the name and that it is on PYTHONPATH",
+            f"cannot import the module {module_name!r} of {text!r}: {type(error).__name__}: {error}",
+            fix=f'check the name and that it is on PYTHONPATH, or see `python -c "import {module_name}"`',
         ) from error
     for part in path.split("."):
         if not hasattr(found, part):
-            names = [name for name in dir(found) if not name.startswith("_")]
-            raise ConfigError(f"the module {module_name!r} has no {path!r}", fix=did_you_mean(part, names))
+            raise ConfigError(f"the module {module_name!r} has no {path!r}", fix=did_you_mean(part, dir(found)))
         found = getattr(found, part)
     return found
 
@@ -157,17 +150,15 @@ def check_options(cls: type, options: Mapping[str, Any], kind: str, *, num_posit
         raise ConfigError(
             f"{cls.__name__} has no option {unknown[0]!r}",
             where=f"{kind} config with the keys {sorted(map(str, options))}",
-            fix=did_you_mean(unknown[0], public_options_of(cls)),
+            fix=did_you_mean(unknown[0], options_of(cls)),
         )
     own = _parameters(_constructors(cls)[0])[num_positional:] if _constructors(cls) else ()
     missing = [p.name for p in own if p.default is p.empty and p.kind not in _VARIADIC and p.name not in options]
     if missing:
-        name, flag = missing[0], _FLAGS.get(kind)
-        command = "" if flag is None else f"; with headrace convert: {flag} {name}=..."
         raise ConfigError(
-            f"{cls.__name__} needs the option {name!r}",
+            f"{cls.__name__} needs the option {missing[0]!r}",
             where=f"{kind} config with the keys {sorted(options)}",
-            fix=f"give {name}=...{command}",
+            fix=f"give {missing[0]}=... (on the command line by --set or --set-out)",
         )
 
 
@@ -180,11 +171,6 @@ def options_of(cls: type) -> set[str]:
         if not any(p.kind is p.VAR_KEYWORD for p in parameters):
             break
     return valid
-
-
-def public_options_of(cls: type) -> set[str]:
-    """Return those of `options_of` that users may give: to be named in the error about one that there is not."""
-    return {name for name in options_of(cls) if not name.startswith("_")}
 
 
 def first_option_of(cls: type) -> str | None:
@@ -216,25 +202,24 @@ def check_callables(config: Any, *, where: str, callables: Iterable[str] = (), f
         ConfigError: It names another; nothing of that was imported.
     """
     allowed = tuple(callables)
-    for option, text in _names_in(config):
-        module = text.partition(":")[0]
+
+    def check(module: str, what: str, option: str) -> None:
         if not _is_allowed(module, allowed, folder):
             raise ConfigError(
-                f"the config names {text!r}, and a config is data: it may not choose what is run",
+                f"{what}, and a config is data: it may not choose what is run",
                 where=f"{where}, option {option!r}",
                 fix=f"if you trust it: --allow-callables {module}, or callables=[{module!r}] in Python; "
                 "or put the module beside the config",
             )
+
+    for option, text in _names_in(config):
+        module = text.partition(":")[0]
+        check(module, f"the config names {text!r}", option)
         found = resolve_callable(text)
         if isinstance(found, type | types.FunctionType | types.BuiltinFunctionType | types.ModuleType):
-            home = inspect.getmodule(found)
-            name = found.__name__ if isinstance(found, types.ModuleType) else home.__name__ if home else module
-            if not _is_allowed(name, allowed, folder):
-                raise ConfigError(
-                    f"{text!r} is of the module {name!r}, which the config may not name",
-                    where=f"{where}, option {option!r}",
-                    fix=f"if you trust it: --allow-callables {name}, or callables=[{name!r}] in Python",
-                )
+            home = found if isinstance(found, types.ModuleType) else inspect.getmodule(found)
+            home_name = home.__name__ if home else module
+            check(home_name, f"the config names {text!r}, which is of the module {home_name!r}", option)
 
 
 def _names_in(config: Any) -> Iterator[tuple[str, str]]:

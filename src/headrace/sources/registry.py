@@ -13,37 +13,23 @@ from typing import Any
 from headrace.errors import ConfigError
 
 from .base import Source
-from .formats import (
-    FORMATS,
-    Format,
-    files_of,
-    find_format,
-    format_named,
-    format_of_source,
-    without_side_files,
-)
+from .formats import FORMATS, Format, find_format, format_of_source
 from .naming import NamedClasses, first_option_of, options_of
-from .shared.paths import PathLike, expand_path, local_files
+from .shared.paths import PathLike, expand_paths, files_below
 from .shared.writer import Writer
 
-
-def _modules(classes: Iterable[str | None]) -> dict[str, str]:
-    """Return the module of each class, by name."""
-    return {name: module for module, _, name in (cls.partition(":") for cls in classes if cls)}
-
-
-_IN_MEMORY = tuple(f"{__package__}.{name}" for name in ("mapped:MapSource", "memory:MemorySource"))  # of no format
+_IN_MEMORY = ("MapSource", "MemorySource")
 _SOURCES = NamedClasses(
     "source",
     Source,  # type: ignore[type-abstract]
     __package__,
-    _modules([*(entry.source for entry in FORMATS.values()), *_IN_MEMORY]),
+    dict.fromkeys([*(entry.source for entry in FORMATS.values()), *_IN_MEMORY], __package__),
 )
 _WRITERS = NamedClasses(
     "writer",
     Writer,  # type: ignore[type-abstract]
     __package__,
-    _modules(entry.writer for entry in FORMATS.values()),
+    dict.fromkeys([entry.writer for entry in FORMATS.values() if entry.writer], __package__),
 )
 
 SourceConfig = Source | Mapping[str, Any] | PathLike | Sequence[PathLike]
@@ -76,8 +62,7 @@ def init_source(config: SourceConfig, **options: Any) -> Source:
             f"a source config needs the key 'class'; it has {sorted(map(str, merged))}",
             fix=f"one of {', '.join(_SOURCES.module_of)}",
         )
-    cls = _SOURCES.resolve(merged.pop("class"))
-    return _SOURCES.make(cls, **merged)
+    return _SOURCES.make(_SOURCES.resolve(merged.pop("class")), **merged)
 
 
 def open_source(paths: PathLike | Sequence[PathLike], *, source_class: str | None = None, **options: Any) -> Source:
@@ -115,26 +100,26 @@ def resolve_files(
         ConfigError: They are of different formats, or no one corpus, or there is no such class.
         SourceError: A file is missing, or of no format that is known.
     """
-    cls, entry = (None, None) if source_class is None else _named(source_class)
+    cls, entry = None, None
+    if source_class is not None:
+        cls = _SOURCES.resolve(FORMATS[source_class].source if source_class in FORMATS else source_class)
+        entry = format_of_source(cls)
     names = expand_paths(paths, entry)
     if cls is None:
-        cls, entry = _found(names)
-    if entry is None:
-        return cls, names[0] if len(names) == 1 else names
-    if not entry.takes_folder:
-        names = [file for name in names for file in (files_of(name, entry) if os.path.isdir(name) else [name])]
-    if len(names) == 1:
-        return cls, names if entry.in_list and os.path.isfile(names[0]) else names[0]
-    if not entry.takes_many and (not entry.in_list or os.path.isdir(names[0])):
+        entry = _common_format(names)
+        cls = _SOURCES.resolve(entry.source)
+    names = files_below(names, entry)
+    are_files = entry is not None and entry.named_by_paths and os.path.isfile(names[0])
+    if len(names) > 1 and entry is not None and not entry.takes_many and not are_files:
         raise ConfigError(
             f"{len(names)} files, and {cls.__name__} opens one",
             where=names[1],
             fix="open each by itself, and join them by a ConcatDataset",
         )
-    return cls, names
+    return cls, names if are_files or len(names) > 1 else names[0]
 
 
-def _found(names: Sequence[str]) -> tuple[type[Source], Format | None]:
+def _common_format(names: Sequence[str]) -> Format:
     entry, suffix = find_format(names[0]), os.path.splitext(names[0])[1]
     for name in names[1:]:
         # Of a hundred thousand files on a network disk, only those with another ending are looked into.
@@ -145,15 +130,7 @@ def _found(names: Sequence[str]) -> tuple[type[Source], Format | None]:
                 f"({name})",
                 fix="open each by itself",
             )
-    return _SOURCES.resolve(entry.source), entry
-
-
-def _named(name: str) -> tuple[type[Source], Format | None]:
-    try:
-        entry = format_named(name)
-    except ConfigError:
-        return _SOURCES.resolve(name), None  # its message lists the classes
-    return _SOURCES.resolve(entry.source), entry
+    return entry
 
 
 def source_class_of(config: Mapping[str, Any]) -> type[Source]:
@@ -198,22 +175,3 @@ def writer_class_of(target: Format) -> type[Writer]:
         written = ", ".join(sorted(entry.name for entry in FORMATS.values() if entry.writer))
         raise ConfigError(f"{target.title} can be read, but not written", fix=f"choose one of {written}")
     return _WRITERS.resolve(target.writer)
-
-
-def expand_paths(paths: PathLike | Iterable[PathLike], entry: Format | None = None) -> list[str]:
-    """Return absolute paths: patterns become what matches them, by name, and URLs local copies, see `local_files`.
-
-    Args:
-        paths: Files, folders, patterns or URLs.
-        entry: Their format; None: not known yet.
-
-    Raises:
-        ConfigError: There is none; or files are given by URLs that are named by their paths.
-        SourceError: A pattern matches nothing, or a store refuses.
-    """
-    given: list[Any]
-    given = [paths] if isinstance(paths, str | bytes) or not isinstance(paths, Iterable) else list(paths)
-    names = without_side_files(name for path in given for name in expand_path(path))
-    if not names:
-        raise ConfigError("no files are named", fix="name at least one")
-    return local_files(names, entry)

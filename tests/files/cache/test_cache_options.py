@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 import math
-import os
 import tempfile
 
 import pytest
@@ -63,12 +62,6 @@ def test_another_variable_that_is_not_set_is_refused(monkeypatch, value):
         monkeypatch.setenv("SCRATCH", value)
     with pytest.raises(ConfigError, match=r"SCRATCH is not set(.|\n)*\$SCRATCH/x"):
         expand_folder("$SCRATCH/x")
-
-
-def test_a_user_without_a_name_gets_a_folder_of_its_number(monkeypatch):
-    monkeypatch.delenv("USER", raising=False)
-    monkeypatch.setattr(os, "getuid", lambda: 4_000_000_000)
-    assert expand_folder("/a/$USER") == "/a/user-4000000000"
 
 
 def test_the_environment_goes_over_the_config_and_both_over_the_defaults(monkeypatch, tmp_path):

@@ -84,17 +84,6 @@ def test_several_are_copied_at_a_time(make_cache, sources, monkeypatch):
     assert _copied(cache) == "01234567"
 
 
-def test_a_new_call_replaces_what_is_left(make_cache, sources, order):
-    cache = make_cache(max_bytes=200)
-    held = cache.get_file(sources[0])
-    cache.prefetch(sources[1:5])
-    _wait_until(lambda: _copied(cache) == "01", "it does not wait for room")
-    cache.prefetch(sources[7:8])
-    assert cache.wait_prefetched(_DEADLINE_SECONDS)
-    assert (order[-1], _copied(cache)) == ("7", "07")
-    cache.release_files(held)
-
-
 def test_nothing_that_is_needed_sooner_is_removed_and_room_that_is_released_is_used(make_cache, sources, order):
     cache = make_cache(max_bytes=300)
     cache.prefetch(sources)
@@ -148,22 +137,6 @@ def test_what_somebody_else_is_making_is_passed_over(make_cache, sources, order)
         cache.prefetch(sources[:2])
         assert cache.wait_prefetched(_DEADLINE_SECONDS)
     assert order == ["1"]
-
-
-def test_even_an_error_that_nobody_thought_of_does_not_end_the_prefetch(make_cache, sources, monkeypatch):
-    def fetch(source, *args, **kwargs) -> None:
-        if source == sources[0]:
-            raise ZeroDivisionError("from a library")
-        fetch_to(source, *args, **kwargs)
-
-    monkeypatch.setattr(caching, "fetch_to", fetch)
-    cache = make_cache()
-    cache.prefetch(sources[:2])
-    assert cache.wait_prefetched(_DEADLINE_SECONDS)
-    assert cache.prefetch_failures == {sources[0]: "ZeroDivisionError: from a library"}
-    with pytest.raises(ZeroDivisionError):
-        cache.get_file(sources[0])
-    assert cache.get_file(sources[1])
 
 
 def test_closing_ends_it_and_leaves_nothing_half(make_cache, sources, monkeypatch, tmp_path):

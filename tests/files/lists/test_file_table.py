@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headrace.errors import ConfigError, SourceError
 from headrace.files.lists import sizes as sizes_module
 from headrace.files.lists.sizes import FileTable
-from servers import FileServer, nothing_left
+from servers import FileServer
 
 
 @pytest.fixture
@@ -43,11 +43,6 @@ def test_the_size_of_an_entry_is_that_of_its_files(cache: Path, files: list[str]
     assert table.sizes.tolist() == [3, 14, 0, 9, 3]
     assert table.sizes.dtype == np.int64
     assert table.num_seqs.tolist() == table.num_frames.tolist() == [-1] * 5
-
-
-def test_nothing_is_written_before_something_is_saved(cache: Path, files: list[str]) -> None:
-    FileTable.of(files)
-    assert not cache.exists()
 
 
 def test_what_was_noted_is_there_the_next_time(cache: Path, files: list[str]) -> None:
@@ -78,32 +73,6 @@ def test_a_changed_file_is_measured_anew_and_what_was_noted_of_its_entry_is_forg
     again.note_counts(1, 8)
     again.save()
     assert FileTable.of(trees).num_seqs.tolist() == [7, 8, -1]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        lambda files: files[::-1],
-        lambda files: files[:-1],
-        lambda files: [tuple(files)],
-        lambda files: [(name,) for name in files],
-    ],
-)
-def test_another_list_of_the_same_files_has_a_table_of_its_own(cache: Path, files: list[str], other: Any) -> None:
-    table = FileTable.of(files)
-    table.note_counts(0, 5)
-    table.save()
-    assert set(FileTable.of(other(files)).num_seqs.tolist()) == {-1}
-
-
-def test_relative_names_mean_files_of_the_working_directory(
-    cache: Path, files: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    table = FileTable.of(files[:2])
-    table.note_counts(1, 5)
-    table.save()
-    monkeypatch.chdir(tmp_path)
-    assert FileTable.of(["0.hdf", "./1.hdf"]).num_seqs.tolist() == [-1, 5]
 
 
 @pytest.mark.parametrize(
@@ -141,16 +110,6 @@ def test_what_two_processes_note_is_both_kept(cache: Path, files: list[str]) -> 
     assert FileTable.of(files).num_seqs.tolist() == two.num_seqs.tolist()
 
 
-def test_saving_what_is_not_new_writes_nothing(cache: Path, files: list[str]) -> None:
-    table = FileTable.of(files)
-    table.note_counts(0, 1)
-    table.save()
-    before = _tables(cache)[0].stat()
-    table.save()
-    FileTable.of(files).save()
-    assert _tables(cache)[0].stat().st_ino == before.st_ino
-
-
 def test_a_folder_that_cannot_be_used_is_told_once(
     cache: Path, files: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -161,29 +120,6 @@ def test_a_folder_that_cannot_be_used_is_told_once(
         table.save()
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "cannot be kept" in caplog.text
-
-
-def test_without_a_home_sizes_are_measured_all_the_same(
-    files: list[str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def no_home() -> Path:
-        raise RuntimeError("no home")
-
-    monkeypatch.delenv("HEADRACE_CACHE", raising=False)
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.setattr(Path, "home", no_home)
-    monkeypatch.setattr("headrace.files.kept._warned_of", set())
-    table = FileTable.of(files)
-    table.save()
-    assert table.sizes.tolist() == list(range(10))
-    assert "no home folder" in caplog.text
-
-
-def test_the_columns_cannot_be_written_to(cache: Path, files: list[str]) -> None:
-    table = FileTable.of(files)
-    for column in (table.sizes, table.num_seqs, table.num_frames):
-        with pytest.raises(ValueError, match="read-only"):
-            column[0] = 1
 
 
 # --- measuring ---
@@ -264,17 +200,6 @@ def test_missing_and_refused_files_of_a_web_server_are_told(cache: Path, server:
     with pytest.raises(SourceError, match=r"of 500 files.*could not look at it"):
         FileTable.of([server.url(f"{place}.hdf") for place in range(500)])
     assert server.num_requests("HEAD") < 200  # it stops when it is clear that all will be refused
-
-
-@pytest.mark.extra
-def test_measuring_leaves_nothing_behind(cache: Path, files: list[str], server: FileServer) -> None:
-    FileTable.of([server.url("1.hdf")])  # its client keeps what it has until the process ends
-    with nothing_left():
-        table = FileTable.of(files)
-        table.note_counts(0, 1)
-        table.save()
-        with pytest.raises(SourceError):
-            FileTable.of(["/no"])
 
 
 def test_a_kind_of_url_that_nobody_knows_is_refused(cache: Path) -> None:

@@ -1,11 +1,7 @@
 from __future__ import annotations
 
-import functools
 import gzip
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files.fetch import FetchOptions
-from headrace.files.lists import patterns
 from headrace.files.lists.file_list import read_file_list
 from servers import FileServer, S3Server, has_s3
 
@@ -53,11 +47,6 @@ def test_a_list_comes_back_entry_by_entry_as_it_is() -> None:
     assert read == files
     assert read is not files
     assert read[2] is path
-
-
-def test_a_function_gives_the_list() -> None:
-    assert read_file_list(lambda: ["a", ("b", "c")]) == ["a", ("b", "c")]
-    assert read_file_list(functools.partial(list, ["a"])) == ["a"]
 
 
 def test_an_error_of_the_function_keeps_its_type_and_says_whose_it_is() -> None:
@@ -141,13 +130,6 @@ def test_trees_come_back_from_a_list_file(
     data = _text_of(trees, kind).encode()
     path.write_bytes(gzip.compress(data) if packed else data)
     assert read_file_list(path) == trees
-
-
-@given(names=st.lists(NAMES, min_size=1, max_size=5), newline=st.sampled_from(["\n", "\r\n"]))
-def test_names_come_back_from_lines(tmp_path_factory: pytest.TempPathFactory, names: list[str], newline: str) -> None:
-    path = tmp_path_factory.mktemp("lists") / "l.txt"
-    path.write_bytes("".join(f" \t{name} {newline}" for name in ["# no", *names, ""]).encode())
-    assert read_file_list(str(path)) == names
 
 
 def test_relative_names_are_relative_to_the_working_directory(folder: Path) -> None:
@@ -313,36 +295,3 @@ def test_a_store_that_refuses_to_list_says_so(bucket: S3Server) -> None:
     bucket.faults.add("status", status=403, times=-1)
     with pytest.raises(SourceError, match="could not list it"):
         read_file_list("s3://corpus/set/*.hdf")
-
-
-def test_listing_is_tried_again_when_that_can_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    fsspec = pytest.importorskip("fsspec")
-    monkeypatch.setattr(patterns, "FetchOptions", lambda: FetchOptions(first_wait_seconds=0.001))
-    errors = [ConnectionResetError(), TimeoutError()]
-
-    def glob(store: object, path: str, detail: bool) -> dict[str, Any]:
-        if errors:
-            raise errors.pop()
-        return {"/f/a.hdf": {"type": "file"}, "/f/b.hdf": {"type": "directory"}}
-
-    monkeypatch.setattr(fsspec.get_filesystem_class("memory"), "glob", glob)
-    assert read_file_list("memory://f/*") == ["memory:///f/a.hdf"]
-    assert not errors
-
-
-def test_a_local_list_needs_no_package_for_stores(tmp_path: Path) -> None:
-    (tmp_path / "l.txt").write_text("/a\n")
-    program = f"""
-import sys
-from headrace.files.lists.file_list import read_file_list
-assert read_file_list({str(tmp_path / "l.txt")!r}) == ["/a"]
-print("fsspec" in sys.modules, "asyncio" in sys.modules)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "False False\n"
-
-
-def test_names_that_are_not_utf8_match_patterns_and_sort(folder: Path) -> None:
-    odd = os.fsdecode(b"sub/\xff.hdf")
-    Path(odd).touch()
-    assert read_file_list("sub/*.hdf") == ["sub/x.hdf", "sub/y.hdf", odd]

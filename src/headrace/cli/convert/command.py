@@ -187,7 +187,7 @@ def _writer_options(entry: Format, settings: Iterable[str], compression: Compres
     for name in options:
         if name not in valid:
             raise ConfigError(
-                f"{entry.writer_name} has no option {name!r}",
+                f"{entry.writer} has no option {name!r}",
                 where="--compression" if name == "compression" else f"--set-out {name}",
                 fix=did_you_mean(name, valid) if valid else "leave it out",
             )

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.errors import ConfigError
 from headrace.sources import AudioFolderSource, AudioSource, AudioTableSource
 from headrace.sources.audio.source import is_table
-from headrace.sources.naming import first_option_of, public_options_of
+from headrace.sources.naming import first_option_of, options_of
 
 from ..cached import CachedDataset
 from ..checks import absolute_name, check_source_options
@@ -77,4 +77,4 @@ class AudioDataset(CachedDataset):
 
 def _options_of(cls: type) -> set[str]:
     """Return the options of a source that have no parameter of their own here."""
-    return public_options_of(cls) - {"features", "targets", "index", first_option_of(cls)}
+    return options_of(cls) - {"features", "targets", "index", first_option_of(cls)}

@@ -15,7 +15,7 @@ from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chu
 from headrace.errors import ConfigError, did_you_mean
 from headrace.exports import refuse_departed
 from headrace.order import OrderPlanner, OrderRecipe, Policy
-from headrace.sources.naming import public_options_of
+from headrace.sources.naming import options_of
 
 from ..checks import check_count, check_flag, check_path, check_share, check_window
 from ..corpus import read_wanted_tags
@@ -54,7 +54,7 @@ class DatasetOptions:
         if unknown:
             option, cls = next(iter(unknown)), type(self)
             refuse_departed(option, f"the option {option!r} of {cls.__name__}")
-            fix = did_you_mean(option, public_options_of(cls))
+            fix = did_you_mean(option, options_of(cls))
             raise TypeError(f"{cls.__name__} has no option {option!r}\n  fix: {fix}")  # as Python's own
         self.name = name or f"dataset_id{id(self)}"
         self.window = check_window(window, supported=self.supports_window, owner=type(self).__name__)

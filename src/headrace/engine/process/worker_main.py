@@ -41,7 +41,7 @@ from ..user.failure import Failure
 from ..user.job import Job, Mode
 from ..user.ship import unship
 from ..user.worker_info import set_process_scope
-from ..worker import ValueResult, Worker
+from ..worker import ShippedWorker, ValueResult
 from .channel import Channel
 from .messages import (
     BELL,
@@ -132,7 +132,7 @@ _LOOK_SECONDS = 0.0005
 
 # The user's functions live as long as the process: what they own (a pool of processes, say) is ended by its own exit
 # handlers, and not by being dropped while those run.
-_kept: list[Worker] = []
+_kept: list[ShippedWorker] = []
 
 
 class WorkerFds(NamedTuple):
@@ -219,7 +219,6 @@ class _Loop:
         self._tickets: deque[tuple[int, int, bytes | None]] = deque()  # run, ticket, payload
         self._run_id = -1
         self._next_begin: Begin | None = None
-        self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
         self._is_over = False  # the current run was cancelled, and its streams are still open
         self._slot: SlotWriter | None = None
         self._poll = select.poll()
@@ -234,7 +233,7 @@ class _Loop:
         config: WorkerConfig,
         buffers: Sequence[memoryview],
         handed: tuple[int, ...],
-    ) -> Worker | None:
+    ) -> ShippedWorker | None:
         """Make the user's functions; return None, after telling, if that is not possible."""
         try:
             job = unship(config.job, buffers)
@@ -245,7 +244,7 @@ class _Loop:
         info = job.info_of(
             worker_idx, max(config.num_workers, worker_idx + 1), config.executor, runs_in="process", handed=handed
         )
-        worker = Worker(job, info)
+        worker = ShippedWorker(job, info)
         _kept.append(worker)
         scope, status = worker.scope, self._status
         scope.on_item, scope.on_items, scope.on_number = status.write_item, status.write_items, status.write_number
@@ -254,7 +253,7 @@ class _Loop:
         self._send(Ready(worker_idx) if failure is None else SetupFailed(worker_idx, failure))
         return worker if failure is None else None
 
-    def run(self, worker: Worker) -> None:
+    def run(self, worker: ShippedWorker) -> None:
         """Perform tickets for ever; `_TrainerGone` ends it."""
         while True:
             if not self._tickets:
@@ -274,7 +273,7 @@ class _Loop:
             self._channel.shut_down()
             self._channel.close()
 
-    def _perform(self, worker: Worker, run_id: int, number: int, parcel: bytes | None) -> None:
+    def _perform(self, worker: ShippedWorker, run_id: int, number: int, parcel: bytes | None) -> None:
         if self._slot is None:
             self._take_credits()
             self._slot = self._arena.acquire(block=True)
@@ -285,19 +284,11 @@ class _Loop:
             failure = Failure.of(self._arena.no_slot_error(), ends_stream=True)
             self._send(Failed(worker.worker_idx, number, failure, run_id))
             return
-        if self._run_failure is not None:
-            self._send(Failed(worker.worker_idx, number, self._run_failure, run_id))
-            return
-        try:
-            payload = None if parcel is None else unship(parcel)
-        except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
-            self._send(Failed(worker.worker_idx, number, Failure.of(error), run_id))
-            return
         if worker.scope.noted is not None:  # of the ticket before: the item of this one is not known yet
             self._status.forget_item()
         self._gave_up = False
         open_slot(slot)
-        event = worker.perform(run_id, number, payload)
+        event = worker.perform(run_id, number, parcel)
         open_slot(None)
         if isinstance(event, Done):
             event = self._pack(worker, event, slot)
@@ -309,7 +300,7 @@ class _Loop:
             self._slot.rewind()
 
     def _pack(
-        self, worker: Worker, done: Done[ValueResult], slot: SlotWriter
+        self, worker: ShippedWorker, done: Done[ValueResult], slot: SlotWriter
     ) -> Done[InlineArray | InlineResult | SlotResult] | Failed:
         """Move the value of a ticket to where the trainer sees it."""
         assert done.result is not None
@@ -376,20 +367,14 @@ class _Loop:
                 self._is_over = True
                 self._tickets.clear()
 
-    def _change_run(self, worker: Worker) -> None:
+    def _change_run(self, worker: ShippedWorker) -> None:
         """Act on the end of a run, and on the beginning of one, now that no user code is running."""
         if self._is_over:
             self._is_over = False
             worker.end_run()
         begin, self._next_begin = self._next_begin, None
         if begin is not None:
-            mode = Mode.STREAM if begin.is_stream else Mode.TASK
-            payload, self._run_failure = None, None
-            try:
-                payload = unship(begin.payload) if begin.payload else None
-            except Exception as error:  # noqa: BLE001 - unpickling runs user code: told with the first ticket
-                self._run_failure = Failure.of(error, ends_stream=True)
-            worker.begin_run(mode, payload, begin.first_item)
+            worker.begin_run(Mode.STREAM if begin.is_stream else Mode.TASK, begin.payload, begin.first_item)
 
     def _take_credits(self) -> None:
         """Take back the slots that the trainer no longer reads."""

@@ -30,7 +30,7 @@ from ..user.failure import Failure
 from ..user.job import Job
 from ..user.ship import unship
 from ..user.worker_info import set_process_scope
-from ..worker import Worker
+from ..worker import ShippedWorker
 from .calls import CALL_BYTES, CALL_SECONDS, MAX_CALL_TICKETS, Begin, Place, Reply, Role, Status, Versions
 
 _MAX_BYTES = 1 << 40  # of one result: the memory of the machine is the limit
@@ -40,10 +40,9 @@ class WorkerActor:
     """One worker. See `engine/worker.py` for what it does with a ticket."""
 
     def __init__(self) -> None:
-        self._worker: Worker | None = None
+        self._worker: ShippedWorker | None = None
         self._thread = 0
         self._tickets: deque[tuple[int, bytes | None]] = deque()
-        self._run_failure: Failure | None = None  # the payload of the run cannot be unpickled
         self._cancelled = -1  # this run and all before
         fd = create_memfd("headrace-ray")
         self._arena = ArenaWriter(fd, slot_bytes=CALL_BYTES, num_slots=1, max_bytes=_MAX_BYTES)
@@ -80,7 +79,7 @@ class WorkerActor:
             return Failure.of(error).to_bytes()
         assert isinstance(made, Job)
         info = made.info_of(worker_idx, max(role.num_workers, worker_idx + 1), "ray", runs_in="process")
-        worker = Worker(made, info)
+        worker = ShippedWorker(made, info)
         set_process_scope(worker.scope)
         failure = worker.set_up()
         if failure is not None:
@@ -90,17 +89,9 @@ class WorkerActor:
 
     def begin(self, begin: Begin) -> None:
         """Begin a run."""
-        worker = self._worker
-        if worker is None:
-            return
         self._tickets.clear()
-        self._run_failure, payload = None, None
-        if begin.payload is not None:
-            try:
-                payload = unship(begin.payload)
-            except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
-                self._run_failure = Failure.of(error, ends_stream=True)
-        worker.begin_run(begin.mode, payload, begin.first_item)
+        if self._worker is not None:
+            self._worker.begin_run(begin.mode, begin.payload, begin.first_item)
 
     def end_run(self) -> None:
         """Close the streams of a run that was cancelled."""
@@ -120,7 +111,7 @@ class WorkerActor:
         start, most = time.perf_counter(), self._size.choose()
         try:
             while self._tickets and len(answers) < most and run_id > self._cancelled:
-                event = self._perform(worker, run_id, *self._tickets.popleft())
+                event = worker.perform(run_id, *self._tickets.popleft())
                 if isinstance(event, StreamEnded):
                     reply.num_items = event.num_items
                     self._tickets.clear()
@@ -137,15 +128,6 @@ class WorkerActor:
             num = len(reply.tickets)
             self._size.note(num, time.perf_counter() - start, reply.data.nbytes / num)
         return reply
-
-    def _perform(self, worker: Worker, run_id: int, ticket: int, parcel: bytes | None) -> Answer | StreamEnded | None:
-        if self._run_failure is not None:
-            return Failed(worker.worker_idx, ticket, self._run_failure, run_id)
-        try:
-            payload = None if parcel is None else unship(parcel)
-        except Exception as error:  # noqa: BLE001 - unpickling runs user code: it goes on as a Failure
-            return Failed(worker.worker_idx, ticket, Failure.of(error), run_id)
-        return worker.perform(run_id, ticket, payload)
 
     def _take_slot(self) -> SlotWriter:
         """Return memory for values: that of the call before, whose reply Ray has copied by now."""

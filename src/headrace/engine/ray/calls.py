@@ -24,7 +24,7 @@ CONTROL = "control"  # the concurrency group that answers while a worker works
 # A call answers as many tickets as take so long or make so many bytes, whichever is less: a call costs Ray and both
 # processes some 0.5 ms in all.
 CALL_SECONDS = 0.03
-CALL_BYTES = 4 << 20
+CALL_BYTES = 8 << 20
 MAX_CALL_TICKETS = 4096
 
 

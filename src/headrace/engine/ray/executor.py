@@ -40,7 +40,7 @@ from .calls import CALL_BYTES, CALL_SECONDS, CONTROL, MAX_CALL_TICKETS, Begin, P
 
 _logger = logging.getLogger("headrace.engine")
 
-_CALLS = 2  # under way for each worker
+_CALLS = 3  # under way for each worker
 # How long a worker may be without a place before others do its tickets as well; before a log line says what is missing,
 # and again after so many seconds.
 _PLACE_SECONDS = 1.0

@@ -15,7 +15,7 @@ from headrace.features.log_mel import LogMel
 from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
 
-from ..shared.delimited import Delimited, as_record, checked_columns, number_of, scan_records
+from ..shared.delimited import Delimited, number_of
 from ..shared.fields import IndexField
 from ..shared.lines import decode_object, scan_lines
 from ..shared.listed import Entry, Listed, ListedSource, parse_targets, value_of
@@ -150,17 +150,11 @@ def _read_manifest(path: str, numbers: set[str]) -> Iterator[tuple[str, Mapping[
                 where = f"{path}, line {number}"
                 yield where, decode_object(line, where)
         return
-    columns: tuple[str, ...] = ()
-    for number, _, _, values in scan_records(path, path, Delimited.of(path)):
-        where = f"{path}, line {number}"
-        if not columns:
-            columns = checked_columns(values, where)
-            continue
-        record = as_record(columns, values, where)
-        yield (
-            where,
-            record | {name: number_of(record[name]) if record[name] else None for name in numbers & record.keys()},
-        )
+    records = Delimited.of(path).scan(path, path)
+    next(records)  # the header
+    for where, _, _, record in records:
+        cells = record.items()
+        yield where, {name: (number_of(text) if text else None) if name in numbers else text for name, text in cells}
 
 
 class AudioSource(RecordingSource):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import h5py
@@ -44,6 +44,7 @@ _MAX_SOFT_LINKS = 100  # on the way to one object; with more it is a circle
 # Everything that readers of RETURNN's HDF layout open: these, and every member of the groups.
 _NAMES = (b"inputs", b"seqLengths", b"seqTags", b"times", b"labels", b"targets/size")
 _GROUPS = (b"targets/data", b"targets/labels")
+_HDF5_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)  # TypeError: there is no NumPy dtype for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,9 @@ class FileLayout:
     times: StoredColumn | None
 
 
+_AGAIN = "write or copy the file again"
+
+
 def open_hdf5(path: str, *, chunk_cache_bytes: int = 1 << 20) -> h5py.File:
     """Open a file for reading only.
 
@@ -98,18 +102,20 @@ def open_hdf5(path: str, *, chunk_cache_bytes: int = 1 << 20) -> h5py.File:
     """
     try:
         file = h5py.File(path, "r", rdcc_nbytes=chunk_cache_bytes)
-    except FileNotFoundError as error:
-        raise SourceError("there is no such file", where=path, fix="correct the path") from error
     except OSError as error:
-        raise SourceError(f"cannot open as HDF5: {error}", where=path, fix=_fix_for(error)) from error
+        fix = "check the path, or write or copy the file again: it is truncated, or not an HDF5 file"
+        if error.errno in TOO_MANY_OPEN:
+            fix = TOO_MANY_OPEN_FIX
+        elif isinstance(error, BlockingIOError) or "unable to lock file" in str(error):
+            fix = "wait until its writer is done; if nobody writes to it, set HDF5_USE_FILE_LOCKING=FALSE"
+        raise SourceError(f"cannot open as HDF5: {error}", where=path, fix=fix) from error
     try:
         _refuse_other_files(file, path)
-    except SourceError:
+    except BaseException as error:
         file.close()
+        if isinstance(error, _HDF5_ERRORS):
+            raise SourceError(f"a part of the file cannot be read: {error}", where=path, fix=_AGAIN) from error
         raise
-    except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:
-        file.close()
-        raise _unreadable_part(path, error) from error
     return file
 
 
@@ -129,19 +135,7 @@ def _refuse_other_files(file: h5py.File, path: str) -> None:
 
 
 def _check_inside(root: h5g.GroupID, group: h5g.GroupID, name: bytes, path: str) -> h5g.GroupID | h5d.DatasetID | None:
-    """Return the object of a name, if there is one, after a look at where it is."""
-    found = _follow(root, group, name, path)
-    if isinstance(found, h5d.DatasetID):
-        properties = found.get_create_plist()
-        if properties.get_external_count():
-            raise _outside(name, f"has its data in the file {os.fsdecode(properties.get_external(0)[0])!r}", path)
-        if properties.get_layout() == h5d.VIRTUAL:
-            raise _outside(name, "is a virtual dataset, whose pieces may be in other files", path)
-    return found
-
-
-def _follow(root: h5g.GroupID, group: h5g.GroupID, name: bytes, path: str) -> h5g.GroupID | h5d.DatasetID | None:
-    """Go from a group to a name, step by step; None if a step is missing."""
+    """Return the object of a name, if there is one, after a look at where it is: step by step from the group."""
     here, steps, num_soft_links = group, name.split(b"/")[::-1], 0
     while steps:
         step = steps.pop()
@@ -153,40 +147,22 @@ def _follow(root: h5g.GroupID, group: h5g.GroupID, name: bytes, path: str) -> h5
         if kind == h5l.TYPE_HARD:
             here = h5o.open(here, step)
             continue
-        if kind != h5l.TYPE_SOFT:
-            other = f" {os.fsdecode(here.links.get_val(step)[0])!r}" if kind == h5l.TYPE_EXTERNAL else ""
-            raise _outside(name, f"is a link to the other file{other}", path)
         num_soft_links += 1
-        if num_soft_links > _MAX_SOFT_LINKS:
-            what = f"the links of {os.fsdecode(name)!r} go round in a circle"
-            raise SourceError(what, where=path, fix="write the file again")
+        if kind != h5l.TYPE_SOFT or num_soft_links > _MAX_SOFT_LINKS:
+            raise _outside(name, "links go round in a circle" if kind == h5l.TYPE_SOFT else "is a link", path)
         target = here.links.get_val(step)
         here = root if target.startswith(b"/") else here
         steps += target.split(b"/")[::-1]
+    if isinstance(here, h5d.DatasetID):
+        properties = here.get_create_plist()
+        if properties.get_external_count() or properties.get_layout() == h5d.VIRTUAL:
+            raise _outside(name, "is a dataset", path)
     return here
 
 
 def _outside(name: bytes, what: str, path: str) -> SourceError:
-    return SourceError(
-        f"{os.fsdecode(name)!r} {what}: only data inside the file are read",
-        where=path,
-        fix="copy the data into the file",
-    )
-
-
-def _fix_for(error: OSError) -> str:
-    """Suggest a fix for a file that HDF5 does not open."""
-    if isinstance(error, PermissionError | IsADirectoryError):
-        return "give the path of a file that you may read"
-    if error.errno in TOO_MANY_OPEN:
-        return TOO_MANY_OPEN_FIX
-    if isinstance(error, BlockingIOError) or "unable to lock file" in str(error):
-        return "wait until its writer is done; if nobody writes to it, set HDF5_USE_FILE_LOCKING=FALSE"
-    return "write the file again, or copy it again: it is truncated, or not an HDF5 file"
-
-
-def _unreadable_part(path: str, error: Exception) -> SourceError:
-    return SourceError(f"a part of the file cannot be read: {error}", where=path, fix="write or copy the file again")
+    what = f"{os.fsdecode(name)!r} {what} that leads out of the file: only data inside the file are read"
+    return SourceError(what, where=path, fix="copy the data into the file")
 
 
 def hdf5_name(file: h5py.File, data_key: str) -> str:
@@ -200,277 +176,165 @@ def read_layout(path: str) -> FileLayout:
     Raises:
         SourceError: The file is missing, truncated or not HDF5, or its parts contradict each other.
     """
-    path = os.fspath(path)
     with open_hdf5(path) as file:
         try:
-            return _read(file, path)
-        except (OSError, RuntimeError, KeyError, ValueError, TypeError) as error:  # TypeError: no NumPy dtype for it
-            raise _unreadable_part(path, error) from error
+            return _LayoutReader(file, path).read()
+        except _HDF5_ERRORS as error:
+            raise SourceError(f"a part of the file cannot be read: {error}", where=path, fix=_AGAIN) from error
 
 
-def _read(file: h5py.File, path: str) -> FileLayout:
-    names = _key_names(file, path)
-    table = _length_table(file, names, path)
-    labels: dict[str, list[str]] = {}
-    columns: dict[str, StoredColumn] = {}
-    lengths: dict[str, NDArray[np.int64]] = {}
-    for data_key, column_lengths in zip(names, table, strict=True):
-        name = hdf5_name(file, data_key)
-        key_labels = _labels(file, "labels" if name == "inputs" else f"targets/labels/{data_key}", path)
-        if name not in file:
-            if column_lengths.any():
-                raise SourceError(
-                    f"the key {data_key!r} has frames by seqLengths, but no data {name!r}",
-                    where=path,
-                    fix="write the file again, or remove the attribute from targets/size",
-                )
-            continue
-        column = _stored_column(file, name, path)
-        _check_num_frames(data_key, column_lengths, column.num_frames, path)
-        dim = _stored_dim(file, data_key, name, path)
-        columns[data_key] = replace(column, spec=_with_dim(column.spec, dim, len(key_labels)))
-        lengths[data_key] = column_lengths
-        if key_labels:
-            labels[data_key] = key_labels
-    num_seqs = int(file["seqLengths"].shape[0])
-    if num_seqs and not columns:
-        raise SourceError(
-            "the file has neither inputs nor targets/data",
-            where=path,
-            fix="give a file in RETURNN's HDF layout (docs/how-to/hdf.md)",
-        )
-    times = None
-    if "times" in file and "inputs" in file:
-        times = _stored_column(file, "times", path)
-        _check_num_frames("times", lengths[INPUT_KEY], times.num_frames, path)
-    return FileLayout(path, num_seqs, columns, lengths, labels, _tags(file, num_seqs, path), times)
+class _LayoutReader:
+    """Reads the layout of an open file, and checks each part of it.
 
-
-def _child(file: h5py.File, name: str, kind: type, path: str) -> Any:
-    """Return a group or dataset of a file, or None if there is none."""
-    child = file.get(name)
-    if child is not None and not isinstance(child, kind):
-        raise SourceError(f"{name!r} is a {type(child).__name__}, not a {kind.__name__}", where=path)
-    return child
-
-
-def _key_names(file: h5py.File, path: str) -> list[str]:
-    """Return the keys in the order of the columns of seqLengths."""
-    targets: set[str] = set()
-    if _child(file, "targets", h5py.Group, path) is not None:
-        data = _child(file, "targets/data", h5py.Group, path)
-        size = _child(file, "targets/size", h5py.Group, path)
-        targets.update(data.keys() if data is not None else (), size.attrs.keys() if size is not None else ())
-    not_text = [name for name in targets if not isinstance(name, str)]
-    if not_text:
-        raise SourceError(
-            f"the name of the target {not_text[0]!r} is not UTF-8", where=path, fix="write the file again"
-        )
-    if "inputs" not in file:
-        return sorted(targets)
-    if INPUT_KEY in targets:
-        raise SourceError(
-            f"both inputs and targets/data/{INPUT_KEY} are there",
-            where=path,
-            fix=f"a target beside inputs needs a name other than {INPUT_KEY!r}",
-        )
-    return [INPUT_KEY, *sorted(targets)]
-
-
-def _length_table(file: h5py.File, names: list[str], path: str) -> list[NDArray[np.int64]]:
-    """Read seqLengths and return one checked column `int64[N]` for each key."""
-    dataset = _child(file, "seqLengths", h5py.Dataset, path)
-    if dataset is None:
-        raise SourceError(
-            "the file has no seqLengths", where=path, fix="give a file in RETURNN's HDF layout (docs/how-to/hdf.md)"
-        )
-    if dataset.dtype.kind not in "iuf" or dataset.ndim not in (1, 2):
-        found = f"{dataset.dtype}{list(dataset.shape or ())}"
-        raise SourceError(
-            f"seqLengths is {found}, not a table of whole numbers", where=path, fix="store int32[N, keys]"
-        )
-    table = _numbers(dataset, path)
-    bad = ~np.isfinite(table) | (table < 0) | (table > MAX_FRAMES) | (table != np.floor(table))
-    if bad.any():
-        where = np.argwhere(bad)[0]
-        raise SourceError(
-            f"the length {table[tuple(where)]} is not a number of frames",
-            where=f"{path}, seqLengths, sequence {where[0]}",
-        )
-    if table.ndim == 1:  # one number for a sequence: the length of each of its keys
-        return [table.astype(np.int64)] * len(names)
-    num_columns = table.shape[1]
-    dummy = 1 if names in ([], [INPUT_KEY]) and num_columns == len(names) + 1 else 0
-    if num_columns != len(names) + dummy:
-        raise SourceError(
-            f"seqLengths has {num_columns} columns for {len(names)} keys ({', '.join(names)})",
-            where=path,
-            fix="one column for inputs, then one for each target in sorted order (a spare one if there is no target)",
-        )
-    return [table[:, idx].astype(np.int64) for idx in range(len(names))]
-
-
-def _numbers(dataset: h5py.Dataset, path: str) -> NDArray[Any]:
-    """Read a table whole, in this machine's number format: NumPy 2.1 crashes where it compares any other with 2**62.
-
-    Fractions become float64, which has room for that number.
+    Args:
+        file: The file.
+        path: Its path.
     """
-    _check_size(dataset, path)
-    table = np.asarray(dataset[()])
-    return table.astype(np.float64 if table.dtype.kind == "f" else table.dtype.newbyteorder("="), copy=False)
+
+    def __init__(self, file: h5py.File, path: str) -> None:
+        self._file, self._path = file, path
+
+    def read(self) -> FileLayout:
+        """Return the layout."""
+        file, names = self._file, self._key_names()
+        labels: dict[str, list[str]] = {}
+        columns: dict[str, StoredColumn] = {}
+        lengths: dict[str, NDArray[np.int64]] = {}
+        for data_key, column_lengths in zip(names, self._length_table(names), strict=True):
+            name = hdf5_name(file, data_key)
+            key_labels = self._strings("labels" if name == "inputs" else f"targets/labels/{data_key}")
+            if name in file:
+                columns[data_key] = self._column(name, data_key, column_lengths, len(key_labels or ()))
+                lengths[data_key] = column_lengths
+                if key_labels:
+                    labels[data_key] = key_labels
+            elif column_lengths.any():
+                raise self._wrong(f"the key {data_key!r} has frames by seqLengths, but no data {name!r}")
+        num_seqs = int(file["seqLengths"].shape[0])
+        if num_seqs and not columns:
+            raise self._wrong("the file has neither inputs nor targets/data")
+        tags = self._strings("seqTags")
+        if tags is not None and len(tags) != num_seqs:
+            raise self._wrong(f"{len(tags)} tags for {num_seqs} sequences")
+        has_times = "times" in file and "inputs" in file
+        times = self._column("times", "times", lengths[INPUT_KEY], 0) if has_times else None
+        packed = None if tags is None else pack_texts(tags)
+        return FileLayout(self._path, num_seqs, columns, lengths, labels, packed, times)
+
+    def _wrong(self, what: str) -> SourceError:
+        return SourceError(what, where=self._path, fix=f"{_AGAIN}, in RETURNN's HDF layout (docs/how-to/hdf.md)")
+
+    def _child(self, name: str, kind: type) -> Any:
+        """Return a group or dataset, or None if there is none; a dataset that claims too much is refused."""
+        child = self._file.get(name)
+        if child is not None and not isinstance(child, kind):
+            raise self._wrong(f"{name!r} is a {type(child).__name__}, not a {kind.__name__}")
+        if isinstance(child, h5py.Dataset) and child.shape:
+            chunk_bytes = math.prod(child.chunks or (0,)) * child.dtype.itemsize
+            num_bytes, num_stored = child.size * child.dtype.itemsize, child.id.get_storage_size()
+            if max(num_bytes, chunk_bytes) > max(_MAX_FILLED_IN_BYTES, num_stored * _MAX_RATIO):
+                what = f"{child.dtype}{list(child.shape)} of {num_bytes} bytes"
+                raise self._wrong(f"{name} claims to be {what}, but {num_stored} bytes are stored")
+        return child
+
+    def _key_names(self) -> list[str]:
+        """Return the keys in the order of the columns of seqLengths."""
+        targets: set[str] = set()
+        if self._child("targets", h5py.Group) is not None:
+            data, size = self._child("targets/data", h5py.Group), self._child("targets/size", h5py.Group)
+            targets.update(() if data is None else data.keys(), () if size is None else size.attrs.keys())
+        not_text = [name for name in targets if not isinstance(name, str)]
+        if not_text:
+            raise self._wrong(f"the name of the target {not_text[0]!r} is not UTF-8")
+        if "inputs" not in self._file:
+            return sorted(targets)
+        if INPUT_KEY in targets:
+            raise self._wrong(f"both inputs and targets/data/{INPUT_KEY} are there")
+        return [INPUT_KEY, *sorted(targets)]
+
+    def _length_table(self, names: list[str]) -> list[NDArray[np.int64]]:
+        """Read seqLengths and return one checked column `int64[N]` for each key."""
+        dataset = self._child("seqLengths", h5py.Dataset)
+        if dataset is None:
+            raise self._wrong("the file has no seqLengths")
+        if dataset.dtype.kind not in "iuf" or dataset.ndim not in (1, 2):
+            raise self._wrong(f"seqLengths is {_form(dataset)}, not a table of whole numbers")
+        # In this machine's number format: NumPy 2.1 crashes where it compares any other with 2**62.
+        native = np.dtype(np.float64) if dataset.dtype.kind == "f" else dataset.dtype.newbyteorder("=")
+        table = np.asarray(dataset[()]).astype(native, copy=False)
+        bad = ~np.isfinite(table) | (table < 0) | (table > MAX_FRAMES) | (table != np.floor(table))
+        if bad.any():
+            seq_idx, *column = np.argwhere(bad)[0].tolist()
+            raise self._wrong(f"the length {table[seq_idx, *column]} of sequence {seq_idx} is not a number of frames")
+        if table.ndim == 1:  # one number for a sequence: the length of each of its keys
+            return [table.astype(np.int64)] * len(names)
+        num_columns = table.shape[1]
+        has_spare_column = names in ([], [INPUT_KEY]) and num_columns == len(names) + 1
+        if num_columns != len(names) + has_spare_column:
+            raise self._wrong(f"seqLengths has {num_columns} columns for {len(names)} keys ({', '.join(names)})")
+        return [table[:, idx].astype(np.int64) for idx in range(len(names))]
+
+    def _column(self, name: str, data_key: str, lengths: NDArray[np.int64], num_labels: int) -> StoredColumn:
+        dataset = self._child(name, h5py.Dataset)
+        if dataset is None:
+            raise self._wrong(f"{name!r} cannot be opened")
+        shape, dtype = dataset.shape, dataset.dtype
+        if not shape or dtype.kind not in READABLE_KINDS:
+            raise self._wrong(f"{name!r} is {_form(dataset)}, not an array of numbers with a time axis")
+        if int(lengths.max(initial=0)) > shape[0] or int(lengths.sum()) != shape[0]:
+            total = sum(lengths.tolist())
+            raise self._wrong(f"the lengths of {data_key!r} add up to {total} frames, but {shape[0]} are stored")
+        native = dtype.newbyteorder("=")
+        sparse = dataset.attrs.get("sparse")  # by which `HDFWriter` overrides the rule
+        if sparse is not None and (not isinstance(sparse, bool | np.bool_) or (sparse and dtype.kind not in "iu")):
+            raise self._wrong(f"the attribute sparse of {name!r} is {sparse!r} for {dtype}")
+        is_sparse = takes_for_classes(native, len(shape)) if sparse is None else bool(sparse)
+        dim = None if name == "times" else self._stored_dim(dataset, data_key, name)
+        # To look for the largest class index would mean to read all the data: without labels, the dim is not known.
+        dim = dim if dim is not None else (num_labels or None) if is_sparse else shape[-1] if shape[1:] else 1
+        spec = DataSpec(native.name, tuple(shape[1:]), sparse=is_sparse, dim=dim)
+        chunk_bytes = math.prod(dataset.chunks) * dtype.itemsize if dataset.chunks else 0
+        return StoredColumn(spec, int(shape[0]), _plain_offset(dataset, native), chunk_bytes)
+
+    def _stored_dim(self, dataset: h5py.Dataset, data_key: str, name: str) -> int | None:
+        """Return the number of classes or features that the file declares for a key, or None."""
+        if "sparse" in dataset.attrs and (dataset.attrs["sparse"] or "dim" in dataset.attrs):
+            value, name = dataset.attrs.get("dim"), f"attribute dim of {name}"
+        elif name == "inputs":  # the attribute only describes; of dense input the last axis counts
+            value, name = None if dataset.ndim > 1 else self._file.attrs.get("inputPattSize"), "attribute inputPattSize"
+        else:
+            size = self._file.get("targets/size")
+            value, name = (None if size is None else size.attrs.get(data_key)), f"attribute {data_key} of targets/size"
+        if value is None:
+            return None
+        array = np.asarray(value)
+        if array.dtype.kind not in "iu" or array.size == 0 or int(array.flat[0]) < 0:
+            raise self._wrong(f"the {name} is {value!r}, not a dim or [dim, ndim]")
+        return int(array.flat[0])
+
+    def _strings(self, name: str) -> list[str] | None:
+        """Read strings in bulk, `[N]`, decode as UTF-8, and cut each at its first NUL; None if there are none."""
+        dataset = self._child(name, h5py.Dataset)
+        if dataset is None:
+            return None
+        is_text = dataset.dtype.kind == "S" or h5py.check_string_dtype(dataset.dtype) is not None
+        if not is_text or dataset.ndim != 1:
+            raise self._wrong(f"{name} is {_form(dataset)}, not a list of strings")
+        try:
+            return [text.decode().partition("\0")[0] for text in dataset[()].tolist()]
+        except UnicodeDecodeError as error:
+            raise self._wrong(f"{name} has a string that is not UTF-8: {error}") from error
 
 
-def _check_size(dataset: h5py.Dataset, path: str) -> None:
-    """Refuse a dataset that claims far more than is stored of it, before room is made for it."""
-    num_bytes, num_stored = dataset.size * dataset.dtype.itemsize, dataset.id.get_storage_size()
-    chunk_bytes = math.prod(dataset.chunks) * dataset.dtype.itemsize if dataset.chunks else 0
-    if max(num_bytes, chunk_bytes) > max(_MAX_FILLED_IN_BYTES, num_stored * _MAX_RATIO):
-        what = f"{dataset.dtype}{list(dataset.shape)} of {num_bytes} bytes"
-        raise SourceError(
-            f"{dataset.name} claims to be {what}, but {num_stored} bytes are stored",
-            where=path,
-            fix="write or copy the file again: rows are missing, or their number is damaged",
-        )
-
-
-def _check_num_frames(data_key: str, lengths: NDArray[np.int64], num_frames: int, path: str) -> None:
-    too_long = lengths > num_frames
-    if too_long.any():
-        seq_idx = int(np.argmax(too_long))
-        raise SourceError(
-            f"the length {lengths[seq_idx]} of {data_key!r} is more than all {num_frames} frames that are stored",
-            where=f"{path}, seqLengths, sequence {seq_idx}",
-            fix="write the file again",
-        )
-    total = int(lengths.sum())
-    if total != num_frames:
-        raise SourceError(
-            f"the lengths of {data_key!r} add up to {total} frames, but {num_frames} are stored",
-            where=path,
-            fix="write the file again",
-        )
-
-
-def _stored_column(file: h5py.File, name: str, path: str) -> StoredColumn:
-    dataset = _child(file, name, h5py.Dataset, path)
-    if dataset is None:
-        raise SourceError(f"{name!r} cannot be opened", where=path, fix="restore what it links to, or write it again")
-    shape, dtype = dataset.shape, dataset.dtype
-    if not shape or dtype.kind not in READABLE_KINDS:
-        raise SourceError(
-            f"{name!r} is {dtype}{list(shape or ())}, not an array of numbers with a time axis",
-            where=path,
-            fix="store integers, floats or bools; text as uint8 codes",
-        )
-    _check_size(dataset, path)
-    native = dtype.newbyteorder("=")
-    sparse = _said_sparse(dataset, path)
-    if sparse is None:
-        sparse = takes_for_classes(native, len(shape))
-    spec = DataSpec(native.name, tuple(shape[1:]), sparse=sparse)
-    offset = _plain_offset(dataset, native)
-    chunk_bytes = int(np.prod(dataset.chunks)) * dtype.itemsize if dataset.chunks else 0
-    return StoredColumn(spec, int(shape[0]), offset, chunk_bytes)
-
-
-def _said_sparse(dataset: h5py.Dataset, path: str) -> bool | None:
-    """Return the attribute by which `HDFWriter` overrides the rule for sparse data; None if there is none."""
-    said = dataset.attrs.get("sparse")
-    if said is None:
-        return None
-    if not isinstance(said, bool | np.bool_) or (said and dataset.dtype.kind not in "iu"):
-        raise SourceError(
-            f"the attribute sparse is {said!r} for {dataset.dtype}", where=f"{path}, {dataset.name}", fix="remove it"
-        )
-    return bool(said)
+def _form(dataset: h5py.Dataset) -> str:
+    return f"{dataset.dtype}{list(dataset.shape or ())}"
 
 
 def _plain_offset(dataset: h5py.Dataset, native: np.dtype[Any]) -> int:
     """Return the position of the first row if the rows are stored as they are in memory, else `NOT_CONTIGUOUS`."""
     offset = dataset.id.get_offset()  # None: chunked, compact, or nothing was ever written
-    if offset is None or native.kind == "b":  # a bool may be any byte to NumPy, so HDF5 has to check
+    is_whole = dataset.id.get_storage_size() == dataset.size * native.itemsize
+    # A bool may be any byte to NumPy, so HDF5 has to check.
+    if offset is None or native.kind == "b" or not is_whole:
         return NOT_CONTIGUOUS
-    if dataset.id.get_storage_size() != dataset.size * native.itemsize:
-        return NOT_CONTIGUOUS
-    same_type = dataset.id.get_type().equal(h5py.h5t.py_create(native))
-    return int(offset) if same_type else NOT_CONTIGUOUS
-
-
-def _stored_dim(file: h5py.File, data_key: str, name: str, path: str) -> int | None:
-    """Return the number of classes or features that the file declares for a key, or None."""
-    attributes = file[name].attrs
-    said = attributes.get("dim") if "sparse" in attributes else None
-    if said is None and attributes.get("sparse"):
-        return None  # not known; what other programs want to have is beside it
-    if said is not None:
-        value, name = said, f"attribute dim of {name}"
-    elif name == "inputs":
-        if file[name].ndim > 1:
-            return None  # the attribute only describes; the last axis counts
-        value, name = file.attrs.get("inputPattSize"), "attribute inputPattSize"
-    else:
-        size = file.get("targets/size")
-        value, name = (None if size is None else size.attrs.get(data_key)), f"attribute {data_key} of targets/size"
-    if value is None:
-        return None
-    array = np.asarray(value)
-    if array.dtype.kind not in "iu" or array.size == 0 or int(array.flat[0]) < 0:
-        raise SourceError(f"the {name} is {value!r}, not a dim or [dim, ndim]", where=path, fix="store whole numbers")
-    return int(array.flat[0])
-
-
-def _with_dim(spec: DataSpec, dim: int | None, num_labels: int) -> DataSpec:
-    """Fill in the dim: what the file says, else the number of labels (class indices), else the last axis, else 1.
-
-    To look for the largest class index would mean to read all the data: the dim of unlabelled class indices stays
-    None, "not known".
-    """
-    if dim is None:
-        num_features = spec.shape[-1] if spec.shape else 1
-        dim = (num_labels or None) if spec.sparse else num_features
-    return replace(spec, dim=dim)
-
-
-def _labels(file: h5py.File, name: str, path: str) -> list[str]:
-    dataset = _child(file, name, h5py.Dataset, path)
-    return [] if dataset is None else _strings(dataset, path)
-
-
-def _tags(file: h5py.File, num_seqs: int, path: str) -> PackedTags | None:
-    dataset = _child(file, "seqTags", h5py.Dataset, path)
-    if dataset is None:
-        return None
-    tags = _strings(dataset, path)
-    if len(tags) != num_seqs:
-        raise SourceError(
-            f"{len(tags)} tags for {num_seqs} sequences", where=f"{path}, seqTags", fix="write the file again"
-        )
-    return pack_texts(tags)
-
-
-def _strings(dataset: h5py.Dataset, path: str) -> list[str]:
-    """Read strings in bulk, `[N]`, decode as UTF-8, and cut each at its first NUL."""
-    is_text = dataset.dtype.kind == "S" or h5py.check_string_dtype(dataset.dtype) is not None
-    if not is_text or dataset.ndim != 1:
-        raise SourceError(
-            f"{dataset.dtype}{list(dataset.shape or ())} is not a list of strings", where=f"{path}, {dataset.name}"
-        )
-    _check_size(dataset, path)
-    raw: list[bytes] = dataset[()].tolist()
-    try:
-        # All at once: ten times as quick as one by one. A line break inside a string shows in the number of strings.
-        strings = b"\n".join(raw).decode().split("\n")
-    except UnicodeDecodeError as error:
-        idx = next(idx for idx, text in enumerate(raw) if not _decodes(text))
-        raise SourceError(f"string {idx} is not UTF-8: {raw[idx]!r}", where=f"{path}, {dataset.name}") from error
-    if len(strings) != len(raw):
-        strings = [text.decode() for text in raw]
-    return [text.partition("\0")[0] for text in strings] if b"\0" in b"".join(raw) else strings
-
-
-def _decodes(text: bytes) -> bool:
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    return int(offset) if dataset.id.get_type().equal(h5py.h5t.py_create(native)) else NOT_CONTIGUOUS

@@ -12,8 +12,9 @@ layout.
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from headrace.files import TOO_MANY_OPEN, FileStamp
 from headrace.index import CorpusIndex, GeneratedTags, PackedTags, Tags, chain_tags, pack_texts
 from headrace.specs import DataSpec
 
-from ..base import check_corpus_idx, check_data_key
+from ..base import check_corpus_idx
 from ..shared.data_types import layout_text
 from ..shared.open_files import MAX_OPEN_FILES, check_stamp, older_half
 from ..shared.parts import count_workers, map_parts
@@ -35,7 +36,6 @@ from ..shared.plain_files import PlainFiles
 from ..shared.source import IndexedSource, PlainKey, column_view, make_index
 from .chunks import CHUNKS_PER_READ, PlainChunks, find_chunks, num_chunks
 from .layout import INPUT_KEY, NOT_CONTIGUOUS, FileLayout, StoredColumn, hdf5_name, open_hdf5, read_layout
-from .recent import RECENT
 
 # Chunk caches, for each data key: of the open files together at least (1 MiB each for up to 16, which is HDF5's own
 # default, and less each for more), of one file at most, and of the open files together at most.
@@ -73,12 +73,14 @@ class FileHandles(PlainFiles):
         A chunked dataset without filters that is read often is read as bytes from then on.
 
         Raises:
-            SourceError: As for `read_array`, or a chunk cannot be unpacked.
+            SourceError: As for `read`, or a chunk cannot be unpacked.
         """
         chunks = self._chunks.get((file_idx, data_key))
         where = chunks and chunks.locate(start, stop)
         if chunks and where:
-            return chunks.rows(self.read_array(file_idx, *where, dtype), start, stop)
+            position, shape = where
+            num_bytes = math.prod(shape) * dtype.itemsize
+            return chunks.rows(self.read_sized(file_idx, position, num_bytes, shape, dtype), start, stop)
         if self._hdf5_pid != os.getpid():
             self._hdf5_files, self._hdf5_pid = {}, os.getpid()
         file, datasets = self._hdf5_files.get(file_idx) or self._open_hdf5(file_idx)
@@ -148,17 +150,11 @@ class FileHandles(PlainFiles):
             file.close()
 
 
-INDEX_KIND = "returnn-hdf5/2"  # with the version of what `_meta` and the locators say
-FILE_LOCATOR = "file"
+INDEX_KIND = "returnn-hdf5/3"  # with the version of what `_meta` and the locators say
 _MIN_SHARED_FILES = 500  # seconds of work; fewer are read before processes have started
 
 
-def frame_locator(data_key: str) -> str:
-    """Return the name of the locator that holds the first row of each sequence of a key."""
-    return f"frame:{data_key}"
-
-
-def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
+def gather_index(paths: Sequence[str]) -> CorpusIndex:
     """Read lengths, tags and layout of all files once.
 
     Costs a few milliseconds a file and about 0.05 s per 100 k sequences.
@@ -166,18 +162,23 @@ def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
     Raises:
         SourceError: A file is missing, truncated or not in RETURNN's layout, or two files disagree.
     """
-    layouts = RECENT.layouts([os.path.abspath(path) for path in paths], _read_layouts)
+    layouts = list(
+        map_parts(read_layout, paths, num_workers=count_workers(len(paths), pays=len(paths) >= _MIN_SHARED_FILES))
+    )
     specs = _common_specs(layouts)
+    labels: dict[str, list[str]] = {}
+    for layout in layouts:
+        labels = {**layout.labels, **labels}  # the first file that has some wins
     num_seqs = [layout.num_seqs for layout in layouts]
-    locators = {FILE_LOCATOR: np.repeat(np.arange(len(paths), dtype=np.int32), num_seqs)}
+    locators = {"file": np.repeat(np.arange(len(paths), dtype=np.int32), num_seqs)}
     lengths: dict[str, NDArray[Any]] = {}
     for data_key in specs:
         per_file = [layout.lengths[data_key] for layout in layouts if layout.columns]
         lengths[data_key] = np.concatenate(per_file)
-        locators[frame_locator(data_key)] = np.concatenate([_starts(part) for part in per_file])
+        locators[f"frame:{data_key}"] = np.concatenate([np.cumsum(part) - part for part in per_file])
     return make_index(
         specs=specs,
-        labels=_labels(layouts, specs),
+        labels={key: labels[key] for key in specs if key in labels},
         tags=_all_tags(layouts),
         lengths=lengths,
         locators=locators,
@@ -185,50 +186,30 @@ def gather_index(paths: Sequence[str | os.PathLike[str]]) -> CorpusIndex:
     )
 
 
-def _read_layouts(paths: Sequence[str]) -> Iterable[FileLayout]:
-    num_workers = count_workers(len(paths), pays=len(paths) >= _MIN_SHARED_FILES)
-    return map_parts(read_layout, paths, num_workers=num_workers)
-
-
 def _common_specs(layouts: Sequence[FileLayout]) -> dict[str, DataSpec]:
     """Return the specs that all files share; a dim that only some files know counts for all."""
-    first: FileLayout | None = None
-    specs: dict[str, DataSpec] = {}
-    for layout in layouts:
-        if not layout.columns and not layout.num_seqs:
-            continue
-        if first is None:
-            first = layout
-            specs = {data_key: column.spec for data_key, column in layout.columns.items()}
-            continue
+    filled = [layout for layout in layouts if layout.columns or layout.num_seqs]
+    specs = {key: column.spec for layout in filled[:1] for key, column in layout.columns.items()}
+    for layout in filled[1:]:
+        where = f"{filled[0].path}, {layout.path}"
         if list(layout.columns) != list(specs):
             raise SourceError(
                 f"the files have different keys: {list(specs)}, but {list(layout.columns)}",
-                where=f"{first.path}, {layout.path}",
+                where=where,
                 fix="remove or write the keys that are missing on one side, or open the files as separate corpora",
             )
-        for data_key, column in layout.columns.items():
-            specs[data_key] = _agree(data_key, specs[data_key], column.spec, f"{first.path}, {layout.path}")
+        for key, column in layout.columns.items():
+            spec, other = specs[key], column.spec
+            dim = other.dim if spec.dim is None else spec.dim
+            specs[key] = replace(spec, dim=dim)
+            if specs[key] != (replace(other, dim=dim) if other.dim is None else other):
+                ours, theirs = (f"{layout_text(each)} with dim {each.dim}" for each in (specs[key], other))
+                raise SourceError(
+                    f"the files differ in the key {key!r}: {ours}, but {theirs}",
+                    where=where,
+                    fix="convert one of them, or open the files as separate corpora",
+                )
     return specs
-
-
-def _agree(data_key: str, spec: DataSpec, other: DataSpec, where: str) -> DataSpec:
-    if spec.dim is None or other.dim is None:
-        dim = other.dim if spec.dim is None else spec.dim
-        spec, other = replace(spec, dim=dim), replace(other, dim=dim)
-    if spec != other:
-        ours, theirs = (f"{layout_text(layout)} with dim {layout.dim}" for layout in (spec, other))
-        raise SourceError(
-            f"the files differ in the key {data_key!r}: {ours}, but {theirs}",
-            where=where,
-            fix="convert one of them, or open the files as separate corpora",
-        )
-    return spec
-
-
-def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first row of each sequence: the sum of the lengths before it."""
-    return np.cumsum(lengths) - lengths
 
 
 def _all_tags(layouts: Sequence[FileLayout]) -> Tags:
@@ -246,40 +227,22 @@ def _all_tags(layouts: Sequence[FileLayout]) -> Tags:
     return chain_tags(tags)
 
 
-def _labels(layouts: Sequence[FileLayout], specs: dict[str, DataSpec]) -> dict[str, list[str]]:
-    labels: dict[str, list[str]] = {}
-    for layout in layouts:
-        labels = {**layout.labels, **labels}  # the first file that has some wins
-    return {data_key: labels[data_key] for data_key in specs if data_key in labels}
+def _meta(layouts: Sequence[FileLayout], specs: Mapping[str, DataSpec]) -> dict[str, Any]:
+    """Return where the rows of each key are in each file; and `times`, if every file with sequences has it alike."""
 
+    def extents(columns: Sequence[StoredColumn | None]) -> dict[str, Any]:
+        return {
+            "byte_offsets": [NOT_CONTIGUOUS if column is None else column.byte_offset for column in columns],
+            "num_frames": [0 if column is None else column.num_frames for column in columns],
+        }
 
-def _meta(layouts: Sequence[FileLayout], specs: dict[str, DataSpec]) -> dict[str, Any]:
+    times = {None if layout.times is None else layout.times.spec for layout in layouts if layout.columns}
+    spec = times.pop() if INPUT_KEY in specs and len(times) == 1 else None
     return {
-        "byte_offsets": {data_key: [_offset(layout.columns.get(data_key)) for layout in layouts] for data_key in specs},
-        "num_frames": {
-            data_key: [_num_frames(layout.columns.get(data_key)) for layout in layouts] for data_key in specs
-        },
-        "chunk_bytes": [
-            max((column.chunk_bytes for column in layout.columns.values()), default=0) for layout in layouts
-        ],
-        "times": _times(layouts, has_inputs=INPUT_KEY in specs),
+        "extents": {key: extents([layout.columns.get(key) for layout in layouts]) for key in specs},
+        "chunk_bytes": [max((of.chunk_bytes for of in layout.columns.values()), default=0) for layout in layouts],
+        "times": spec and {"spec": spec.to_json(), **extents([layout.times for layout in layouts])},
     }
-
-
-def _offset(column: StoredColumn | None) -> int:
-    return NOT_CONTIGUOUS if column is None else column.byte_offset
-
-
-def _num_frames(column: StoredColumn | None) -> int:
-    return 0 if column is None else column.num_frames
-
-
-def _times(layouts: Sequence[FileLayout], *, has_inputs: bool) -> dict[str, Any] | None:
-    """Describe `times`, if every file that has sequences has it in the same form."""
-    specs = [None if layout.times is None else layout.times.spec for layout in layouts if layout.columns]
-    if not has_inputs or specs[0] is None or any(spec != specs[0] for spec in specs):
-        return None
-    return {"spec": specs[0].to_json(), "byte_offsets": [_offset(layout.times) for layout in layouts]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,28 +297,25 @@ class HDFSource(IndexedSource):
 
     def _prepare(self) -> None:
         meta = self._index.meta
-        self._file_of = column_view(self._index.locator(FILE_LOCATOR))
+        self._file_of = column_view(self._index.locator("file"))
         self._num_files = len(self._index.files)
-        self._columns = {
-            key: self._column(key, key, spec, meta["byte_offsets"][key]) for key, spec in self.specs.items()
-        }
+        self._columns = {key: self._column(key, key, spec, meta["extents"][key]) for key, spec in self.specs.items()}
         for key, column in self._columns.items():
             if None not in column.frame_shape and all(offset >= 0 or not rows for offset, rows in column.extents):
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
         times = meta["times"]
-        self._times = times and self._column(None, INPUT_KEY, DataSpec.from_json(times["spec"]), times["byte_offsets"])
+        self._times = times and self._column(None, INPUT_KEY, DataSpec.from_json(times["spec"]), times)
 
     def _prepare_files(self) -> None:
         self._files: FileHandles = FileHandles(self._index.files, self._index.meta["chunk_bytes"])
 
-    def _column(self, name: str | None, length_key: str, spec: DataSpec, byte_offsets: list[int]) -> _Column:
+    def _column(self, name: str | None, length_key: str, spec: DataSpec, stored: Any) -> _Column:
         dtype = np.dtype(spec.dtype)
         row_bytes = int(np.prod([size or 0 for size in spec.shape], dtype=np.int64)) * dtype.itemsize
-        rows = column_view(self._index.locator(frame_locator(length_key)))
+        rows = column_view(self._index.locator(f"frame:{length_key}"))
         lengths = column_view(self._index.lengths(length_key))
-        num_frames = self._index.meta["num_frames"][length_key]  # `times` has as many rows as `inputs`
-        extents = list(zip(byte_offsets, num_frames, strict=True))
-        extent_table = np.array([byte_offsets, num_frames], np.int64)
+        extent_table = np.array([stored["byte_offsets"], stored["num_frames"]], np.int64)
+        extents = list(zip(stored["byte_offsets"], stored["num_frames"], strict=True))
         return _Column(name, dtype, spec.shape, row_bytes, extents, extent_table, rows, lengths)
 
     def reads_slices(self, data_key: str) -> bool:
@@ -369,30 +329,27 @@ class HDFSource(IndexedSource):
 
     def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; neighbours in a file are read at once."""
-        column, plain = self._columns[check_data_key(data_key, self.specs)], self._plain.get(data_key)
-        if plain is not None and out.dtype != plain.dtype:
-            plain = None
-        reads: list[tuple[int, int, NDArray[Any]]] = []
-        first = file_idx = row = end = 0  # of neighbours: the first one, their file, their rows there
-        start = stop = 0  # their rows in `out`
-        # Neighbours need not be looked for one by one, as in `_locate`: that costs three times as much.
-        for corpus_idx in [*self._checked_indices(corpus_indices), None]:
-            if corpus_idx is None or column.rows[corpus_idx] != end or self._file_of[corpus_idx] != file_idx:
-                if end > row and plain is not None:
-                    reads.append((*self._position(column, first, row, end - row), out[start:stop]))
-                elif end > row:
-                    out[start:stop] = self._read_frames(column, first, row, end - row)
-                if corpus_idx is None:
-                    break
-                first, file_idx, row, start = corpus_idx, self._file_of[corpus_idx], column.rows[corpus_idx], stop
-                end = row
-            num_rows = column.lengths[corpus_idx]
-            if num_rows < 0:
-                raise self._index.damaged(f"the length of {data_key!r} of sequence {corpus_idx} is {num_rows}")
-            end, stop = end + num_rows, stop + num_rows
+        if data_key in self._plain or data_key not in self.specs:
+            super().read_rows(corpus_indices, data_key, out)
+            return
+        column, indices = self._columns[data_key], self._checked_indices(corpus_indices)
+        done = stop = 0
+        while done < len(indices):
+            first = indices[done]
+            file_idx, row = self._file_of[first], column.rows[first]
+            end = row
+            while (
+                done < len(indices) and self._file_of[indices[done]] == file_idx and column.rows[indices[done]] == end
+            ):
+                num_rows = column.lengths[indices[done]]
+                if num_rows < 0:
+                    raise self._index.damaged(f"the length of {data_key!r} of sequence {indices[done]} is {num_rows}")
+                end, done = end + num_rows, done + 1
+            start, stop = stop, stop + end - row
+            if stop <= len(out):
+                out[start:stop] = self._read_frames(column, first, row, end - row)
         if stop != len(out):
             raise IndexError(f"{stop} frames of {data_key!r} do not fit into {len(out)} rows")
-        self._files.read_many(reads)
 
     def read_times(self, corpus_idx: int) -> NDArray[Any]:
         """Return the stored `times` of one sequence, `dtype[T, ...]`, as many rows as "data" has frames.
@@ -419,7 +376,7 @@ class HDFSource(IndexedSource):
         if position < 0 and num_rows:
             return self._files.read_hdf5(file_idx, column.name, row, row + num_rows, column.dtype)
         shape = (num_rows, *(size or 0 for size in column.frame_shape))  # no axis is free here
-        return self._files.read_array(file_idx, position, shape, column.dtype)
+        return self._files.read_sized(file_idx, position, num_rows * column.row_bytes, shape, column.dtype)
 
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
         column = self._columns[data_key]

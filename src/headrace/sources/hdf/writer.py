@@ -16,8 +16,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import io
+import math
 import os
-import struct
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -35,56 +35,50 @@ from ..shared.writer import Writer
 from .layout import INPUT_KEY
 
 _SPOOL_BUFFER_BYTES = 256 << 10
-_SPOOL_BLOCK_BYTES = 4 << 20
 
 
 class Spool:
-    """Items of one dtype in a file without a name, which vanishes with its descriptor.
+    """Rows of one dtype and shape in a file without a name, which vanishes with its descriptor.
 
     Args:
         folder: Where; a file system that has room for it.
-        dtype: Dtype of the items.
+        dtype: Dtype of the rows.
+        frame_shape: Shape of a row.
 
     Raises:
         OSError: The folder is missing or cannot be written to.
     """
 
-    def __init__(self, folder: str, dtype: np.dtype[Any]) -> None:
-        self.dtype = dtype
-        self.num_items = 0
+    def __init__(self, folder: str, dtype: np.dtype[Any], frame_shape: tuple[int, ...] = ()) -> None:
+        self.dtype, self.frame_shape = dtype, frame_shape
+        self.row_bytes = math.prod(frame_shape) * dtype.itemsize
+        self.num_rows = 0
         self._file = tempfile.TemporaryFile(dir=folder, buffering=_SPOOL_BUFFER_BYTES)  # noqa: SIM115
 
-    def append(self, items: NDArray[Any] | bytes) -> None:
-        """Add items of this dtype: an array in C order, or their bytes; OSError if the disk is full."""
-        self.num_items += self._file.write(items) // self.dtype.itemsize
+    def append(self, rows: NDArray[Any] | bytes) -> None:
+        """Add rows: an array in C order, or bytes if they are bytes; OSError if the disk is full."""
+        self._file.write(rows)
+        self.num_rows += len(rows)
 
-    def items(self, start: int, num_items: int) -> NDArray[Any]:
-        """Read items back, `dtype[num_items]`."""
-        self._file.flush()
-        array: NDArray[Any] = np.empty(num_items, self.dtype)
-        view, position = array.view(np.uint8).data, start * self.dtype.itemsize
-        while view:
-            step = os.preadv(self._file.fileno(), (view,), position)
-            if not step:
-                raise OSError(errno.EIO, "a temporary file became shorter")
-            view, position = view[step:], position + step
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Read rows back, `dtype[stop - start, *frame_shape]`."""
+        array: NDArray[Any] = np.empty((stop - start, *self.frame_shape), self.dtype)
+        self._file.seek(start * self.row_bytes)
+        if self._file.readinto(array) != array.nbytes:  # type: ignore[attr-defined] # a buffered file has it
+            raise OSError(errno.EIO, "a temporary file became shorter")
         return array
 
-    def blocks(self, frame_shape: tuple[int, ...], *, align: int = 1, max_items: int = 0) -> Iterator[NDArray[Any]]:
-        """Give all items back as rows, `dtype[n, *frame_shape]`, some megabytes at a time.
+    def blocks(self, *, align: int = 1, max_bytes: int = 4 << 20) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Give all rows back, with the number of the first, some megabytes at a time.
 
         Args:
-            frame_shape: Shape of a row.
             align: The number of rows of all blocks but the last is a multiple of this.
-            max_items: Bound of the items in one block, if not 0.
+            max_bytes: Bound of one block.
         """
-        row_items = int(np.prod(frame_shape, dtype=np.int64))
-        if not self.num_items:
-            return
-        max_items = max_items or _SPOOL_BLOCK_BYTES // self.dtype.itemsize
-        num_rows = max(max_items // (row_items * align), 1) * align
-        for start in range(0, self.num_items, num_rows * row_items):
-            yield self.items(start, min(num_rows * row_items, self.num_items - start)).reshape(-1, *frame_shape)
+        if self.row_bytes:
+            num_rows = max(max_bytes // (self.row_bytes * align), 1) * align
+            for start in range(0, self.num_rows, num_rows):
+                yield start, self.rows(start, min(start + num_rows, self.num_rows))
 
     def close(self) -> None:
         """Remove the file. Harmless when called twice."""
@@ -190,14 +184,14 @@ class HDFWriter(Writer):
                     f"a label of {key!r} has a NUL in it, where HDF5 would cut it", where=self.path, fix="remove it"
                 )
         self._frame_axes = {key: len(spec.shape) for key, spec in self._given.items() if not spec.has_time}
-        self._columns: dict[str, _Column] = {}
+        self._columns: dict[str, Spool] = {}
         self._open()
 
     def _begin(self) -> None:
         self._target = self._pend().temporary
         self._tag_bytes = self._new_spool(np.dtype(np.uint8))
         self._tag_lengths = self._new_spool(np.dtype(np.int32))
-        self._lengths = self._new_spool(np.dtype(np.int32))
+        self._lengths: Spool | None = None
 
     def _accept(self, specs: dict[str, DataSpec]) -> dict[str, DataSpec]:
         """Return the layouts with time: there is no key without."""
@@ -217,39 +211,36 @@ class HDFWriter(Writer):
     def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:
         if "\0" in tag:
             raise SourceError(
-                f"the tag {tag!r} has a NUL in it, where readers would cut it", where=self.path, fix="remove it"
+                f"the tag {tag!r} has a NUL in it", where=self.path, fix="remove it: readers would cut it"
             )
         lengths = [len(array) for array in arrays.values()]
         if max(lengths) > _MAX_LENGTH:
             what = f"{max(lengths)} frames; the layout holds up to {_MAX_LENGTH}"
             raise SourceError(what, where=where, fix="split it")
         for key, array in arrays.items():
-            self._check_array(key, array, where)
+            column, spec = self._columns.get(key), self.specs[key]
+            if column is not None and array.shape[1:] != column.frame_shape:
+                raise SourceError(
+                    f"a frame of {key!r} has the shape {array.shape[1:]}, and before it was {column.frame_shape}",
+                    where=where,
+                    fix="convert it: a file holds one frame shape for a key (images: size=[height, width])",
+                )
+            may_exceed = spec.sparse and spec.dim is None and array.dtype.itemsize == 8
+            if may_exceed and int(array.max(initial=0)) > _MAX_CLASS:
+                what = (
+                    f"the class index {int(array.max())} of {key!r} is too large: the file cannot hold so many classes"
+                )
+                raise SourceError(what, where=where, fix="give signed numbers, or a second axis")
+        if self._lengths is None:
+            self._lengths = self._new_spool(np.dtype(np.int32), (len(lengths),))
         for key, array in arrays.items():
             if key not in self._columns:
-                self._columns[key] = _Column(self._new_spool(array.dtype), array.shape[1:])
+                self._columns[key] = self._new_spool(array.dtype, array.shape[1:])
             self._columns[key].append(array)
         data = tag.encode()
-        self._lengths.append(struct.pack(f"={len(lengths)}i", *lengths))
-        self._tag_lengths.append(struct.pack("=i", len(data)))
+        self._lengths.append(np.array([lengths], np.int32))
+        self._tag_lengths.append(np.array([len(data)], np.int32))
         self._tag_bytes.append(data)
-
-    def _check_array(self, data_key: str, array: NDArray[Any], where: str) -> None:
-        """Refuse a frame of another shape than the first one, and a class index too large for any dim."""
-        column, spec = self._columns.get(data_key), self.specs[data_key]
-        if column is not None and array.shape[1:] != column.frame_shape:
-            raise SourceError(
-                f"a frame of {data_key!r} has the shape {array.shape[1:]}, and before it was {column.frame_shape}",
-                where=where,
-                fix="convert it: a file holds one frame shape for a key (images: size=[height, width])",
-            )
-        if spec.sparse and spec.dim is None and array.dtype.itemsize == 8 and int(array.max(initial=0)) > _MAX_CLASS:
-            raise SourceError(
-                f"the class index {int(array.max())} of {data_key!r} is too large: the file cannot hold so "
-                "many classes",
-                where=where,
-                fix="give signed numbers, or a second axis",
-            )
 
     def _finish(self) -> None:
         with ForgivingFile(self._target) as sink:
@@ -258,17 +249,16 @@ class HDFWriter(Writer):
             sink.close()
             sink.check()
 
-    def _new_spool(self, dtype: np.dtype[Any]) -> Spool:
-        return self._opened.enter_context(contextlib.closing(Spool(os.path.dirname(self.path), dtype)))
+    def _new_spool(self, dtype: np.dtype[Any], frame_shape: tuple[int, ...] = ()) -> Spool:
+        return self._opened.enter_context(contextlib.closing(Spool(os.path.dirname(self.path), dtype, frame_shape)))
 
     def _assemble(self, file: h5py.File, check: Callable[[], None]) -> None:
         """Write all parts of the layout; `check` raises soon after something could not be written."""
         for key, spec in self.specs.items():  # also those of no sequence
             if key not in self._columns:
-                shape = tuple(size or 0 for size in spec.shape)
-                self._columns[key] = _Column(self._new_spool(np.dtype(spec.dtype)), shape)
+                self._columns[key] = self._new_spool(np.dtype(spec.dtype), tuple(size or 0 for size in spec.shape))
         inputs = self._columns.get(INPUT_KEY)
-        file.attrs["numTimesteps"] = inputs.num_frames if inputs else 0
+        file.attrs["numTimesteps"] = inputs.num_rows if inputs else 0
         file.attrs["inputPattSize"] = self._dim_of(INPUT_KEY) if inputs else 0
         file.attrs["numDims"] = 1
         file.attrs["numSeqs"] = self._num_seqs
@@ -285,7 +275,7 @@ class HDFWriter(Writer):
                 size.attrs[key] = [self._dim_of(key), 1 + len(self._columns[key].frame_shape)]
                 if key in self.labels:
                     _write_labels(file, f"targets/labels/{key}", self.labels[key])
-        self._write_lengths(file, num_columns=len(self._columns), with_spare_column=not targets)
+        self._write_lengths(file, has_spare_column=not targets)
         self._write_tags(file, check)
 
     def _dim_of(self, data_key: str) -> int:
@@ -299,65 +289,44 @@ class HDFWriter(Writer):
 
     def _write_rows(self, file: h5py.File, name: str, data_key: str, check: Callable[[], None]) -> None:
         column, spec = self._columns[data_key], self.specs[data_key]
-        shape, dtype = (column.num_frames, *column.frame_shape), column.spool.dtype
-        row_bytes = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
+        shape = column.num_rows, *column.frame_shape
         storage: dict[str, Any] = {}
-        if self._compression is not None and shape[0] * row_bytes:
-            num_rows = min(max(_CHUNK_BYTES // row_bytes, 1), shape[0])
+        if self._compression is not None and column.num_rows and column.row_bytes:
+            num_rows = min(max(_CHUNK_BYTES // column.row_bytes, 1), column.num_rows)
             storage = {"chunks": (num_rows, *shape[1:]), "compression": self._compression, "shuffle": True}
-        dataset = file.create_dataset(name, shape, dtype, **storage)
-        is_by_rule = spec.sparse == takes_for_classes(dtype, len(shape))
+        dataset = file.create_dataset(name, shape, column.dtype, **storage)
+        is_by_rule = spec.sparse == takes_for_classes(column.dtype, len(shape))
         if not is_by_rule or (spec.sparse and spec.dim is None and self._class_range(data_key)[0] < 0):
             dataset.attrs["sparse"] = spec.sparse
             if spec.dim is not None:
                 dataset.attrs["dim"] = spec.dim
-        start = 0
-        for rows in column.spool.blocks(shape[1:], align=storage["chunks"][0] if storage else 1):
+        for start, rows in column.blocks(align=storage["chunks"][0] if storage else 1):
             dataset[start : start + len(rows)] = rows
-            start += len(rows)
             check()
 
-    def _write_lengths(self, file: h5py.File, *, num_columns: int, with_spare_column: bool) -> None:
+    def _write_lengths(self, file: h5py.File, *, has_spare_column: bool) -> None:
         """Write seqLengths; without targets RETURNN's reader expects one more column: a copy of the input's."""
-        dataset = file.create_dataset("seqLengths", (self._num_seqs, num_columns + with_spare_column), np.int32)
-        start = 0
-        for rows in self._lengths.blocks((num_columns,)) if num_columns else ():
+        num_columns = len(self._columns)
+        dataset = file.create_dataset("seqLengths", (self._num_seqs, num_columns + has_spare_column), np.int32)
+        for start, rows in () if self._lengths is None else self._lengths.blocks():
             dataset[start : start + len(rows), :num_columns] = rows
-            if with_spare_column:
+            if has_spare_column:
                 dataset[start : start + len(rows), num_columns] = rows[:, 0]
-            start += len(rows)
 
     def _write_tags(self, file: h5py.File, check: Callable[[], None]) -> None:
         """Write seqTags: of a fixed width, which is quicker, unless a few long tags would make that wasteful."""
-        longest = max((int(block.max()) for block in self._tag_lengths.blocks(())), default=0)
-        is_fixed = longest * self._num_seqs <= _MAX_TAG_PADDING * self._tag_bytes.num_items + 4096
+        longest = max((int(lengths.max()) for _, lengths in self._tag_lengths.blocks()), default=0)
+        is_fixed = longest * self._num_seqs <= _MAX_TAG_PADDING * self._tag_bytes.num_rows + 4096
         dtype = h5py.string_dtype("utf-8", max(longest, 1) if is_fixed else None)
         dataset = file.create_dataset("seqTags", (self._num_seqs,), dtype)
-        start = position = 0
-        for lengths in self._tag_lengths.blocks((), max_items=1 << 14):
-            text = self._tag_bytes.items(position, int(lengths.sum())).tobytes()
-            ends = np.cumsum(lengths)
-            tags = [text[end - length : end] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
-            dataset[start : start + len(tags)] = np.array(tags, dtype=dtype)
-            start, position = start + len(tags), position + len(text)
+        position = 0
+        for start, lengths in self._tag_lengths.blocks(max_bytes=1 << 16):
+            ends = position + np.cumsum(lengths)
+            text = self._tag_bytes.rows(position, int(ends[-1])).tobytes()
+            bounds = zip((ends - lengths - position).tolist(), (ends - position).tolist(), strict=True)
+            dataset[start : start + len(lengths)] = np.array([text[first:end] for first, end in bounds], dtype=dtype)
+            position = int(ends[-1])
             check()
-
-
-class _Column:
-    """One data key of a file in the making.
-
-    Args:
-        spool: Where its frames go.
-        frame_shape: Shape of each frame.
-    """
-
-    def __init__(self, spool: Spool, frame_shape: tuple[int, ...]) -> None:
-        self.spool, self.frame_shape, self.num_frames = spool, frame_shape, 0
-
-    def append(self, array: NDArray[Any]) -> None:
-        """Store `dtype[T, ...]`; OSError if the disk is full."""
-        self.spool.append(array)
-        self.num_frames += len(array)
 
 
 def _write_labels(file: h5py.File, name: str, labels: Sequence[str]) -> None:

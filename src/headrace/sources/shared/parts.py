@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from headrace.errors import check_count
@@ -27,15 +26,8 @@ Tell = Callable[[int, int], None]
 PartWorkers = Callable[[Callable[[Any], Any], Sequence[Any], int], Iterator[Any]]
 
 
-@dataclass(frozen=True)
-class _Wish:
-    """What was asked for by `gathering`."""
-
-    num_workers: int | None = None
-    tell: Tell | None = None
-
-
-_wish: ContextVar[_Wish] = ContextVar("headrace_gathering", default=_Wish())  # noqa: B039 (it is immutable)
+# What was asked for by `gathering`: number of processes, and progress callback.
+_wish: ContextVar[tuple[int | None, Tell | None]] = ContextVar("headrace_gathering", default=(None, None))
 _offered: list[PartWorkers] = []
 
 
@@ -57,7 +49,7 @@ def gathering(*, num_workers: int | None = None, tell: Tell | None = None) -> It
     """
     if num_workers is not None:
         num_workers = check_count("num_workers", num_workers, minimum=0)
-    token = _wish.set(_Wish(num_workers, tell))
+    token = _wish.set((num_workers, tell))
     try:
         yield
     finally:
@@ -71,16 +63,17 @@ def count_workers(num_parts: int, *, pays: bool) -> int:
         num_parts: How many there are at most.
         pays: Whether it is worth starting processes, if the number is not given.
     """
-    wanted = _wish.get().num_workers
+    wanted = _wish.get()[0]
     if wanted is None:
         wanted = _num_cores() if pays else 0
-    return min(wanted, num_parts) if _offered and min(wanted, num_parts) > 1 else 0
+    wanted = min(wanted, num_parts)
+    return wanted if _offered and wanted > 1 else 0
 
 
 def _num_cores() -> int:
     """Return how many cores there are for this process: ranks that torchrun started on a machine share them."""
-    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     num_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")
+    num_cores = len(os.sched_getaffinity(0))
     return min(num_cores // max(int(num_ranks), 1) if num_ranks.isdecimal() else num_cores, _MAX_WORKERS)
 
 
@@ -108,7 +101,7 @@ def told_progress(unit: str) -> AbstractContextManager[Tell | None]:
     Args:
         unit: Unit of the counts.
     """
-    wished = _wish.get().tell
+    wished = _wish.get()[1]
     return watched_progress("indexing", unit) if wished is None else nullcontext(wished)
 
 

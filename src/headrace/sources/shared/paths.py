@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from headrace.errors import ConfigError, SourceError
+from headrace.errors import ConfigError
 from headrace.files.cache.local_copies import local_copies
 from headrace.files.lists.patterns import is_pattern, list_matches
 from headrace.files.locations import is_remote, local_path, shown_url
 
-from ..formats import FORMATS, Format, files_of, find_format, formats_of_name, without_side_files
+from ..formats import FORMATS, Format, files_of, format_of_name, without_side_files
 
 PathLike = str | os.PathLike[str]
 Files = PathLike | Sequence[PathLike]
@@ -34,16 +33,37 @@ def list_paths(files: Any, owner: str, *, may_be_empty: bool = False) -> tuple[s
         ConfigError: It is something else, or an empty list that may not be.
         SourceError: A pattern matches nothing, a folder has no such files, or a store refuses.
     """
-    where = f"{owner}(files=...)"
-    is_one = isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable)
-    paths = [files] if is_one else list(files)
-    if not paths and not may_be_empty:
-        raise ConfigError("files is an empty list", where=where, fix="name at least one file")
-    names = local_copies(without_side_files(name for path in paths for name in expand_path(path, where)))
-    entry = next((entry for entry in FORMATS.values() if entry.source_name == owner), None)
+    entry = next((entry for entry in FORMATS.values() if entry.source == owner), None)
+    return tuple(files_below(expand_paths(files, entry, f"{owner}(files=...)", may_be_empty=may_be_empty), entry))
+
+
+def files_below(names: Iterable[str], entry: Format | None) -> list[str]:
+    """Return paths with the files of its folders in the place of each folder, if the format wants single files."""
     if entry is None or entry.takes_folder:
-        return tuple(names)
-    return tuple(file for name in names for file in (files_of(name, entry) if os.path.isdir(name) else [name]))
+        return list(names)
+    return [file for name in names for file in (files_of(name, entry) if os.path.isdir(name) else [name])]
+
+
+def expand_paths(
+    paths: Any, entry: Format | None = None, where: str | None = None, *, may_be_empty: bool = False
+) -> list[str]:
+    """Return absolute paths: patterns become what matches them, by name, and URLs local copies, see `local_files`.
+
+    Args:
+        paths: Files, folders, patterns or URLs.
+        entry: Their format; None: not known yet.
+        where: The option, for errors.
+        may_be_empty: Whether an empty list is an empty corpus.
+
+    Raises:
+        ConfigError: There is none; or files are given by URLs that are named by their paths.
+        SourceError: A pattern matches nothing, or a store refuses.
+    """
+    given = [paths] if isinstance(paths, str | bytes) or not isinstance(paths, Iterable) else paths
+    names = without_side_files(name for path in given for name in expand_path(path, where))
+    if not names and not may_be_empty:
+        raise ConfigError("no files are named: this is an empty list", where=where, fix="name at least one file")
+    return local_files(names, entry)
 
 
 def expand_path(path: Any, where: str | None = None) -> list[str]:
@@ -67,28 +87,17 @@ def local_files(names: Sequence[str], entry: Format | None = None) -> list[str]:
 
     Args:
         names: Absolute paths and URLs.
-        entry: Their format; None: the one that each name tells, or else what is in the file.
+        entry: Their format; None: the one that each name tells.
 
     Raises:
-        ConfigError: One that is named by its path is given by a URL: nothing is fetched, unless only its first bytes
-            tell its format.
+        ConfigError: One that is named by its path is given by a URL; nothing is fetched.
         SourceError: What a URL names is missing, or its store refuses.
     """
-    untold: list[int] = []
-    for number, name in enumerate(names):
-        if is_remote(name):
-            told = formats_of_name(name) if entry is None else [entry]
-            if told and all(one.named_by_paths for one in told):
-                raise named_by_path_error(told[0].source_name, name)
-            if not told:
-                untold.append(number)
-    copies = local_copies(names)
-    for number in untold:
-        with contextlib.suppress(SourceError):  # of no format: what opens it says so
-            found = find_format(copies[number])
-            if found.named_by_paths:
-                raise named_by_path_error(found.source_name, names[number])
-    return copies
+    for name in filter(is_remote, names):
+        told = entry or format_of_name(name)
+        if told is not None and told.named_by_paths:
+            raise named_by_path_error(told.source, name)
+    return local_copies(names)
 
 
 def named_by_path_error(owner: str, url: str) -> ConfigError:
@@ -127,10 +136,9 @@ def path_text(path: Any, where: str | None = None) -> str:
         raise ConfigError(f"{path!r} is not a path", where=where, fix="give a str or a pathlib.Path")
     text = os.fsdecode(path)
     try:
-        wrong = "a NUL character" if b"\0" in os.fsencode(text) else None
-    except UnicodeEncodeError:
-        wrong = "half of a surrogate pair"
-    if wrong:
-        problem = f"no file can have the name {path!r}: it holds {wrong}"
-        raise ConfigError(problem, where=where, fix="check where it comes from")
+        is_name = b"\0" not in os.fsencode(text)
+    except UnicodeEncodeError:  # half of a surrogate pair
+        is_name = False
+    if not is_name:
+        raise ConfigError(f"no file can have the name {path!r}", where=where, fix="check where it comes from")
     return text

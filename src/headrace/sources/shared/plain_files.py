@@ -10,7 +10,6 @@ one look-up. Where the system allows fewer open files, fewer are kept open. Not 
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -45,18 +44,10 @@ class PlainFiles:
         """
         return self.read_sized(file_idx, position, num_bytes, (num_bytes,), _BYTE).tobytes()
 
-    def read_array(self, file_idx: int, position: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-        """Return an array that is stored in C order from `position` on, as a new one.
-
-        Raises:
-            SourceError: As for `read`.
-        """
-        return self.read_sized(file_idx, position, math.prod(shape) * dtype.itemsize, shape, dtype)
-
     def read_sized(
         self, file_idx: int, position: int, num_bytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]
     ) -> NDArray[Any]:
-        """Return an array as `read_array` does, for a caller who knows how many bytes it has.
+        """Return an array of `num_bytes` that is stored in C order from `position` on, as a new one.
 
         Memory is allocated only if the file has that many bytes there: a damaged file or index may claim any size.
 

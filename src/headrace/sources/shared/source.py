@@ -15,7 +15,7 @@ of JSON, an entry of a manifest) is a `RecordSource`, see `records.py`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -262,14 +262,7 @@ class IndexedSource(Source):
         """
         plain = self._plain.get(data_key)
         if plain is not None and 0 <= corpus_idx < self._num_seqs:  # first, as a small array is read in 1.5 us
-            num_frames = plain.lengths[corpus_idx]
-            file_idx, position, available = self._locate(corpus_idx, data_key)
-            num_bytes = num_frames * plain.frame_bytes
-            if not 0 <= num_bytes <= available:
-                raise self._beyond_bytes(corpus_idx, data_key, available)
-            shape = (num_frames, *plain.frame_shape) if plain.has_time else plain.frame_shape
-            array = self._files.read_sized(file_idx, position, num_bytes, shape, plain.stored)
-            return array if plain.is_final else self._finished(plain, corpus_idx, data_key, 0, array)
+            return self._read_plain(plain, corpus_idx, data_key, 0, plain.lengths[corpus_idx])
         if data_key not in self.specs or not 0 <= corpus_idx < self._num_seqs:
             self._check(corpus_idx, data_key)
         return self._checked(corpus_idx, data_key, self._load(corpus_idx, data_key))
@@ -286,15 +279,7 @@ class IndexedSource(Source):
             num_frames = plain.lengths[corpus_idx]
             if not 0 <= start <= end <= num_frames:
                 raise self._no_frames(corpus_idx, data_key, start, end, num_frames)
-            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
-            if not 0 <= num_frames * plain.frame_bytes <= num_bytes:
-                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
-            position += start * plain.frame_bytes
-            num_bytes = (end - start) * plain.frame_bytes
-            array = self._files.read_sized(
-                file_idx, position, num_bytes, (end - start, *plain.frame_shape), plain.stored
-            )
-            return array if plain.is_final else self._finished(plain, corpus_idx, data_key, start, array)
+            return self._read_plain(plain, corpus_idx, data_key, start, end)
         if data_key not in self.specs or not 0 <= corpus_idx < self._num_seqs:
             self._check(corpus_idx, data_key)
         lengths = self._lengths.get(data_key)
@@ -305,6 +290,16 @@ class IndexedSource(Source):
         if plain is not None or not self.specs[data_key].has_time:
             return slice_frames(self.read(corpus_idx, data_key), self.specs[data_key], start, end)
         return self._load_part(corpus_idx, data_key, start, end)
+
+    def _read_plain(self, plain: PlainKey, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+        if not 0 <= plain.lengths[corpus_idx] * plain.frame_bytes <= num_bytes:
+            raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+        num_frames = end - start
+        shape = (num_frames, *plain.frame_shape) if plain.has_time else plain.frame_shape
+        position, num_bytes = position + start * plain.frame_bytes, num_frames * plain.frame_bytes
+        array = self._files.read_sized(file_idx, position, num_bytes, shape, plain.stored)
+        return array if plain.is_final else self._finished(plain, corpus_idx, data_key, start, array)
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes, if the key is plain."""
@@ -344,8 +339,10 @@ class IndexedSource(Source):
         self._files.read_many(reads)
         if not plain.is_final:
             out[...] = target
-            for corpus_idx, part in zip(indices, _parts(out, lengths), strict=True):
-                self._finished(plain, corpus_idx, data_key, 0, part)
+            stop = 0
+            for corpus_idx, num_frames in zip(indices, lengths, strict=True):
+                start, stop = stop, stop + num_frames
+                self._finished(plain, corpus_idx, data_key, 0, out[start:stop])
 
     def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; no byte of a plain one is copied."""
@@ -442,11 +439,3 @@ def column_view(column: NDArray[Any]) -> memoryview[int]:
     native = column.dtype.newbyteorder("=")
     # The second step is for the name alone: a memory view reads "int64", and not "little-endian int64".
     return memoryview(column.astype(native, copy=False).view(native))  # type: ignore[arg-type]
-
-
-def _parts(rows: NDArray[Any], lengths: Sequence[int]) -> Iterator[NDArray[Any]]:
-    """Yield the rows of each sequence."""
-    start = 0
-    for length in lengths:
-        yield rows[start : start + length]
-        start += length

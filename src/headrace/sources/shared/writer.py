@@ -12,7 +12,7 @@ import contextlib
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -140,11 +140,6 @@ class Writer(ABC):
         self._pending = pending = PendingFile(self.path, fsync=True, overwrite=self._overwrite)
         return pending
 
-    def _pend_together(self) -> PendingFiles:
-        """Return the several files of the target under temporary names; they are ours from now on."""
-        self._pending = pending = PendingFiles(self.path, self._beside, overwrite=self._overwrite)
-        return pending
-
     def _open(self) -> None:
         """Begin; the last step of a constructor.
 
@@ -155,13 +150,8 @@ class Writer(ABC):
         if self._given:
             self.specs = self._accepted(self._given)
         self._is_open = True
-        try:
+        with self._aborting():
             self._begin()
-        except BaseException as error:
-            self.abort()
-            if isinstance(error, self._disk_errors):
-                raise self._disk_error(error) from error
-            raise
 
     @property
     def num_seqs(self) -> int:
@@ -188,17 +178,14 @@ class Writer(ABC):
         where = f"{self.path}, sequence {tag!r}"
         specs, arrays = self._checked(data, where)
         ranges = self._ranges(specs, arrays, where)
-        before, self.specs = self.specs, specs
-        try:
-            self._put(tag, arrays, where)
-        except HeadraceError:
-            self.specs = before
-            raise
-        except BaseException as error:  # an interrupt, too, may have come in the middle of a sequence
-            self.abort()
-            if isinstance(error, self._disk_errors):
-                raise self._disk_error(error) from error
-            raise
+        before, self.specs, refused = self.specs, specs, None
+        with self._aborting():  # also at an interrupt, which may come in the middle of a sequence
+            try:
+                self._put(tag, arrays, where)
+            except HeadraceError as error:
+                self.specs, refused = before, error
+        if refused is not None:
+            raise refused
         self._num_seqs += 1
         if self._has_unique_tags:
             self._tags.add(tag)
@@ -258,14 +245,10 @@ class Writer(ABC):
             raise ConfigError(error.what, where=self.path, fix=error.fix) from error
 
     def _checked_labels(self, data_key: str, labels: Sequence[str]) -> list[str]:
-        if isinstance(labels, str):
-            what = f"the labels of {data_key!r} are one text, {labels!r}, instead of a list of texts"
-            raise ConfigError(what, where=self.path, fix="pass a list with one str for each class")
         entries = list(labels)
-        if not all(map(_is_text, entries)):
-            raise ConfigError(
-                f"the labels of {data_key!r} are not a list of texts: {entries[:5]}", where=self.path, fix="give str"
-            )
+        if isinstance(labels, str) or not all(map(_is_text, entries)):
+            what = f"the labels of {data_key!r} are not a list of texts: {labels!r:.100}"
+            raise ConfigError(what, where=self.path, fix="pass a list with one str for each class")
         return entries
 
     def _about(self) -> dict[str, Any]:
@@ -282,16 +265,11 @@ class Writer(ABC):
         """
         if not self._is_open:
             return
-        try:
+        with self._aborting():
             self._check_target()
             self._finish()
             assert self._pending is not None
             self._pending.commit()
-        except BaseException as error:
-            self.abort()
-            if isinstance(error, self._disk_errors):
-                raise self._disk_error(error) from error
-            raise
         self.abort()  # which has nothing to remove any more
 
     def abort(self) -> None:
@@ -307,9 +285,18 @@ class Writer(ABC):
             if self._pending is not None:
                 self._pending.abort()
 
-    def _disk_error(self, error: Exception) -> SourceError:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        return SourceError(f"cannot write: {reason}", where=self.path, fix="make room, or write to another folder")
+    @contextlib.contextmanager
+    def _aborting(self) -> Iterator[None]:
+        """Abort at any error inside, and tell one of the disk as ours."""
+        try:
+            yield
+        except BaseException as error:
+            self.abort()
+            if isinstance(error, self._disk_errors):
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+                fix = "make room, or write to another folder"
+                raise SourceError(f"cannot write: {reason}", where=self.path, fix=fix) from error
+            raise
 
     def __enter__(self) -> Self:
         return self

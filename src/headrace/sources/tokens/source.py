@@ -2,6 +2,9 @@
 
 To open a file of any size takes a look at its head. Cut into blocks, a corpus needs four bytes of memory a block and
 data key; cut into documents, twelve and four a document, kept in the index. Tokens are read with `preadv`.
+
+A cut is a first token and a number of tokens. With targets, a sequence needs one token more than it has frames: its
+last frame must know what comes next, so a cut of n tokens has n - 1 frames.
 """
 
 from __future__ import annotations
@@ -23,20 +26,49 @@ from headrace.specs import DataSpec
 
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.source import IndexedSource, PlainKey, column_view
-from .files import (
-    Cut,
-    TokenFile,
-    checked_cut,
-    find_bounds,
-    integer_dtype,
-    open_token_file,
-    read_notes,
-    read_tags,
-    specs_path,
-    tags_path,
-)
+from .files import TokenFile, common_notes, find_bounds, open_token_file, specs_path, tags_path
 
 INDEX_KIND = "tokens/1"  # with the version of what the columns and `meta` say
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How tokens become sequences: the user's options, checked.
+
+    Attributes:
+        by: "block" or "document".
+        length: Tokens of a block; 0 for whole documents.
+        stride: From the start of a block to that of the next.
+        num_ahead: Tokens that a sequence needs after its last frame: 1 with targets.
+        within: Whether blocks end where documents end.
+        with_rest: Whether a last block may be shorter.
+        eos: The token that ends a document, or `None`.
+    """
+
+    by: str
+    length: int
+    stride: int
+    num_ahead: int
+    within: bool
+    with_rest: bool
+    eos: int | None
+
+    @property
+    def needs_bounds(self) -> bool:
+        """Whether it must be known where documents end."""
+        return self.by == "document" or self.within
+
+    def apply(self, bounds: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return first token and number of frames of each sequence, from the bounds of documents, `int64[D + 1]`."""
+        usable = np.maximum(np.diff(bounds) - self.num_ahead, 0)
+        if self.by == "document":
+            return bounds[:-1], usable
+        counts = np.where(usable >= self.length, (usable - self.length) // self.stride + 1, 0)
+        if self.with_rest:  # then every token is in a block
+            counts += np.where(counts > 0, (counts - 1) * self.stride + self.length, 0) < usable
+        first = np.repeat(np.cumsum(counts) - counts, counts)
+        offsets = (np.arange(int(counts.sum())) - first) * self.stride
+        return np.repeat(bounds[:-1], counts) + offsets, np.minimum(np.repeat(usable, counts) - offsets, self.length)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,58 +138,51 @@ class TokenSource(IndexedSource):
         data_key: str = "data",
         index: IndexOption = "auto",
     ) -> None:
-        cut = checked_cut(by, block_length, overlap, within_documents, keep_rest, targets, eos)
-        stored = None if dtype is None else integer_dtype("dtype", dtype)
-        token_files = [open_token_file(path, stored) for path in list_paths(files, "TokenSource")]
-        bounds_paths = list_paths(documents, "TokenSource") if documents is not None else []
+        _check_options(by, block_length, overlap, within_documents, data_key, targets)
+        length = 0 if by == "document" else check_count("block_length", block_length, minimum=1, maximum=2**31 - 1)
+        stride = length and length - check_count("overlap", overlap, minimum=0, maximum=length - 1)
+        eos = None if eos is None else check_count("eos", eos)
+        cut = Cut(by, length, stride, int(targets is not None), bool(within_documents), bool(keep_rest), eos)
+        given = None if dtype is None else _integer_dtype("dtype", dtype)
+        token_files = [open_token_file(path, given) for path in list_paths(files, "TokenSource")]
+        bounds_paths = list_paths(documents, "TokenSource") if documents is not None else ()
         if documents is not None and (eos is not None or len(bounds_paths) != len(token_files)):
             what = f"documents names {len(bounds_paths)} files for {len(token_files)} files of tokens, and eos is {eos}"
             raise ConfigError(what, where="TokenSource", fix="give either documents= (one a file) or eos=")
-        if targets == data_key:
-            raise ConfigError(f"targets and data_key are both {targets!r}", where="TokenSource", fix="rename one")
-        own = {file.dtype.newbyteorder("=") for file in token_files}
-        if len(own) > 1 and as_dtype is None:
-            raise ConfigError(
-                f"the files have different dtypes: {sorted(map(str, own))}", where="TokenSource", fix="give as_dtype="
-            )
-        noted_dim, noted_labels = read_notes(token_files)
-        dim = noted_dim if dim is None else check_count("dim", dim, minimum=1)
-        array_dtype = (
-            token_files[0].dtype.newbyteorder("=") if as_dtype is None else integer_dtype("as_dtype", as_dtype)
-        )
+        stored = token_files[0].dtype
         for file in token_files:
-            if not np.can_cast(file.dtype, array_dtype):
-                what = f"as_dtype is {array_dtype}, which does not hold every {file.dtype}"
-                raise ConfigError(what, where=file.path, fix="a wider one")
-        specs = dict.fromkeys(
-            [data_key] if targets is None else [data_key, targets], DataSpec(array_dtype.name, sparse=True, dim=dim)
-        )
-        labels = {} if noted_labels is None else dict.fromkeys(specs, noted_labels)
-        options = TokenOptions(token_files, cut, specs, labels)
-        self._open_tokens(options, bounds_paths, index)
-
-    def _open_tokens(self, options: TokenOptions, bounds_paths: Sequence[str], index: IndexOption) -> None:
-        """Make the index, or find it. Blocks without documents are arithmetic: there is nothing to keep."""
-        files, cut = options.files, options.cut
-        tags = [tags_path(file.path) for file in files] if cut.by == "document" else []
-        own_tags = tags if tags and all(os.path.exists(path) for path in tags) else []
-        more = [
-            *(file.idx_path for file in files if cut.needs_bounds and file.idx_path),
-            *bounds_paths,
-            *own_tags,
-            *(path for path in (specs_path(file.path) for file in files) if os.path.exists(path)),
-        ]
+            if file.dtype != stored:
+                what = f"the tokens of this file are {file.dtype}, and those of the first file are {stored}"
+                raise ConfigError(what, where=file.path, fix="open files of one dtype")
+        array_dtype = stored.newbyteorder("=") if as_dtype is None else _integer_dtype("as_dtype", as_dtype)
+        if not np.can_cast(stored, array_dtype):
+            what = f"as_dtype is {array_dtype}, which does not hold every {stored}"
+            raise ConfigError(what, where=token_files[0].path, fix="a wider one")
+        noted_dim, labels = common_notes(token_files)
+        dim = noted_dim if dim is None else check_count("dim", dim, minimum=1)
+        keys = [data_key] if targets is None else [data_key, targets]
+        specs = dict.fromkeys(keys, DataSpec(array_dtype.name, sparse=True, dim=dim))
+        options = TokenOptions(token_files, cut, specs, {} if labels is None else dict.fromkeys(keys, labels))
+        # Blocks without documents are arithmetic: there is nothing to keep.
+        has_tags = by == "document" and all(os.path.exists(tags_path(file.path)) for file in token_files)
+        beside = [path for file in token_files for path in (specs_path(file.path),) if os.path.exists(path)]
         said = {
             "cut": asdict(cut),
-            "files": [[str(file.dtype), file.num_tokens, file.position] for file in files],
+            "files": [[str(file.dtype), file.num_tokens, file.position] for file in token_files],
             "documents": len(bounds_paths),
-            "tags": len(own_tags),
-            "specs": {key: spec.to_json() for key, spec in options.specs.items()},
+            "tags": has_tags,
+            "specs": {key: spec.to_json() for key, spec in specs.items()},
         }
         self._open(
             options,
-            [*(file.path for file in files), *more],
-            lambda: gather_tokens(options, bounds_paths, has_tags=bool(own_tags)),
+            [
+                *(file.path for file in token_files),
+                *(file.idx_path for file in token_files if cut.needs_bounds and file.idx_path),
+                *bounds_paths,
+                *(tags_path(file.path) for file in token_files if has_tags),
+                *beside,
+            ],
+            lambda: gather_tokens(options, bounds_paths, has_tags=has_tags),
             index=None if index == "auto" and not cut.needs_bounds else index,
             kind=f"{INDEX_KIND} {json.dumps(said)}",
         )
@@ -167,23 +192,17 @@ class TokenSource(IndexedSource):
         self.specs, self.labels = dict(options.specs), dict(options.labels)
         self._first_of = [0, *accumulate(index.meta["num_seqs"])]  # corpus index of the first sequence of each file
         self._starts = column_view(index.locator("start")) if options.cut.needs_bounds else None
-        key, *others = self.specs
-        self._ahead = {key: 0, **dict.fromkeys(others, 1)}
-        stored, dtype, dim = options.files[0].dtype, np.dtype(self.specs[key].dtype), self.specs[key].dim
-        self._limit = None if dim is None or (dtype.kind == "u" and dim > np.iinfo(dtype).max) else dim
-        if all(file.dtype == stored for file in options.files):
-            checked = self._limit is not None
-            for key, spec in self.specs.items():
-                self._plain[key] = PlainKey.of(spec, index.lengths(key), stored=stored, is_inspected=checked)
+        self._ahead = {key: number for number, key in enumerate(self.specs)}
+        stored = options.files[0].dtype
+        for key, spec in self.specs.items():
+            is_any = spec.dim is None or (spec.dtype[0] == "u" and spec.dim > np.iinfo(spec.dtype).max)
+            self._limit = None if is_any else spec.dim
+            self._plain[key] = PlainKey.of(spec, index.lengths(key), stored=stored, is_inspected=not is_any)
 
     @property
     def num_tokens(self) -> int:
         """Number of tokens in the files."""
         return sum(file.num_tokens for file in self._options.files)
-
-    def reads_slices(self, data_key: str) -> bool:
-        """Yes, also where the files have different number formats."""
-        return data_key in self.specs
 
     def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:
         file_idx = bisect_right(self._first_of, corpus_idx) - 1
@@ -198,17 +217,6 @@ class TokenSource(IndexedSource):
             raise self._index.damaged(f"it says that sequence {corpus_idx} is {what}")
         return file_idx, file.position + first * file.dtype.itemsize, num_frames * file.dtype.itemsize
 
-    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        return self._load_part(corpus_idx, data_key, 0, self._lengths[data_key][corpus_idx])
-
-    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
-        file_idx, position, _ = self._locate(corpus_idx, data_key)
-        stored = self._options.files[file_idx].dtype
-        array = self._files.read_array(file_idx, position + start * stored.itemsize, (end - start,), stored)
-        array = array.astype(self.specs[data_key].dtype, copy=False)
-        self._inspect(corpus_idx, data_key, start, array)
-        return array
-
     def _inspect(self, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]) -> None:
         limit = self._limit
         if limit is not None and array.size and (array.max() >= limit or (array.dtype.kind == "i" and array.min() < 0)):
@@ -221,6 +229,34 @@ class TokenSource(IndexedSource):
                 where=f"{file.path}, token {number}, {self._index.tags[corpus_idx]!r}",
                 fix="give the dim of the tokenizer, or check the dtype of the file",
             )
+
+
+def _check_options(by: Any, block_length: Any, overlap: Any, within: Any, data_key: Any, targets: Any) -> None:
+    wrong = None
+    if by not in ("block", "document"):
+        wrong = f'by is {by!r}, and not "block" or "document"'
+    elif targets is not None and (not isinstance(targets, str) or not targets):
+        wrong = f"targets is {targets!r}, and not the name of a key"
+    elif targets == data_key:
+        wrong = f"targets and data_key are both {targets!r}"
+    elif by == "block" and block_length is None:
+        wrong = 'by="block" needs block_length'
+    elif by == "document" and (block_length is not None or overlap or within):
+        wrong = 'by="document" takes no block_length, overlap or within_documents'
+    if wrong is not None:
+        fix = 'pieces of documents: by="block", block_length=1024, within_documents=True'
+        raise ConfigError(wrong, where="TokenSource", fix=fix)
+
+
+def _integer_dtype(name: str, value: Any) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] | None = np.dtype(value)
+    except TypeError:
+        dtype = None
+    if dtype is None or dtype.kind not in "iu" or not dtype.isnative:
+        what = f"{name} is {value!r}, not an integer in native byte order"
+        raise ConfigError(what, where="TokenSource", fix='for example "uint16"')
+    return dtype
 
 
 def gather_tokens(options: TokenOptions, bounds_paths: Sequence[str], *, has_tags: bool) -> CorpusIndex:
@@ -247,7 +283,7 @@ def gather_tokens(options: TokenOptions, bounds_paths: Sequence[str], *, has_tag
         if cut.needs_bounds:
             starts.append(first)
         if has_tags:
-            tags += read_tags(file, len(frames))
+            tags += file.tags(len(frames))
     column = np.concatenate(lengths)
     return CorpusIndex.from_columns(  # the layouts are known from the options
         tags=tags if has_tags else GeneratedTags(len(column), "doc-" if cut.by == "document" else "block-"),

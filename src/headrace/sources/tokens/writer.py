@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files.atomic import PendingFiles
 from headrace.specs import DataSpec
 
 from ..shared.data_types import as_array
@@ -63,7 +64,7 @@ class TokenWriter(Writer):
         self._open()
 
     def _begin(self) -> None:
-        self._files = self._pend_together()
+        self._pending = self._files = PendingFiles(self.path, self._beside, overwrite=self._overwrite)
         self._file: IO[bytes] = self._opened.enter_context(open(self._files.temporary(self.path), "wb"))  # noqa: SIM115
 
     def _accept(self, specs: dict[str, DataSpec]) -> dict[str, DataSpec]:
