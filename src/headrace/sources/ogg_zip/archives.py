@@ -252,9 +252,9 @@ def read_member(read: Callable[[int, int], bytes], member: Member, where: str) -
         mark, *_, name_bytes, extra_bytes = _HEADER.unpack(head)
         content = read(member.start + _HEADER.size + name_bytes + extra_bytes, member.packed)
         if member.deflated:  # not more than its size, whatever a damaged one would swell to
-            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, member.size + 1)
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, max(member.size, 0) + 1)
         is_whole = mark == b"PK\x03\x04" and len(content) == member.size and zlib.crc32(content) == member.crc
-    except (struct.error, zlib.error):
+    except (struct.error, zlib.error, OverflowError):
         is_whole = False
     if not is_whole:
         fix = "restore the archive; open the corpus again if it was changed"
