@@ -34,8 +34,12 @@ class RecordingSource(ListedSource):
     @property
     def sample_rate(self) -> int | None:
         """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
-        rate: int | None = self._options.data.rate
-        return rate
+        return self._audio.rate
+
+    @property
+    def _audio(self) -> RecordingCodec:
+        assert isinstance(self._options.data, RecordingCodec)
+        return self._options.data
 
     def _prepare_files(self) -> None:
         super()._prepare_files()
@@ -48,7 +52,7 @@ class RecordingSource(ListedSource):
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         if data_key != "data":
             return super()._load_part(corpus_idx, data_key, start, end)
-        audio: RecordingCodec = self._options.data
+        audio = self._audio
         if self._held is None or self._held[0] != corpus_idx:
             if audio.features is None:
                 path, num_samples = self._path(corpus_idx), self._lengths["data"][corpus_idx]
