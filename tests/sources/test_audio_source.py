@@ -359,7 +359,6 @@ def test_a_manifest_that_is_no_lines_of_text_says_what_to_give(manifest, tmp_pat
         ({"sample_rate": 8000.0}, "sample_rate"),
         ({"channel": -1}, "channel"),
         ({"channel": True}, "channel"),
-        ({"tag_field": 5}, "name of a field"),
         ({"targets": {"data": "word"}}, '"data"'),
         ({"targets": {"x": 5}}, "target 'x'"),
         ({"targets": {"x": {"vocab": "bytes"}}}, "field"),

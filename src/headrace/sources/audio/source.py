@@ -99,12 +99,6 @@ class _Columns:
     tag: str | None = "tag"
     length: str = "num_samples"
 
-    def __post_init__(self) -> None:
-        """Refuse names that are not text."""
-        for name in (self.audio, self.tag or "", self.length):
-            if not isinstance(name, str):
-                raise ConfigError(f"the name of a field is a str, not {name!r}")
-
     def entry(self, record: Mapping[str, Any], where: str, folder: str = "") -> Entry:
         """Return what an entry says; a path is put below a folder.
 
@@ -130,8 +124,7 @@ def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> i
     value = record.get(name)
     if value is None:
         return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
+    if type(value) not in (int, float) or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
         what = f"the field {name!r} has {value!r}, not a whole number of at least {smallest}"
         fix = "correct it, or leave it out: the recording says the same; length_field= names another field of samples"
         raise SourceError(what, where=where, fix=fix)
