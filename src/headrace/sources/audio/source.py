@@ -124,7 +124,8 @@ def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> i
     value = record.get(name)
     if value is None:
         return None
-    if type(value) not in (int, float) or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
         what = f"the field {name!r} has {value!r}, not a whole number of at least {smallest}"
         fix = "correct it, or leave it out: the recording says the same; length_field= names another field of samples"
         raise SourceError(what, where=where, fix=fix)
