@@ -184,7 +184,7 @@ def _format_of_file(path: str) -> Format | None:
     found = format_of_name(path)
     if found is None and head.startswith(_ARROW_STREAM):
         return FORMATS["arrow"]
-    if found is None and path.lower().removesuffix(".gz").endswith(".json"):
+    if found is None and _unpacked(path).endswith(".json"):
         found = FORMATS["jsonl"]
     if found in (FORMATS["jsonl"], FORMATS["csv"]) and _names_audio(path, head, found.name):
         return FORMATS["manifest"]
