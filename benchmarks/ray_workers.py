@@ -1,9 +1,9 @@
 """Items and padded batches from two workers on a Ray cluster of this machine: `RayExecutor`, and Ray used by hand.
 
-Run `python benchmarks/ray_workers.py` (`--quick` for two minutes in place of ten, `--json PATH` for the figures); needs
-`ray[data]`. An item is a float32 array that a worker fills, and of which the consumer reads two elements. Ray has
-four arrangements: actors that return one array a call, with calls ahead; actors that return lists of arrays (8 MiB, as
-ours do, and three calls ahead of each actor); a streaming generator for each actor; and Ray Data, `map_batches` in two tasks read by
+Run `python benchmarks/ray_workers.py` (`--quick`: a short look, `--json PATH`: the figures); needs `ray[data]`. An
+item is a float32 array that a worker fills, and of which the consumer reads two elements. Ray has four arrangements:
+actors that return one array a call, with calls ahead; actors that return lists of arrays (8 MiB, as ours do, and three
+calls ahead of each actor); a streaming generator for each actor; and Ray Data, `map_batches` in two tasks read by
 `iter_batches`. "between nodes": the workers are on other nodes of the cluster than the consumer, so that each result
 goes through two object stores and a socket. The same with worker processes of Headrace, without Ray.
 

@@ -94,18 +94,6 @@ def test_a_list_of_recordings_keeps_its_order(folder):
     source.close()
 
 
-def test_other_rates_are_resampled_or_refused(tmp_path):
-    record(tmp_path / "a.wav", 800)
-    record(tmp_path / "b.wav", 800, rate=16000)
-    with pytest.raises(ConfigError, match="8000, 16000 Hz"):
-        AudioFolderSource(tmp_path)
-    pytest.importorskip("soxr")
-    source = AudioFolderSource(tmp_path, sample_rate=8000)
-    assert source.index.lengths("data").tolist() == [800, 400]
-    check_source(source)
-    source.close()
-
-
 def test_a_large_folder_is_indexed_once_until_a_recording_or_a_text_changes(tmp_path):
     root = tmp_path / "corpus"
     content = record(tmp_path / "one.wav", 10).read_bytes()
@@ -129,22 +117,7 @@ def test_a_large_folder_is_indexed_once_until_a_recording_or_a_text_changes(tmp_
         source.close()
 
 
-def test_texts_of_any_recording_count_where_no_targets_are_given(tmp_path):
-    for name in ("a/1", "a/2", "b/1"):
-        record(tmp_path / "corpus" / f"{name}.wav")
-    (tmp_path / "corpus" / "b" / "1.txt").write_text("eins")
-    with pytest.raises(ConfigError, match="the recordings have texts"):
-        AudioFolderSource(tmp_path / "corpus")
-
-
 # --- what is refused ---
-
-
-def test_a_torn_recording_is_named(folder):
-    path = folder / "spk1" / "b.wav"
-    path.write_bytes(b"RIFF")
-    with pytest.raises(SourceError, match=r"cannot be read.*\n.*b\.wav"):
-        AudioFolderSource(folder, targets={})
 
 
 def test_recordings_without_a_text_are_counted_and_named(folder):

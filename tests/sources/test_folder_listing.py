@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import threading
 import tracemalloc
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -39,11 +38,6 @@ def test_results_come_in_order_or_the_first_error_is_raised(num_items: int, fail
         assert for_each(look, range(num_items)) == [item * item for item in range(num_items)]
 
 
-def test_even_few_items_are_looked_at_at_the_same_time() -> None:
-    together = threading.Barrier(3)
-    assert for_each(lambda item: together.wait(120) >= 0, "abc") == [True] * 3
-
-
 def square(failing: frozenset[int], item: int) -> int:
     if item in failing:
         raise SourceError(f"{item}")
@@ -61,13 +55,9 @@ def carried(function: Callable[[Any], Any], parts: Sequence[Any], num_workers: i
     num_items=st.integers(0, 40),
     size=st.integers(1, 9),
     failing=st.frozensets(st.integers(0, 40), max_size=2),
-    is_carried=st.booleans(),
 )
-def test_worker_processes_find_what_one_process_finds(
-    num_items: int, size: int, failing: frozenset[int], is_carried: bool
-) -> None:
-    # what cannot be carried is done here
-    look = partial(square, failing) if is_carried else lambda item: square(failing, item)
+def test_worker_processes_find_what_one_process_finds(num_items: int, size: int, failing: frozenset[int]) -> None:
+    look = partial(square, failing)
     wrong = [item for item in failing if item < num_items]
     with pytest.MonkeyPatch.context() as patch, gathering(num_workers=2):
         patch.setattr(parts, "_offered", [carried])
@@ -77,17 +67,6 @@ def test_worker_processes_find_what_one_process_finds(
                 for_each(look, range(num_items))
         else:
             assert for_each(look, range(num_items)) == [item * item for item in range(num_items)]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_who_waits_is_told_how_many_are_done(monkeypatch: pytest.MonkeyPatch, num_workers: int) -> None:
-    monkeypatch.setattr(parts, "_offered", [carried])
-    monkeypatch.setattr(folder, "_PART_ITEMS", 10)
-    told: list[tuple[int, int]] = []
-    with gathering(num_workers=num_workers, tell=lambda *counts: told.append(counts)):
-        for_each(abs, range(35))
-    assert told == sorted(told)
-    assert told[-1] == ((4, 4) if num_workers else (35, 35))
 
 
 def test_memory_for_an_item_is_that_of_its_result() -> None:

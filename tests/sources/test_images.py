@@ -14,10 +14,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import headrace as hr
-from headrace.cli.app import app
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import ImageFolderSource, ParquetSource, TarSource, open_source
 from headrace.testing import check_source
@@ -91,17 +89,6 @@ def test_a_tar_and_a_table_have_the_same_pixels(folder: Path, tmp_path: Path) ->
     gray = TarSource(tar, fields={"png": {"field": "png", "mode": "L", "size": (3, 2)}})
     assert gray.specs["png"].shape == (3, 2, 1)
     check_source(gray)
-
-
-def test_convert_takes_a_folder_of_images_anywhere(folder: Path, tmp_path: Path) -> None:
-    ends = [".tar", ".arrow"] if "pyarrow" in sys.modules else [".tar"]
-    for end in ends:
-        arguments = ["convert", str(folder), str(tmp_path / f"out{end}"), "--set", "size=[4,6]", "--quiet"]
-        assert CliRunner().invoke(app, arguments).exit_code == 0
-        source = open_source(tmp_path / f"out{end}")
-        np.testing.assert_array_equal(source.read(1, "data"), PIXELS[1])
-        assert source.labels["classes"] == ["cats", "dogs"]
-        source.close()
 
 
 def test_features_of_hugging_face_say_what_an_image_is(folder: Path) -> None:

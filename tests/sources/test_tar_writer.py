@@ -3,12 +3,7 @@
 import gc
 import io
 import os
-import signal
-import subprocess
-import sys
 import tarfile
-import textwrap
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -18,7 +13,7 @@ from hypothesis.extra import numpy as st_numpy
 
 from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
-from headrace.sources import HDFSource, HDFWriter, TarSource, TarWriter
+from headrace.sources import TarSource, TarWriter
 from headrace.sources.tar.archive import METADATA_NAME, escape, split_name, unescape
 from headrace.specs import DataSpec
 from headrace.testing import check_source
@@ -57,12 +52,6 @@ def test_each_array_is_a_member_that_numpy_reads_and_the_note_is_the_last(tmp_pa
         member = archive.getmember("a/1.data.npy")
         assert (member.mode, member.uid, member.mtime, member.uname) == (0o644, 0, 0, "")
     assert path.stat().st_size % 10240 == 0
-
-
-def test_the_same_sequences_give_the_same_bytes(tmp_path):
-    seqs = [("ü" * 99, SEQ), ("b", SEQ)]
-    paths = [write_seqs(tmp_path / name, seqs) for name in ("a.tar", "b.tar")]
-    assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
 def test_text_is_written_as_text_where_asked_for(tmp_path):
@@ -108,13 +97,6 @@ def test_layouts_and_labels_are_kept_to_the_letter(tmp_path):
     source.close()
 
 
-def test_without_specs_the_number_of_classes_is_that_of_the_labels_else_the_largest_and_one(tmp_path):
-    seqs = [("a", {"x": np.array([1, 6]), "y": np.array([0]), "z": np.array([-1])})]
-    source = TarSource(write_seqs(tmp_path / "shard.tar", seqs, labels={"y": ["p", "q"]}))
-    assert [source.specs[key].dim for key in "xyz"] == [7, 2, None]
-    assert source.labels == {"y": ["p", "q"]}
-
-
 def test_archives_of_one_corpus_join_their_notes_and_others_are_refused(tmp_path):
     one, two, three = (write_seqs(tmp_path / f"{top}.tar", [("a.b", {"x": np.array([top])})]) for top in (4, 9, 2))
     source = TarSource([one, two, three])
@@ -142,31 +124,6 @@ def test_an_archive_of_no_sequences_still_knows_its_keys(tmp_path):
     assert dict(source.specs) == specs
     check_source(source)
     assert len(TarSource(write_seqs(tmp_path / "nothing.tar", [], labels={"classes": ["a"]}))) == 0
-
-
-def test_a_corpus_goes_to_hdf5_and_back(tmp_path):
-    first = TarSource(write_seqs(tmp_path / "a.tar", [("a.wav", SEQ), ("b", SEQ)], labels={"classes": list("xyz")}))
-    with HDFWriter(tmp_path / "b.hdf", specs=first.specs, labels=first.labels) as writer:
-        for idx in range(len(first)):
-            writer.append(first.tag(idx), first.read_seq(idx))
-    second = HDFSource(tmp_path / "b.hdf")
-    seqs = [(second.tag(idx), second.read_seq(idx)) for idx in range(len(second))]
-    third = TarSource(write_seqs(tmp_path / "c.tar", seqs, specs=second.specs, labels=second.labels))
-    assert (third.specs, third.labels) == (first.specs, first.labels)
-    assert third.index.digest == first.index.digest
-
-
-def test_memory_does_not_grow_with_what_is_appended(tmp_path):
-    part = {"data": np.ones((1000, 50), np.float32)}
-    tracemalloc.start()
-    try:
-        with TarWriter(tmp_path / "shard.tar") as writer:
-            for idx in range(200):
-                writer.append(f"{idx}", part)
-        peak = tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
-    assert peak < 8 << 20  # 40 MB went through
 
 
 # --- laws ---
@@ -268,15 +225,6 @@ def test_a_sequence_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path, c
     source.close()
 
 
-def test_a_refused_first_sequence_settles_nothing(tmp_path):
-    with TarWriter(tmp_path / "shard.tar") as writer:
-        for wrong in ({"data": np.ones(3), "classes": np.array([None])}, {}, {"x": np.ones(2, "longdouble")}):
-            with pytest.raises((SourceError, ConfigError)):
-                writer.append("a", wrong)
-        writer.append("a", {"other": np.ones(2)})
-    assert list(TarSource(tmp_path / "shard.tar").specs) == ["other"]
-
-
 @pytest.mark.parametrize(
     ("tag", "message"),
     [(b"bytes", "not a str"), (7, "not a str"), ("\ud800", "Unicode"), ("first", "was there before")],
@@ -374,64 +322,3 @@ def test_members_that_were_taken_out_are_missed(tmp_path):
     with pytest.raises(SourceError, match=r"not all of them are there"):
         TarSource(path)
     assert list(TarSource(path, fields={"x": "data.npy"}).specs) == ["x"]
-
-
-@pytest.mark.usefixtures("small_disk")
-def test_a_disk_that_is_full_while_closing_leaves_nothing(tmp_path):
-    writer = TarWriter(tmp_path / "shard.tar", labels={"x": ["a long label"] * 100_000})
-    writer.append("a", {"x": np.array([1])})
-    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
-    with pytest.raises(SourceError, match="File too large"):
-        writer.close()
-    assert list(tmp_path.iterdir()) == []
-    if before:
-        assert len(os.listdir("/proc/self/fd")) < before
-
-
-def test_a_writer_that_is_killed_leaves_no_archive_and_the_next_one_writes_it(tmp_path):
-    program = """
-        import os, signal, sys
-        import numpy as np
-        from headrace.sources import TarWriter
-
-        writer = TarWriter(sys.argv[1])
-        for idx in range(50):
-            writer.append(str(idx), {"data": np.ones(10_000)})
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    path = tmp_path / "shard.tar"
-    ended = subprocess.run([sys.executable, "-c", textwrap.dedent(program), str(path)], check=False, timeout=120)
-    assert ended.returncode == -signal.SIGKILL
-    assert not path.exists()
-    next_one = program.replace("os.kill(os.getpid(), signal.SIGKILL)", "writer.close()")
-    subprocess.run([sys.executable, "-c", textwrap.dedent(next_one), str(path)], check=True, timeout=120)
-    assert [one for one in tmp_path.iterdir() if not one.name.startswith(".headrace-")] == [path]
-    assert len(TarSource(path, index=None)) == 50
-
-
-def test_a_forked_child_that_forgets_its_copy_of_a_writer_takes_nothing_from_its_parent(tmp_path):
-    writer = TarWriter(tmp_path / "shard.tar")
-    writer.append("a", {"data": np.ones(3)})
-    writer._file.flush()  # a child that forgets a file of Python's writes what was in its buffer
-    pid = os.fork()
-    if pid == 0:
-        del writer
-        gc.collect()
-        os._exit(0)
-    os.waitpid(pid, 0)
-    writer.close()
-    assert TarSource(tmp_path / "shard.tar", index=None).tag(0) == "a"
-
-
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), SourceError("refused"), OSError(5, "unwell")])
-def test_an_error_is_not_its_own_cause(tmp_path, error, monkeypatch):
-    writer = TarWriter(tmp_path / "shard.tar")
-
-    def fail():
-        raise error
-
-    monkeypatch.setattr(writer, "_finish", fail)
-    with pytest.raises((KeyboardInterrupt, SourceError)) as caught:
-        writer.close()
-    assert caught.value.__cause__ is not caught.value
-    assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,6 @@ from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
 from headrace.sources import TextSource
 from headrace.sources.shared import lines
-from headrace.sources.shared.decompressed import plain_copy
 from headrace.testing import check_source
 
 TEXT = "a b c\n\n  b  a \r\nc\tc\nä\u2028b\nlast"
@@ -84,29 +83,10 @@ def test_lines_are_found_wherever_blocks_of_the_file_end(tmp_path_factory, texts
     assert found == [line.removesuffix("\r") for line in (wanted if wanted[-1] else wanted[:-1])]
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path):
-    (tmp_path / "bom.txt").write_bytes(b"\xef\xbb\xbfa\nb\n")
-    assert _texts(TextSource(tmp_path / "bom.txt")) == ["a", "b"]
-
-
 def test_an_empty_line_is_skipped_also_before_a_carriage_return(tmp_path):
     (tmp_path / "crlf.txt").write_bytes(b"a\r\n\r\n\n b\r\n")
     assert _texts(TextSource(tmp_path / "crlf.txt", skip_empty=True)) == ["a", " b"]
     assert _texts(TextSource(tmp_path / "crlf.txt")) == ["a", "", "", " b"]
-
-
-def test_words_of_a_vocabulary_and_characters(file):
-    source = TextSource(
-        file,
-        fields={
-            "words": {"field": "text", "vocab": {"class": "Vocabulary", "labels": ["a", "b", "UNK"]}},
-            "chars": {"field": "text", "vocab": "chars"},
-        },
-    )
-    seq = source.read_seq(2)
-    assert seq["words"].tolist() == [1, 0]
-    assert "".join(source.labels["chars"][i] for i in seq["chars"]) == "  b  a "
-    assert source.index.lengths("words").tolist() == [3, 0, 2, 2, 2, 1]
 
 
 @pytest.mark.parametrize(("suffix", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress)])
@@ -124,27 +104,12 @@ def test_a_compressed_file_is_decompressed_once_and_read_at_any_place(tmp_path, 
     assert os.stat(copies[0]).st_ino == stamp.st_ino
 
 
-def test_a_copy_of_an_older_file_is_removed(tmp_path, cache):
-    path = tmp_path / "corpus.txt.gz"
-    for number, text in enumerate((b"one\n", b"two\nthree\n")):
-        path.write_bytes(gzip.compress(text))
-        os.utime(path, (number, number))
-        assert _texts(TextSource(path)) == text.decode().split()
-    assert len(list((cache / "plain").iterdir())) == 1
-
-
 def test_a_torn_compressed_file_leaves_no_copy(tmp_path, cache):
     path = tmp_path / "truncated.txt.gz"
     path.write_bytes(gzip.compress(random.Random(1).randbytes(5000))[:3000])
     with pytest.raises(SourceError, match="damaged"):
         TextSource(path)
     assert list((cache / "plain").iterdir()) == []
-
-
-def test_other_compressions_are_refused_with_the_way_out(tmp_path):
-    with pytest.raises(SourceError, match=r"\.lz4") as caught:
-        plain_copy(str(tmp_path / "a.txt.lz4"))
-    assert "decompress it" in caught.value.fix
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 14), reason="Python has it itself")
@@ -178,14 +143,6 @@ def test_an_index_is_kept_and_fits_one_vocabulary_only(tmp_path, file):
         TextSource(file, index=tmp_path / "own.hrindex", vocab="chars")
 
 
-def test_labels_that_a_scan_learnt_come_back_from_the_index(tmp_path, file):
-    source = TextSource(file, vocab="chars")
-    source.index.save(tmp_path / "own.hrindex")
-    again = TextSource(file, vocab="chars", index=tmp_path / "own.hrindex")
-    assert again.labels == source.labels
-    assert again.read(0, "data").tolist() == source.read(0, "data").tolist()
-
-
 def test_wrong_options_are_refused(file):
     for options, message in (
         ({"vocab": "chars", "fields": {}}, "either vocab= or fields="),
@@ -198,10 +155,3 @@ def test_wrong_options_are_refused(file):
         TextSource([])
     with pytest.raises(SourceError, match="does not exist"):
         TextSource(file.with_name("nowhere.txt"))
-
-
-def test_an_empty_file_is_a_corpus_without_sequences(tmp_path):
-    (tmp_path / "empty.txt").write_bytes(b"")
-    source = TextSource(tmp_path / "empty.txt")
-    check_source(source)
-    assert len(source) == 0

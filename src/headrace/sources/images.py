@@ -9,11 +9,8 @@ orientation that EXIF says is applied; of an animation the first picture counts;
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import io
-import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import IO, Any
@@ -22,25 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import FileStamp, open_regular
-from headrace.index import CorpusIndex
+from headrace.files import open_regular
 from headrace.specs import DataSpec
 
 from .shared.codec import Codec, Facts
-from .shared.fields import Field
-from .shared.folder import (
-    FOLDER_FIELD,
-    Listing,
-    all_cases,
-    folder_values,
-    for_each,
-    list_corpus_files,
-    parse_targets,
-)
-from .shared.open_files import check_stamp
+from .shared.folder import list_corpus_files
+from .shared.listed import FOLDER_FIELD, TAG_FIELD, Listed, ListedSource, entries_of, parse_targets
 from .shared.paths import Files, IndexOption
-from .shared.records import Gathered
-from .shared.source import IndexedSource
 
 EXTENSIONS = frozenset(("png", "jpg", "jpeg", "webp", "gif", "bmp", "tif", "tiff", "ppm", "pgm"))
 IMAGE_OPTIONS = ("mode", "size")
@@ -107,17 +92,22 @@ class ImageCodec(Codec):
         """Mode and size."""
         return [self.mode, self.size]
 
-    def note(self, value: str | bytes | IO[bytes], where: str, facts: Facts) -> int:
-        """Note height and width of an image, as they are after its orientation is applied; 1, as it has no time."""
-        if self.size is None:
-            facts.setdefault(self.read_size(value, where), where)
-        return 1
-
-    def read_size(self, value: str | bytes | IO[bytes], where: str) -> tuple[int, int]:
-        """Return height and width of an image, from its header, as they are after its orientation is applied."""
+    def look(self, value: str | bytes | IO[bytes], where: str) -> tuple[int, int]:
+        """Return height and width as they will be, from the header; may be called by several threads."""
+        if self.size is not None:
+            return self.size
         with _opened(value, where) as image:
             width, height = image.size
             return (width, height) if _orientation_of(image) in _TURNED else (height, width)
+
+    def note(self, value: str | bytes | IO[bytes], where: str, facts: Facts) -> int:
+        """Note height and width of an image; return 1, as it has no time."""
+        return self.note_look(self.look(value, where), where, facts)
+
+    def note_look(self, found: tuple[int, int], where: str, facts: Facts) -> int:
+        """Note what `look` returned; return 1."""
+        facts.setdefault(found, where)
+        return 1
 
     def conclude(self, facts: Facts) -> None:
         """Free the axes that differ."""
@@ -205,11 +195,10 @@ def _resized(array: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     return np.asarray(pillow.fromarray(np.ascontiguousarray(array)).resize(size[::-1], pillow.Resampling.BILINEAR))
 
 
-INDEX_KIND = "image-folder/3"
 SUFFIXES = tuple(f".{extension}" for extension in sorted(EXTENSIONS))
 
 
-class ImageFolderSource(IndexedSource):
+class ImageFolderSource(ListedSource):
     """The images below a folder: key "data", `uint8[H, W, C]` without a time axis, and a key for each target.
 
     Needs `headrace[image]`. The tag is the path without the suffix; sequences come in the order of their tags. Headers
@@ -232,8 +221,6 @@ class ImageFolderSource(IndexedSource):
             or the given index is not one of these files as they are now.
     """
 
-    _changed_fix = "the folder changed since it was read: build the source again"
-
     def __init__(
         self,
         files: Files,
@@ -244,49 +231,10 @@ class ImageFolderSource(IndexedSource):
         suffixes: Sequence[str] = SUFFIXES,
         index: IndexOption = "auto",
     ) -> None:
-        listing = list_corpus_files(files, all_cases(suffixes, "ImageFolderSource"), "ImageFolderSource")
+        listing = list_corpus_files(files, suffixes, "ImageFolderSource")
         if targets is None:
             have_folders = bool(listing.names) and all("/" in name for name in listing.names)
             targets = {"classes": FOLDER_FIELD} if have_folders else {}
-        codecs = {"data": ImageCodec("images of the folder", mode, size), **parse_targets(targets)}
-        kind = f"{INDEX_KIND} {json.dumps([[key, codec.identity] for key, codec in codecs.items()])}"
-        gather = functools.partial(_gather, codecs, listing)
-        self._open((listing.root, codecs), listing, gather, index=index, kind=kind)
-
-    def _prepare(self) -> None:
-        self._root, self._codecs = self._options
-        self._settle(self._codecs)
-
-    def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
-        where = self._where(corpus_idx)
-        codec: Codec = self._codecs[data_key]
-        if isinstance(codec, Field):
-            return codec.encode(folder_values(self._index.tags[corpus_idx], {codec.name}, where)[codec.name], where)
-        path = os.path.join(self._root, self._index.text("path", corpus_idx))
-        size, time = (int(self._index.locator(name)[corpus_idx]) for name in ("size", "time"))
-        check_stamp(FileStamp(path, size, time, digest=""))
-        return codec.encode(path, where)
-
-    def _where(self, corpus_idx: int) -> str:
-        return f"{self._root}, tag {self._index.tags[corpus_idx]!r}"
-
-
-def _size_of(image: ImageCodec, path: str) -> tuple[int, int]:
-    return image.size or image.read_size(path, path)
-
-
-def _gather(codecs: dict[str, Any], listing: Listing) -> CorpusIndex:
-    """Read the headers of all images, several at a time."""
-    found = Gathered.of(codecs, ("size", "time"))
-    found.tags = listing.tags()
-    fields = {key: codec for key, codec in codecs.items() if isinstance(codec, Field)}
-    names = {field.name for field in fields.values()}
-    paths = [listing.path(number) for number in range(len(found.tags))]
-    sizes = for_each(functools.partial(_size_of, codecs["data"]), paths)
-    for tag, size, path, num_bytes, time in zip(found.tags, sizes, paths, listing.sizes, listing.times, strict=True):
-        found.locate(size=num_bytes, time=time)
-        found.facts["data"].setdefault(size, path)
-        found.lengths["data"].append(1)
-        values = folder_values(tag, names, path)
-        found.note(fields, {key: values[field.name] for key, field in fields.items()}, path)
-    return found.index(codecs, texts={"path": listing.names})
+        image = ImageCodec("images of the folder", mode, size)
+        listed = Listed(listing.root, listing.root, image, parse_targets(targets, (FOLDER_FIELD, TAG_FIELD)))
+        self._open_listed(listed, listing, lambda: entries_of(listing, listed), index=index, kind="image-folder/4")

@@ -21,6 +21,7 @@ from headrace.sources.lines.lm_text import (
     read_replacements,
     read_symbol_map,
     read_tags,
+    write_stripped,
     write_transcriptions,
 )
 from headrace.sources.lines.text import TextOptions, TextSource
@@ -153,7 +154,7 @@ class LmDataset(CachedDataset):
         if delayed is not None:
             fields["delayed"] = OrthField(vocabulary, dtype, delayed[1])
         fields["data"] = OrthField(vocabulary, dtype)
-        files, strip, is_xml = zip(*map(_plain_file, local_copies(own["corpus_file"])), strict=True)
+        files, is_xml = zip(*map(_plain_file, local_copies(own["corpus_file"])), strict=True)
         lines = TextOptions(
             files,
             tuple(map(shown_url, own["corpus_file"])),
@@ -161,7 +162,6 @@ class LmDataset(CachedDataset):
             tag_prefix="line-" if tag_prefix is None else tag_prefix,
             skip_empty=tuple(bool(skip_empty_lines) and not xml for xml in is_xml),
             return_counts=True,
-            strip=strip,
             skip_invalid=not error_on_invalid_seq,
             own_tags=None if seq_list_file is None else tuple(read_tags(own["seq_list_file"])),
         )
@@ -241,8 +241,8 @@ def _start_class(vocabulary: Vocabulary, symbol: str) -> int:
     return labels.index(symbol)
 
 
-def _plain_file(path: str) -> tuple[str, bool, bool]:
-    """Return the path of plain lines, whether white space around them is taken off, and whether it was XML."""
+def _plain_file(path: str) -> tuple[str, bool]:
+    """Return the path of plain lines, and whether the file was XML; lines of a compressed one have no outer spaces."""
     if is_bliss(path):
-        return plain_copy(path, write_transcriptions, kind="bliss"), False, True
-    return plain_copy(path), is_packed(path), False
+        return plain_copy(path, write_transcriptions, kind="bliss"), True
+    return plain_copy(path, write_stripped, kind="stripped") if is_packed(path) else plain_copy(path), False

@@ -1,8 +1,7 @@
 """Recordings, wherever they are stored: decoded, one channel, at the wanted sample rate, as samples or features.
 
-Needs `headrace[audio]`, but only when it reads. What a header says is believed up to `_MAX_CLAIMED` samples. More, or
-none in an Ogg file that has some, is damage, or a stream whose writer did not know (FLAC in a pipe): then decoding
-counts.
+Needs `headrace[audio]`, but only when it reads. `soundfile` decides what a recording is, and how
+many samples it has: the index has that number, and what is read must have it.
 """
 
 from __future__ import annotations
@@ -25,141 +24,76 @@ from ..shared.codec import Codec, Facts
 # Of libsndfile's. Seeking changes the last bits of Opus, and sometimes those of Vorbis, and more of MP3; GSM and G.72x
 # cannot be sought at all.
 _EXACT_SUBTYPES = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW", "ALAC_", "IMA_ADPCM", "MS_ADPCM")
-_MAX_CLAIMED = 1 << 28  # samples of one channel: 4 hours at 16 kHz, a GiB of memory
-_BLOCK = 1 << 16  # samples that are decoded at a time where the header is not believed
-_TAIL_BYTES = 1 << 16  # no page of Ogg is longer
-_LAST_PAGE = 4  # among the flags of a page
-Recording = str | bytes | IO[bytes]
+_MAX_SAMPLES = 1 << 28  # of one channel: 4 hours at 16 kHz, a GiB of memory
+Recording = str | bytes | IO[bytes]  # a path, the bytes of a file, or an open file that can seek
 
 
-def read_header(recording: Recording, where: str | None = None) -> tuple[int, int]:
-    """Return number of samples and sample rate of a recording; it is decoded only if its header cannot be believed.
-
-    Args:
-        recording: A path, the bytes of the file, or an open file that can seek, of which only what is needed is read.
-        where: What messages call it; the path if `None`.
+def read_header(recording: Recording, where: str) -> tuple[int, int]:
+    """Return number of samples and sample rate of a recording.
 
     Raises:
         SourceError: The file is missing or damaged.
     """
-    with _opened(recording, where) as (file, _):
-        num_samples = file.frames if _is_believed(file) else sum(map(len, _blocks(file)))
-        return int(num_samples), int(file.samplerate)
+    with _opened(recording, where) as file:
+        return int(file.frames), int(file.samplerate)
 
 
-def read_samples(
-    recording: Recording, channel: int | None, where: str | None = None
-) -> tuple[NDArray[np.float32], int]:
+def read_samples(recording: Recording, channel: int | None, where: str) -> tuple[NDArray[np.float32], int]:
     """Return the samples of one channel, `float32[n]` in -1..1, and their rate.
 
     Args:
-        recording: The path of a file of any format that libsndfile reads, or its bytes.
+        recording: Of any format that libsndfile reads.
         channel: Which channel, from 0; `None` for recordings with only one.
-        where: What messages call it; the path if `None`.
+        where: What messages call it.
 
     Raises:
         SourceError: The file is missing, damaged, has other channels, or has samples that are not finite.
     """
-    with _opened(recording, where) as (file, name):
-        if _is_believed(file):
-            samples = file.read(dtype="float32", always_2d=True)
-        else:
-            samples = np.concatenate([np.zeros((0, file.channels), np.float32), *_blocks(file)])
-        return _mono(samples, channel, 0, name), int(file.samplerate)
+    with _opened(recording, where) as file:
+        return _mono(file.read(dtype="float32", always_2d=True), channel, 0, where), int(file.samplerate)
 
 
 def read_part(
-    path: str, channel: int | None, start: int, end: int, *, num_samples: int, sample_rate: int
+    path: str, channel: int | None, start: int, end: int, *, num_samples: int, sample_rate: int | None
 ) -> NDArray[np.float32] | None:
     """Return samples start..end of one channel, `float32[end - start]`, without decoding those before.
 
-    Args:
-        path: Path of the recording.
-        channel: See `read_samples`.
-        start: First sample.
-        end: The one after the last.
-        num_samples: That the whole recording is expected to have.
-        sample_rate: Likewise.
-
     Returns:
         The same as of the whole recording, bit for bit; `None` where only reading all of it tells: the samples before
-        count (Vorbis, Opus, MP3, GSM), or its header does not say what is expected.
+        count (Vorbis, Opus, MP3, GSM), or it has not the number of samples and the rate that are expected.
 
     Raises:
         SourceError: As for `read_samples`.
     """
-    with _opened(path, None) as (file, name):
+    with _opened(path, path) as file:
         is_exact = file.seekable() and file.subtype.startswith(_EXACT_SUBTYPES)
         if (file.frames, file.samplerate) != (num_samples, sample_rate) or not is_exact:
             return None
         file.seek(start)
         samples = file.read(end - start, dtype="float32", always_2d=True)
-        return _mono(samples, channel, start, name) if len(samples) == end - start else None
+        return _mono(samples, channel, start, path) if len(samples) == end - start else None
 
 
 @contextlib.contextmanager
-def _opened(recording: Recording, where: str | None) -> Iterator[tuple[Any, str]]:
-    """Open a recording; yield it, and what messages call it. What goes wrong in the block is a `SourceError`."""
+def _opened(recording: Recording, where: str) -> Iterator[Any]:
+    """Open a recording. What goes wrong in the block is a `SourceError`."""
     try:
         import soundfile
     except (ImportError, OSError) as error:  # OSError: the package is there, but not the C library
         raise ConfigError(
             f"reading audio needs the package soundfile: {error}", fix="pip install 'headrace[audio]'"
         ) from error
-    name = where or (recording if isinstance(recording, str) else "a recording in memory")
     try:
-        file = soundfile.SoundFile(_start_of(recording))
-        if not _is_believed(file):
-            file.close()
-
-            class Unbounded(soundfile.SoundFile):  # type: ignore[misc] # soundfile has no type hints
-                """Reads on where its header says that it ends."""
-
-                def seekable(self) -> bool:
-                    return False
-
-            file = Unbounded(_start_of(recording))
-        with file:
-            if not file.frames and file.format == "OGG" and not _is_empty_ogg(recording):
-                raise SourceError(
-                    "no sample of the recording can be read, and its last page does not say that there is none",
-                    where=name,
-                    fix="it is damaged: get or write it again",
-                )
-            yield file, name
+        with soundfile.SoundFile(io.BytesIO(recording) if isinstance(recording, bytes) else recording) as file:
+            # A stream may have been written without the number of samples; a damaged Ogg file seems to have none.
+            if not (file.format == "OGG") <= file.frames <= _MAX_SAMPLES:
+                what = f"the header says {file.frames} samples, which cannot be read"
+                raise SourceError(what, where=where, fix="write it again to a file: ffmpeg -i IN.flac OUT.flac")
+            yield file
     except (RuntimeError, OSError, MemoryError) as error:  # soundfile's errors are RuntimeErrors
         raise SourceError(
-            f"the recording cannot be read: {error}", where=name, fix="check the file; is it truncated?"
+            f"the recording cannot be read: {error}", where=where, fix="check the file; is it truncated?"
         ) from error
-
-
-def _start_of(recording: Recording) -> str | IO[bytes]:
-    if isinstance(recording, bytes):
-        return io.BytesIO(recording)
-    if not isinstance(recording, str):
-        recording.seek(0)
-    return recording
-
-
-def _is_empty_ogg(recording: Recording) -> bool:
-    """Tell whether the head of the last page says that it is the last one, and ends at sample 0."""
-    with contextlib.ExitStack() as opened:
-        file = _start_of(recording)
-        file = opened.enter_context(open(file, "rb")) if isinstance(file, str) else file
-        file.seek(max(file.seek(0, io.SEEK_END) - _TAIL_BYTES, 0))
-        tail = file.read()
-    start = tail.rfind(b"OggS")
-    return start >= 0 and bool(tail[start + 5] & _LAST_PAGE) and not any(tail[start + 6 : start + 14])
-
-
-def _is_believed(file: Any) -> bool:
-    return bool(0 <= file.frames <= _MAX_CLAIMED)
-
-
-def _blocks(file: Any) -> Iterator[NDArray[np.float32]]:
-    """Decode a recording to its end, wherever its header says that it is."""
-    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
-        yield block
 
 
 def _mono(samples: NDArray[np.float32], channel: int | None, start: int, path: str) -> NDArray[np.float32]:
@@ -257,12 +191,17 @@ class RecordingCodec(Codec):
                 raise ConfigError(f"sample_rate is {rate}, but that of the features {own}", fix="give one of them")
             self._log_mel = LogMel(**{**self.features, "sample_rate": rate})
 
+    def look(self, value: Recording, where: str) -> tuple[int, int]:
+        """Return number of samples and rate of a recording; keeps nothing, and may be called by several threads."""
+        return read_header(value, where)
+
     def note(self, value: Recording, where: str, facts: Facts) -> int:
         """Note the header of a recording; return the number of samples or frames."""
-        return self.note_header(*read_header(value, where), where, facts)
+        return self.note_look(self.look(value, where), where, facts)
 
-    def note_header(self, num_samples: int, rate: int, where: str, facts: Facts) -> int:
-        """Note what the header of a recording says; return the number of samples or frames."""
+    def note_look(self, found: tuple[int, int], where: str, facts: Facts) -> int:
+        """Note what `look` returned; return the number of samples or frames."""
+        num_samples, rate = found
         facts.setdefault(rate, where)
         to_rate = self.rate or rate
         num_samples = resampled_length(num_samples, rate, to_rate)
@@ -298,14 +237,6 @@ class RecordingCodec(Codec):
         samples, rate = read_samples(value, self.channel, where)
         if rate != self.rate and not self._may_resample:
             raise SourceError(f"the recording has {rate} Hz, not {self.rate}", where=where)
-        return self.of_samples(samples, rate)
-
-    def keeps_samples(self, rate: int) -> bool:
-        """Tell whether recordings of a sample rate stay as they are: part of the array is part of the samples."""
-        return self.features is None and rate == self.rate
-
-    def of_samples(self, samples: NDArray[np.float32], rate: int) -> NDArray[np.float32]:
-        """Return the array of decoded samples, `float32[n]`."""
         samples = resample(samples, rate, self.rate or rate)
         return samples[:, None] if self._log_mel is None else self._log_mel(samples)
 

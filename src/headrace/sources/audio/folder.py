@@ -1,106 +1,30 @@
-"""A source of the recordings below a folder, whose labels and texts come from the folder itself.
+"""Recordings below a folder, whose labels and texts come from the folder itself.
 
 A text is a file of the same name that ends in `.txt` or `.lab`, or a line of a `*.trans.txt` in the same folder, which
-begins with the name of the recording, as in LibriSpeech. Read `records.py` first.
+begins with the name of the recording, as in LibriSpeech.
 """
 
 from __future__ import annotations
 
-import io
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, islice
 from typing import Any
 
 from headrace.errors import SourceError
 from headrace.features.log_mel import LogMel
+from headrace.files import open_regular, resolve_inside
 from headrace.files.utf8 import decode_utf8
-from headrace.index import CorpusIndex
 
-from ..shared.folder import (
-    FOLDER_FIELD,
-    TAG_FIELD,
-    Listing,
-    all_cases,
-    folder_values,
-    list_corpus_files,
-    parse_targets,
-    read_part,
-)
+from ..shared.folder import Listing, list_corpus_files
+from ..shared.listed import FOLDER_FIELD, TAG_FIELD, Entry, Listed, entries_of, parse_targets
 from ..shared.paths import Files, IndexOption
 from .codec import RecordingCodec
-from .records import TEXT_FIELD, Entry, RecordingOptions, RecordingSource, gather_recordings, require_targets
+from .source import TEXT_FIELD, RecordingSource, require_targets
 
 SUFFIXES = (".wav", ".flac", ".ogg", ".opus", ".mp3", ".aiff", ".aif")
-LIST_SUFFIX = ".trans.txt"
-TEXT_SUFFIXES = (".txt", ".lab")
-INDEX_KIND = "audio-folder/3"
-_FIELDS = (FOLDER_FIELD, TEXT_FIELD, TAG_FIELD)
+_LIST_SUFFIX, _TEXT_SUFFIXES = ".trans.txt", (".txt", ".lab")
 _MAX_NAMED = 5
-_NUM_LOOKED_AT = 100  # folders; each is a look at the disk
-
-
-def list_texts(root: str, folders: Iterable[str] | None) -> Listing:
-    """List the files that may hold texts: in some folders, or, if `None`, in all below the root."""
-    if folders is None:
-        return list_corpus_files(root, TEXT_SUFFIXES, "AudioFolderSource")
-    found = []
-    for folder in sorted(set(folders)):
-        with os.scandir(os.path.join(root, folder)) as entries:
-            found += [os.path.join(folder, entry.name) for entry in entries if entry.name.endswith(TEXT_SUFFIXES)]
-    names = sorted(found)
-    return Listing.of(root, names, {name: os.stat(os.path.join(root, name)) for name in names})
-
-
-def _has_text(listing: Listing) -> bool:
-    """Tell whether there is a text for a recording, by a look at the first folders. No list of texts is read."""
-    folders = (folder for folder, _ in groupby(map(os.path.dirname, listing.names)))
-    for folder in islice(folders, _NUM_LOOKED_AT):
-        with os.scandir(os.path.join(listing.root, folder)) as entries:
-            parts = [os.path.splitext(entry.name) for entry in entries]
-        stems = {stem for stem, end in parts if end not in TEXT_SUFFIXES}
-        if any(f"{stem}{end}".endswith(LIST_SUFFIX) or (end in TEXT_SUFFIXES and stem in stems) for stem, end in parts):
-            return True
-    return False
-
-
-def _read_texts(listing: Listing, tags: Sequence[str]) -> dict[str, str]:
-    """Return the texts of recordings by tag; what a list says counts most, then what is in a `.lab`.
-
-    Raises:
-        SourceError: A text is not UTF-8, a list has a name twice, or a recording has no text.
-    """
-    wanted, own, listed = set(tags), dict[str, str](), dict[str, str]()
-    for number, name in enumerate(listing.names):
-        path, tag = listing.path(number), os.path.splitext(name)[0]
-        is_list = name.endswith(LIST_SUFFIX)
-        if not is_list and (tag in own or tag not in wanted):  # .lab comes before .txt
-            continue
-        content = read_part(path, listing.sizes[number], listing.times[number], listing.sizes[number])
-        if not is_list:
-            own[tag] = decode_utf8(content, f"{path}, tag {tag!r}").strip()
-            continue
-        seen: set[bytes] = set()
-        for line_number, line in enumerate(io.BytesIO(content), start=1):
-            first, text = (*line.split(None, 1), b"", b"")[:2]
-            where = f"{path}, line {line_number}"
-            if first in seen:
-                raise SourceError(f"the list has {first.decode()!r} twice", where=where, fix="remove one of the lines")
-            if first:
-                seen.add(first)
-                tag = os.path.join(os.path.dirname(name), decode_utf8(first, where))
-                listed[tag] = decode_utf8(text, where).strip()
-    texts = own | listed
-    missing = [tag for tag in tags if tag not in texts]
-    if missing:
-        more = ", ..." if len(missing) > _MAX_NAMED else ""
-        raise SourceError(
-            f"{len(missing)} of {len(tags)} recordings have no text: {', '.join(missing[:_MAX_NAMED])}{more}",
-            where=listing.root,
-            fix="put it beside the recording as .txt or .lab, or into a *.trans.txt of the same folder",
-        )
-    return texts
 
 
 class AudioFolderSource(RecordingSource):
@@ -142,32 +66,70 @@ class AudioFolderSource(RecordingSource):
         suffixes: Sequence[str] = SUFFIXES,
         index: IndexOption = "auto",
     ) -> None:
-        fields = parse_targets(targets, _FIELDS)
+        fields = parse_targets(targets, (FOLDER_FIELD, TEXT_FIELD, TAG_FIELD))
         audio = RecordingCodec(features, sample_rate, channel)
-        listing = list_corpus_files(files, all_cases(suffixes, "AudioFolderSource"), "AudioFolderSource")
-        options = RecordingOptions(listing.root, listing.root, audio, fields)
-        names = {field.name for field in fields.values()}
-        if targets is None and listing.names:
-            require_targets(None, has_text=_has_text(listing), where=listing.root)
-        texts, whole = None, listing
-        if TEXT_FIELD in names:
-            is_folder = isinstance(files, str | os.PathLike)
-            texts = list_texts(listing.root, None if is_folder else map(os.path.dirname, listing.names))
+        listing = whole = list_corpus_files(files, suffixes, "AudioFolderSource")
+        listed = Listed(listing.root, listing.root, audio, fields)
+        texts: Listing | None = None
+        if targets is None:
+            stems = {os.path.splitext(name)[0] for name in listing.names}
+            found = (name for name in _list_texts(listing).names)
+            has_text = any(name.endswith(_LIST_SUFFIX) or os.path.splitext(name)[0] in stems for name in found)
+            require_targets(None, has_text=has_text, where=listing.root)
+        elif any(field.name == TEXT_FIELD for field in fields.values()):
+            texts = _list_texts(listing)
             whole = replace(listing, digest=f"{listing.digest}-{texts.digest}")
 
-        def gather() -> CorpusIndex:
-            return gather_recordings(options, _entries(listing, texts, names))
+        def entries() -> Iterator[Entry]:
+            text_of = {} if texts is None else {TEXT_FIELD: _read_texts(texts, listing.tags())}
+            return entries_of(listing, listed, text_of)
 
-        self._open(options, whole, gather, index=index, kind=f"{INDEX_KIND} {options.identity}")
+        self._open_listed(listed, whole, entries, index=index, kind="audio-folder/4")
 
 
-def _entries(listing: Listing, texts: Listing | None, names: set[str]) -> Iterator[Entry]:
-    tags = listing.tags()
-    text_of = {} if texts is None else _read_texts(texts, tags)
-    for number, tag in enumerate(tags):
-        path = listing.path(number)
-        values = folder_values(tag, names, path)
-        if texts is not None:
-            values[TEXT_FIELD] = text_of[tag]
-        stamp = {"size": listing.sizes[number], "time": listing.times[number]}
-        yield Entry(tag, listing.names[number], values, path, **stamp)
+def _list_texts(listing: Listing) -> Listing:
+    """List the files beside recordings that may hold texts."""
+    found: dict[str, os.stat_result] = {}
+    for folder in sorted({os.path.dirname(name) for name in listing.names}):
+        with os.scandir(os.path.join(listing.root, folder)) as entries:
+            for entry in entries:
+                if entry.name.endswith(_TEXT_SUFFIXES):
+                    name = os.path.join(folder, entry.name)
+                    found[name] = (resolve_inside(listing.root, name) if entry.is_symlink() else entry).stat()
+    return Listing.of(listing.root, sorted(found), found)
+
+
+def _read_texts(listing: Listing, tags: Sequence[str]) -> dict[str, str]:
+    """Return the texts of recordings by tag; what a list says counts most, then what is in a `.lab`.
+
+    Raises:
+        SourceError: A text is not UTF-8, a list has a name twice, or a recording has no text.
+    """
+    wanted, own, said = set(tags), dict[str, str](), dict[str, str]()
+    for number, name in enumerate(listing.names):
+        path, tag = listing.path(number), os.path.splitext(name)[0]
+        is_list = name.endswith(_LIST_SUFFIX)
+        if not is_list and (tag in own or tag not in wanted):  # .lab comes before .txt
+            continue
+        with open_regular(path) as file:
+            content = decode_utf8(file.read(), path)
+        if not is_list:
+            own[tag] = content.strip()
+            continue
+        for line_number, line in enumerate(content.split("\n"), start=1):
+            if parts := line.split(None, 1):
+                tag = os.path.join(os.path.dirname(name), parts[0])
+                if tag in said:
+                    raise SourceError(
+                        f"the text of {tag!r} is there twice", where=f"{path}, line {line_number}", fix="remove one"
+                    )
+                said[tag] = parts[1].strip() if len(parts) == 2 else ""
+    texts = own | said
+    missing = [tag for tag in tags if tag not in texts]
+    if missing:
+        raise SourceError(
+            f"{len(missing)} of {len(tags)} recordings have no text: {', '.join(missing[:_MAX_NAMED])}",
+            where=listing.root,
+            fix="put it beside the recording as .txt or .lab, or into a *.trans.txt of the same folder",
+        )
+    return texts

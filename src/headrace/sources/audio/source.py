@@ -1,4 +1,4 @@
-"""Recordings that a manifest lists (JSON lines, CSV, TSV), or a table in memory. Read `records.py` first."""
+"""Recordings that a manifest lists (JSON lines, CSV, TSV), or a table in memory."""
 
 from __future__ import annotations
 
@@ -8,33 +8,77 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from headrace.errors import ConfigError, SourceError
 from headrace.features.log_mel import LogMel
-from headrace.files import open_regular
 from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
-from headrace.index import CorpusIndex
 
-from ..shared.delimited import Delimited, checked_columns, number_of, scan_records
+from ..shared.delimited import Delimited, number_of
 from ..shared.fields import IndexField
-from ..shared.folder import parse_targets
 from ..shared.lines import decode_object, scan_lines
+from ..shared.listed import Entry, Listed, ListedSource, parse_targets, value_of
 from ..shared.paths import PACK_FIX, IndexOption, local_file, path_text
-from .codec import RecordingCodec
-from .records import (
-    NOT_GIVEN,
-    TEXT_FIELD,
-    Entry,
-    RecordingOptions,
-    RecordingSource,
-    field_of,
-    gather_recordings,
-    require_targets,
-)
+from .codec import RecordingCodec, read_part
 
+TEXT_FIELD = "text"
 _LARGEST_COUNT = 2**40  # a year of 24 kHz audio is less; more is an error that must not overflow later
-_FIRST_BYTES = 1 << 16  # read at a time for the first line, each time that a corpus is opened
-INDEX_KIND = "audio-manifest/4"  # with the version of what the columns and `meta` say, and of how lengths are counted
+# Of one recording that cannot be sought, as decoded: an hour at 16 kHz has 230 MB. Longer ones are decoded each time.
+_MAX_HELD_BYTES = 256 << 20
+
+
+class RecordingSource(ListedSource):
+    """Listed recordings: key "data", and a key for each target."""
+
+    @property
+    def sample_rate(self) -> int | None:
+        """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
+        rate: int | None = self._options.data.rate
+        return rate
+
+    def _prepare_files(self) -> None:
+        super()._prepare_files()
+        self._held: tuple[int, NDArray[Any]] | None = None  # what was read last to take a part of it
+
+    def reads_slices(self, data_key: str) -> bool:
+        """Yes, of recordings: samples are sought, or a recording is decoded once for parts that follow each other."""
+        return data_key == "data"
+
+    def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
+        if data_key != "data":
+            return super()._load_part(corpus_idx, data_key, start, end)
+        audio: RecordingCodec = self._options.data
+        if self._held is None or self._held[0] != corpus_idx:
+            if audio.features is None:
+                path, num_samples = self._path(corpus_idx), self._lengths["data"][corpus_idx]
+                part = read_part(path, audio.channel, start, end, num_samples=num_samples, sample_rate=audio.rate)
+                if part is not None:
+                    return part[:, None]
+            whole = self._checked(corpus_idx, data_key, self._load(corpus_idx, data_key))
+            self._held = (corpus_idx, whole) if whole.nbytes <= _MAX_HELD_BYTES else None
+            return whole[start:end].copy()
+        return self._held[1][start:end].copy()
+
+    def close(self) -> None:
+        """Drop what is held of a recording."""
+        self._held = None
+        super().close()
+
+
+def require_targets(targets: Mapping[str, Any] | None, *, has_text: bool, where: str) -> None:
+    """Refuse to leave out the texts of recordings silently, if no targets were given; an empty dict says so.
+
+    Raises:
+        ConfigError: There are texts, and no targets were given.
+    """
+    if targets is None and has_text:
+        raise ConfigError(
+            "the recordings have texts, and nothing says how they become numbers",
+            where=where,
+            fix='give targets={"text": {"field": "text", "vocab": "chars"}}, or "bytes", or a vocabulary; '
+            "targets={} leaves the texts out",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +108,24 @@ class _Columns:
             SourceError: An entry is wrong, or its path is the URL of a store: recordings are not fetched one by one.
         """
         num_samples = _count(record, self.length, 0, where)
-        if num_samples == NOT_GIVEN and self.length == "num_samples":
+        if num_samples is None and self.length == "num_samples":
             num_samples = _count(record, "length", 0, where)
-        name: str = field_of(record, self.audio, str, where)
+        rate = _count(record, "sample_rate", 1, where)
+        name: str = value_of(record, self.audio, str, where)
         path = local_path(name) if "://" in name else name
         if path is None:
             what = f"the recording {shown_url(name)!r} is named by a URL, and recordings are read from this machine"
             raise SourceError(what, where=where, fix=f"copy them here, and name them by paths; or {PACK_FIX}")
-        tag: str = field_of(record, self.tag or self.audio, str, where)
-        rate = _count(record, "sample_rate", 1, where)
-        return Entry(tag, os.path.join(folder, path), record, where, num_samples, rate)
+        tag: str = value_of(record, self.tag or self.audio, str, where)
+        known = None if num_samples is None or rate is None else (num_samples, rate)
+        return Entry(tag, os.path.join(folder, path), record, where, known)
 
 
-def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> int:
-    """Return a field that holds a whole number, `NOT_GIVEN` if it is absent or null."""
+def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> int | None:
+    """Return a field that holds a whole number, `None` if it is absent or null."""
     value = record.get(name)
     if value is None:
-        return NOT_GIVEN
+        return None
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
         what = f"the field {name!r} has {value!r}, not a whole number of at least {smallest}"
@@ -89,35 +134,27 @@ def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> i
     return int(value)
 
 
-def _read_manifest(
-    path: str, numbers: set[str], block_bytes: int | None = None
-) -> Iterator[tuple[str, dict[str, Any]]]:
+def _read_manifest(path: str, numbers: set[str]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield where each entry of a manifest is, and its fields.
 
     Args:
         path: The manifest.
         numbers: The columns of CSV and TSV that hold numbers; an empty cell is none.
-        block_bytes: See `scan_lines`.
 
     Raises:
         SourceError: A line is no entry.
     """
     if not path.lower().endswith((".csv", ".tsv")):
-        for block in scan_lines(path, block_bytes=block_bytes):
+        for block in scan_lines(path):
             for number, _, line in block.records():
                 where = f"{path}, line {number}"
                 yield where, decode_object(line, where)
         return
-    columns: tuple[str, ...] | None = None
-    for number, _, _, values in scan_records(path, path, Delimited.of(path)):
-        where = f"{path}, line {number}"
-        if len(values) != len(columns or values):
-            what = f"the line has {len(values)} values, for the columns {columns}"
-            raise SourceError(what, where=where, fix="quote values with delimiters in them")
-        row = zip(columns or (), values, strict=columns is not None)
-        if columns is not None:
-            yield where, {name: (number_of(text) if text else None) if name in numbers else text for name, text in row}
-        columns = columns or checked_columns(values, where)
+    records = Delimited.of(path).scan(path, path)
+    next(records)  # the header
+    for where, _, _, record in records:
+        cells = record.items()
+        yield where, {name: (number_of(text) if text else None) if name in numbers else text for name, text in cells}
 
 
 class AudioSource(RecordingSource):
@@ -184,29 +221,28 @@ class AudioSource(RecordingSource):
                 fix="give root=, the folder that its audio paths are relative to",
             )
         manifest = local_file(manifest, "AudioSource(manifest)")
-        _check_form(manifest)
+        if is_packed(manifest) or manifest.endswith((".parquet", ".arrow")):
+            fix = "decompress it; give a table: AudioDataset(pandas.read_parquet(path), root=folder, targets=...)"
+            raise ConfigError("a manifest is lines of JSON, CSV or TSV, not compressed", where=manifest, fix=fix)
         root = os.path.dirname(manifest) if root is None else _absolute_root(root, "AudioSource(root=)")
-        options = RecordingOptions(
-            manifest, root, RecordingCodec(features, sample_rate, channel), parse_targets(targets, None)
-        )
+        audio, fields = RecordingCodec(features, sample_rate, channel), parse_targets(targets, None)
         numbers = {length_field, "length", "sample_rate"}
-        numbers |= {field.name for field in options.fields.values() if isinstance(field, IndexField)}
-        start = _read_manifest(manifest, numbers, _FIRST_BYTES) if os.path.isfile(manifest) else iter(())
-        first = next((record for _, record in start), None)
+        numbers |= {field.name for field in fields.values() if isinstance(field, IndexField)}
+        start = _read_manifest(manifest, numbers) if os.path.lexists(manifest) else iter(())
+        first: Mapping[str, Any] | None = next((record for _, record in start), None)
         if tag_field == "auto":
             tag_field = "tag" if first is None or "tag" in first else None
-        columns = _Columns(audio_field, tag_field, length_field)
         require_targets(targets, has_text=first is not None and TEXT_FIELD in first, where=manifest)
+        columns = _Columns(audio_field, tag_field, length_field)
 
-        def gather() -> CorpusIndex:
-            records = _read_manifest(manifest, numbers)
-            return gather_recordings(options, (columns.entry(record, where) for where, record in records))
+        def entries() -> Iterator[Entry]:
+            return (columns.entry(record, where) for where, record in _read_manifest(manifest, numbers))
 
         # A root inside the folder of the manifest is named relative to it: a corpus and its index can be moved.
         real, folder = Path(os.path.realpath(root)), Path(os.path.realpath(manifest)).parent
         place = real.relative_to(folder) if real.is_relative_to(folder) else real
-        kind = f"{INDEX_KIND} {str(place)!r} {columns} {options.identity}"
-        self._open(options, [manifest], gather, index=index, kind=kind)
+        kind = f"audio-manifest/5 {str(place)!r} {columns}"
+        self._open_listed(Listed(manifest, root, audio, fields), [manifest], entries, index=index, kind=kind)
 
 
 def _absolute_root(root: Any, where: str) -> str:
@@ -221,31 +257,6 @@ def _absolute_root(root: Any, where: str) -> str:
         what = "recordings are read from a folder on this machine, and this is a URL"
         raise ConfigError(what, where=f"{where} {shown_url(text)}", fix=f"copy them here; or {PACK_FIX}")
     return os.path.abspath(path)
-
-
-def _check_form(manifest: str) -> None:
-    """Refuse a manifest that is not lines of text.
-
-    Raises:
-        SourceError: It is a folder.
-        ConfigError: It is a table of another form, or compressed.
-    """
-    if os.path.isdir(manifest):
-        fix = "a folder of recordings needs none: AudioDataset(folder, ...), or AudioFolderSource(folder, ...)"
-        raise SourceError("a manifest is a file, and this is a folder", where=manifest, fix=fix)
-    if not os.path.isfile(manifest):
-        return
-    with open_regular(manifest) as file:
-        is_table = file.read(6).startswith((b"PAR1", b"ARROW1"))
-    if is_table or is_packed(manifest):
-        raise ConfigError(
-            "a manifest is lines of JSON, CSV or TSV, and this is compressed, or a table of Parquet or Arrow",
-            where=manifest,
-            fix="decompress it; give a table itself: AudioDataset(pandas.read_parquet(path), root=folder, targets=...)",
-        )
-
-
-_FORMS = "give pairs (path, text), dicts with the path as 'audio', or a DataFrame with such columns"
 
 
 class AudioTableSource(RecordingSource):
@@ -289,11 +300,13 @@ class AudioTableSource(RecordingSource):
         rows = _rows_of(table)
         require_targets(targets, has_text=bool(rows) and TEXT_FIELD in rows[0], where="AudioTableSource")
         folder = _absolute_root(os.curdir if root is None else root, "AudioTableSource(root=)")
-        fields = parse_targets(targets, None)
-        options = RecordingOptions("table of recordings", "/", RecordingCodec(features, sample_rate, channel), fields)
-        columns = _Columns()
-        entries = (columns.entry(row, f"table of recordings, row {i}", folder) for i, row in enumerate(rows))
-        self._open(options, [], lambda: gather_recordings(options, entries), index=None, kind="")
+        audio = RecordingCodec(features, sample_rate, channel)
+        listed = Listed("table of recordings", "/", audio, parse_targets(targets, None))
+
+        def entries() -> Iterator[Entry]:
+            return (_Columns().entry(row, f"row {number} of a table", folder) for number, row in enumerate(rows))
+
+        self._open_listed(listed, [], entries, index=None, kind="")
 
 
 def is_table(value: Any) -> bool:
@@ -319,9 +332,10 @@ def _rows_of(table: Any) -> list[dict[str, Any]]:
         elif isinstance(entry, Sequence) and len(entry) == 2:
             row = {"audio": entry[0], TEXT_FIELD: entry[1]}
         else:
-            raise ConfigError(f"{entry!r} is not a recording", where=where, fix=_FORMS)
+            row = {}
         if "audio" not in row:
-            raise ConfigError(f"there is no 'audio', only {', '.join(map(repr, row))}", where=where, fix=_FORMS)
+            fix = "give pairs (path, text), dicts with the path as 'audio', or a DataFrame with such columns"
+            raise ConfigError(f"{entry!r} names no recording", where=where, fix=fix)
         row["audio"] = path_text(row["audio"], where)
         row.setdefault("tag", row["audio"])
         rows.append(row)

@@ -1,21 +1,21 @@
 """A source of JSON lines, each of which is an object, and each of its fields a data key.
 
-The files are read once, and one index of their objects is made. `TextObjects` and `ObjectSource` are what this has in
+The files are read once, and one index of their objects is made. `Objects` and `ObjectSource` are what this has in
 common with other texts whose records have names for their values.
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import ConfigError, SourceError
 from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex, GeneratedTags
 
@@ -23,18 +23,26 @@ from ..shared.data_types import tell_unchosen
 from ..shared.decompressed import plain_copy
 from ..shared.fields import Field, parse_field
 from ..shared.json_fields import JsonField
-from ..shared.lines import LineSource, LineStretch, cut_stretches, decode_object, scan_lines
+from ..shared.lines import (
+    FILE,
+    LINE_BYTES,
+    LINE_START,
+    LineSource,
+    LineStretch,
+    cut_stretches,
+    decode_object,
+    scan_lines,
+)
 from ..shared.parts import map_parts
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.records import Gathered
 
-INDEX_KIND = "jsonl/3"  # with the version of what the columns and `meta` say
 DEFAULT_TAG_FIELD = "tag"
-_OWN_OPTIONS = ("field", "dtype", "dim")
+_LOCATORS = (LINE_START, LINE_BYTES, FILE)
 
 
 @dataclass(frozen=True)
-class TextObjects(ABC):
+class Objects:
     """Texts whose records are objects: values by name; and how they become sequences.
 
     Attributes:
@@ -42,134 +50,26 @@ class TextObjects(ABC):
         names: What the user called them.
         fields: Data key -> what its arrays are made of.
         tag_field: Name of the tag; `None`: tags are numbers.
+        known: Names of the fields of the first object, where it chose those that are read: another line may have no
+            other ones. `None` where the user chose.
     """
 
     files: tuple[str, ...]
     names: tuple[str, ...]
     fields: dict[str, Field]
     tag_field: str | None
+    known: frozenset[str] | None = None
 
-    @property
-    def kind(self) -> str:
-        """Identify the source and every option that changes its index: the same text in every process."""
-        return json.dumps(
-            [[[key, field.identity] for key, field in self.fields.items()], self.tag_field, self._own_kind]
-        )
+    def stretches(self) -> tuple[list[LineStretch], int]:
+        """Return the parts of the files that are read by themselves, and the number of processes that should."""
+        return cut_stretches(self.files, pays=any(field.is_slow for field in self.fields.values()))
 
-    @property
-    @abstractmethod
-    def _own_kind(self) -> Any:
-        """Name and version of the format, and options of its own, as JSON data."""
-
-    @abstractmethod
-    def scan(self, stretch: LineStretch) -> Iterator[tuple[int, int, dict[str, Any], str]]:
-        """Yield first byte, number of bytes, and values of each record, and what to call it.
+    def scan(self, stretch: LineStretch) -> Iterator[tuple[str, int, int, dict[str, Any]]]:
+        """Yield of each record what to call it, first byte, number of bytes, and values.
 
         Raises:
             SourceError: The file cannot be read, or a record is wrong.
         """
-
-    @abstractmethod
-    def parse(self, file_idx: int, data: bytes, where: str) -> dict[str, Any]:
-        """Return the values of one record.
-
-        Raises:
-            SourceError: It is wrong.
-        """
-
-    @abstractmethod
-    def value(self, record: Mapping[str, Any], name: str, where: str) -> Any:
-        """Return a value of a record.
-
-        Raises:
-            SourceError: It is missing, or of another kind.
-        """
-
-    def tag(self, record: Mapping[str, Any], where: str) -> str:
-        """Return the tag, which may be a number in the file."""
-        value = self.value(record, self.tag_field or "", where)
-        if isinstance(value, str) or type(value) is int:
-            return str(value)
-        raise SourceError(f"the tag is {value!r}, not a text", where=where, fix="name another field by tag_field=")
-
-
-def gather_objects(
-    options: TextObjects, stretches: Iterable[LineStretch] | None = None, *, prefix: str = "line-", **meta: Any
-) -> CorpusIndex:
-    """Read the files once. The fields conclude their layouts and labels.
-
-    Args:
-        options: What is read.
-        stretches: The files, if they cannot be cut at any line.
-        prefix: Of tags that are numbers.
-        **meta: JSON data that holds for the corpus.
-
-    Raises:
-        SourceError: A file cannot be read, or a record is wrong.
-    """
-    num_workers = 0
-    if stretches is None:
-        pays = any(field.is_slow for field in options.fields.values())
-        stretches, num_workers = cut_stretches(options.files, pays=pays)
-    found = Gathered.of(options.fields, ("line_start", "line_bytes", "file"))
-    for part in map_parts(partial(_take_stretch, options), [*stretches], num_workers=num_workers):
-        found.add(part)
-    if len(options.files) == 1:
-        del found.locators["file"]
-    generated = GeneratedTags(len(found.locators["line_start"]), prefix) if options.tag_field is None else None
-    return found.index(options.fields, tags=generated, **meta)
-
-
-def _take_stretch(options: TextObjects, stretch: LineStretch) -> Gathered:
-    found = Gathered.of(options.fields, ("line_start", "line_bytes", "file"))
-    for start, num_bytes, record, where in options.scan(stretch):
-        values = {key: options.value(record, field.name, where) for key, field in options.fields.items()}
-        found.note(options.fields, values, where)
-        found.locate(line_start=start, line_bytes=num_bytes, file=stretch.file_idx)
-        if options.tag_field is not None:
-            found.tags.append(options.tag(record, where))
-    return found
-
-
-class ObjectSource(LineSource):
-    """A source whose records are objects of text files."""
-
-    _options: TextObjects
-    _changed_fix = "the file is not what was indexed: open the corpus again"
-
-    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - one line has all
-        """Read a record again."""
-        options = self._options
-        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
-        where = f"{options.names[file_idx]}, byte {start}"
-        record = options.parse(file_idx, self._files.read(file_idx, start, num_bytes), where)
-        if options.tag_field is not None and options.tag(record, where) != self._index.tags[corpus_idx]:
-            what = f"the tag was {self._index.tags[corpus_idx]!r} and is {options.tag(record, where)!r}"
-            raise SourceError(what, where=where, fix=self._changed_fix)
-        return record
-
-    def _encode(self, record: dict[str, Any], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
-        field = self._options.fields[data_key]
-        return field.encode(self._options.value(record, field.name, where), where)
-
-
-@dataclass(frozen=True)
-class JsonObjects(TextObjects):
-    """Objects of JSON lines.
-
-    Attributes:
-        known: Names of the fields of the first object, where it chose those that are read: another line may have no
-            other ones. `None` where the user chose.
-    """
-
-    known: frozenset[str] | None = None
-
-    @property
-    def _own_kind(self) -> Any:
-        return INDEX_KIND, None if self.known is None else sorted(self.known)
-
-    def scan(self, stretch: LineStretch) -> Iterator[tuple[int, int, dict[str, Any], str]]:
-        """Yield first byte, number of bytes, and values of each line that is not blank, and what to call it."""
         name = self.names[stretch.file_idx]
         for block in scan_lines(self.files[stretch.file_idx], stretch=stretch):
             decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
@@ -178,7 +78,7 @@ class JsonObjects(TextObjects):
                 record = decode_object(line, where)
                 if self.known is not None and not record.keys() <= self.known:
                     self._refuse_unknown(record, where)
-                yield start, len(line) - line.endswith(b"\n"), record, where
+                yield where, start, len(line) - line.endswith(b"\n"), record
 
     def _refuse_unknown(self, record: dict[str, Any], where: str) -> None:
         for name, value in record.items():
@@ -192,17 +92,99 @@ class JsonObjects(TextObjects):
                 )
 
     def parse(self, file_idx: int, data: bytes, where: str) -> dict[str, Any]:  # noqa: ARG002
-        """Return the object of a line."""
+        """Return the values of one record.
+
+        Raises:
+            SourceError: It is wrong.
+        """
         return decode_object(data, where)
 
     def value(self, record: Mapping[str, Any], name: str, where: str) -> Any:
-        """Return a value, which is not null."""
+        """Return a value, which is not null.
+
+        Raises:
+            SourceError: It is missing, or null.
+        """
         value = record.get(name)
         if value is None:
             what = f"the field {name!r} is {'null' if name in record else 'missing'}"
             fix = f"fill it in, or leave the field out: fields=; this line has {', '.join(record) or 'no fields'}"
             raise SourceError(what, where=where, fix=fix)
         return value
+
+    def tag(self, record: Mapping[str, Any], where: str) -> str:
+        """Return the tag, which may be a number in the file."""
+        value = self.value(record, self.tag_field or "", where)
+        if isinstance(value, str) or type(value) is int:
+            return str(value)
+        raise SourceError(f"the tag is {value!r}, not a text", where=where, fix="name another field by tag_field=")
+
+    def gather(self, tag_prefix: str) -> CorpusIndex:
+        """Read the files once. The fields conclude their layouts and labels.
+
+        Args:
+            tag_prefix: Of tags that are numbers.
+
+        Raises:
+            SourceError: A file cannot be read, or a record is wrong.
+        """
+        stretches, num_workers = self.stretches()
+        found = Gathered.of(self.fields, _LOCATORS)
+        for part in map_parts(self._take, stretches, num_workers=num_workers):
+            found.add(part)
+        if len(self.files) == 1:
+            del found.locators[FILE]
+        generated = GeneratedTags(len(found.locators[LINE_START]), tag_prefix) if self.tag_field is None else None
+        return found.index(self.fields, adopt=self._adopt, tags=generated)
+
+    def _take(self, stretch: LineStretch) -> Gathered:
+        found = Gathered.of(self.fields, _LOCATORS)
+        for where, start, num_bytes, record in self.scan(stretch):
+            values = {key: self.value(record, field.name, where) for key, field in self.fields.items()}
+            found.note(self.fields, values, where)
+            found.locate(line_start=start, line_bytes=num_bytes, file=stretch.file_idx)
+            if self.tag_field is not None:
+                found.tags.append(self.tag(record, where))
+        return found
+
+    def _adopt(self, lengths: dict[str, NDArray[np.int64]]) -> None:
+        for key, field in self.fields.items():
+            if not field.spec.has_time:
+                lengths[key][:] = 1
+
+
+class ObjectSource(LineSource):
+    """A source whose records are objects of text files."""
+
+    _options: Objects
+    _changed_fix = "the file is not what was indexed: open the corpus again"
+
+    def _open_objects(self, options: Objects, version: str, index: IndexOption, tag_prefix: str, *more: Any) -> None:
+        fields = [[key, field.identity] for key, field in options.fields.items()]
+        kind = f"{version} {json.dumps([fields, options.tag_field, *more])}"
+        self._open(options, options.files, partial(options.gather, tag_prefix), index=index, kind=kind)
+
+    def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - one line has all
+        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
+        data = self._files.read(file_idx, start, num_bytes)
+        return self._options.parse(file_idx, data, f"{self._options.names[file_idx]}, byte {start}")
+
+    def _encode(self, record: dict[str, Any], corpus_idx: int, data_key: str, where: str) -> NDArray[Any]:  # noqa: ARG002
+        field = self._options.fields[data_key]
+        return field.encode(self._options.value(record, field.name, where), where)
+
+
+def parse_fields(fields: Mapping[str, Any] | None, default: Sequence[str]) -> dict[str, Field]:
+    """Return the field class for each data key, of the user's options or of the default names of fields.
+
+    Raises:
+        ConfigError: An option is wrong.
+    """
+    if fields is None:
+        fields = {name: name for name in default}
+    if not isinstance(fields, Mapping):
+        raise ConfigError(f"fields is {fields!r}, not a dict data key -> field")
+    return {key: parse_field(key, target, natural=JsonField) for key, target in fields.items()}
 
 
 def has_array_form(value: Any) -> bool:
@@ -214,58 +196,10 @@ def has_array_form(value: Any) -> bool:
     return isinstance(value, bool | int | float | str | list)
 
 
-def first_object(path: str, name: str) -> dict[str, Any]:
-    """Return the first object of a file, {} if there is none.
-
-    Raises:
-        SourceError: The file cannot be read, or its first line is no JSON object.
-    """
-    for block in scan_lines(path):
-        for number, _, line in block.records():
-            return decode_object(line, f"{name}, line {number}")
-    return {}
-
-
-def parse_fields(
-    fields: Mapping[str, Any] | None,
-    first: Mapping[str, Any],
-    tag_field: str | None,
-    where: str,
-) -> dict[str, Field]:
-    """Return the field class for each data key.
-
-    Args:
-        fields: What the user said; `None`: all fields of the first object that have an array form, but the tag.
-        first: The first object.
-        tag_field: Field with the tag.
-        where: The first file.
-
-    Raises:
-        ConfigError: An option is wrong.
-    """
-    if fields is None:
-        names = [name for name, value in first.items() if name != tag_field and has_array_form(value)]
-        texts = [name for name in names if isinstance(first.get(name), str) and first[name]]
-        tell_unchosen(texts, [name for name in first if name not in (*names, tag_field)], where)
-        fields = {name: name for name in names}
-    if not isinstance(fields, Mapping):
-        raise ConfigError(f"fields is {fields!r}, not a dict data key -> field", where="JsonlSource")
-    return {key: _parse(key, target) for key, target in fields.items()}
-
-
-def _parse(key: str, target: Any) -> Field:
-    if isinstance(target, str):
-        return JsonField(target)
-    if isinstance(target, Mapping) and "vocab" not in target and isinstance(target.get("field"), str):
-        for option in target:
-            if option not in _OWN_OPTIONS:
-                fix = did_you_mean(str(option), (*_OWN_OPTIONS, "vocab", "labels"))
-                raise ConfigError(f"unknown option {option!r}", where=f"field of the key {key!r}", fix=fix)
-        dim = target.get("dim")
-        if dim is not None and (type(dim) is not int or dim < 1):
-            raise ConfigError(f"dim is {dim!r}, not a number of classes", where=f"field of the key {key!r}")
-        return JsonField(target["field"], target.get("dtype"), dim)
-    return parse_field(key, target)
+def _first_object(path: str, name: str) -> dict[str, Any]:
+    """Return the first object of a file, {} if there is none."""
+    lines = (line for block in scan_lines(path) for line in block.records())
+    return next((decode_object(line, f"{name}, line {number}") for number, _, line in lines), {})
 
 
 class JsonlSource(ObjectSource):
@@ -302,14 +236,15 @@ class JsonlSource(ObjectSource):
     ) -> None:
         names = list_paths(files, "JsonlSource")
         paths = tuple(map(plain_copy, names))
-        first: dict[str, Any] = {}
-        for path, name in zip(paths, names, strict=True):
-            first = first or first_object(path, name)
+        first = next(filter(None, map(_first_object, paths, names)), {})
         if tag_field == "auto":
             tag_field = DEFAULT_TAG_FIELD if isinstance(first.get(DEFAULT_TAG_FIELD), str) else None
         if tag_field is not None and not isinstance(tag_field, str):
             raise ConfigError(f"tag_field is {tag_field!r}, not a name", where="JsonlSource")
-        parsed = parse_fields(fields, first, tag_field, names[0] if names else "JSON lines")
+        natural = [name for name, value in first.items() if name != tag_field and has_array_form(value)]
+        if fields is None:
+            texts = [name for name in natural if isinstance(first[name], str) and first[name]]
+            tell_unchosen(texts, [name for name in first if name not in (*natural, tag_field)], names[0])
         known = frozenset(first) if fields is None else None
-        options = JsonObjects(paths, names, parsed, tag_field, known)
-        self._open(options, paths, lambda: gather_objects(options), index=index, kind=options.kind)
+        options = Objects(paths, names, parse_fields(fields, natural), tag_field, known)
+        self._open_objects(options, "jsonl/4", index, "line-", None if known is None else sorted(known))

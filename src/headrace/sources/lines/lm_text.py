@@ -55,36 +55,38 @@ def write_transcriptions(source: IO[bytes], target: IO[bytes]) -> None:
     """
     parser: Any = XMLPullParser(events=("start", "end"))
     where = str(getattr(source, "name", "Bliss corpus"))
-    path: list[str] = []
-    tail = b""
-    while block := source.read(_BLOCK_BYTES):
-        # Nested entities can make gigabytes of a small file; a corpus needs none of its own.
-        if b"<!ENTITY" in tail + block:
-            raise SourceError("the XML declares entities", where=where, fix="write the characters as they are")
-        tail = block[-8:]
-        try:
+    depth, tail = 0, b""
+    try:
+        while block := source.read(_BLOCK_BYTES):
+            # Nested entities can make gigabytes of a small file; a corpus needs none of its own.
+            if b"<!ENTITY" in tail + block:
+                raise SourceError("the XML declares entities", where=where, fix="write the characters as they are")
+            tail = block[-8:]
             parser.feed(block)
             for event, element in parser.read_events():
-                if event == "start":
-                    path.append(element.tag)
-                    continue
-                path.pop()
-                if element.tag != "segment":
-                    if element.tag == "recording":
-                        element.clear()
-                    continue
-                orth = element.find("orth")
-                if orth is None:
-                    name = element.get("name")
-                    raise SourceError(f"segment {name!r} has no orth", where=where, fix="remove it, or add its text")
-                target.write(" ".join((orth.text or "").split()).encode() + b"\n")
-                element.clear()
-        except ParseError as error:
-            raise SourceError(f"this is not XML: {error}", where=where, fix="get the file again") from error
-    if path:
-        raise SourceError(
-            f"the XML ends inside of <{path[-1]}>", where=where, fix="the file is truncated: get it again"
-        )
+                depth += 1 if event == "start" else -1
+                if event == "end" and element.tag == "segment":
+                    orth = element.find("orth")
+                    if orth is None:
+                        what = f"segment {element.get('name')!r} has no orth"
+                        raise SourceError(what, where=where, fix="remove it, or add its text")
+                    target.write(" ".join((orth.text or "").split()).encode() + b"\n")
+                if event == "end" and element.tag in ("segment", "recording"):
+                    element.clear()
+    except ParseError as error:
+        raise SourceError(f"this is not XML: {error}", where=where, fix="get the file again") from error
+    if depth:
+        raise SourceError("the XML ends inside of an element", where=where, fix="it is truncated: get it again")
+
+
+def write_stripped(source: IO[bytes], target: IO[bytes]) -> None:
+    """Write the lines of a file without ASCII white space at their ends."""
+    rest = b""
+    while block := source.read(_BLOCK_BYTES):
+        *lines, rest = (rest + block).split(b"\n")
+        target.writelines(line.strip() + b"\n" for line in lines)
+    if rest:
+        target.write(rest.strip() + b"\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +130,13 @@ class OrthSymbols(Vocabulary):
     ) -> None:
         self.labels = labels
         self._class_of, self._options, self._replacements = class_of, options, dict(replacements)
-        end, unknown = options.seq_end_symbol, options.unknown_symbol
-        if end is not None and end not in class_of and end not in self._replacements and not options.replaces_unknown:
-            raise ConfigError(
-                f"seq_end_symbol is {end!r}, which is none of the {len(labels)} symbols",
-                where="LmDataset",
-                fix="add it to the symbols, or give seq_end_symbol=None",
-            )
-        if options.replaces_unknown and unknown is not None and unknown not in class_of:
-            raise ConfigError(
-                f"unknown_symbol is {unknown!r}, which is none of the {len(labels)} symbols",
-                where="LmDataset",
-                fix="add it to the symbols; with unknown_symbol=None, unknown ones are left out",
-            )
+        needed = {"unknown_symbol": options.unknown_symbol} if options.replaces_unknown else {}
+        if options.seq_end_symbol not in self._replacements and not options.replaces_unknown:
+            needed["seq_end_symbol"] = options.seq_end_symbol
+        for name, symbol in needed.items():
+            if symbol is not None and symbol not in class_of:
+                what = f"{name} is {symbol!r}, which is none of the {len(labels)} symbols"
+                raise ConfigError(what, where="LmDataset", fix=f"add it to the symbols, or give {name}=None")
 
     @property
     def identity(self) -> list[Any]:

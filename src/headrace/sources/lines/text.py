@@ -30,7 +30,6 @@ from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.records import Gathered
 from ..shared.source import PlainKey
 
-INDEX_KIND = "text-lines/1"  # with the version of what the columns and `meta` say
 TEXT_FIELD = "text"
 
 
@@ -46,7 +45,6 @@ class TextOptions:
         tag_prefix: What stands before the number.
         skip_empty: For each file, whether an empty line is no sequence.
         return_counts: Whether a line of a carriage return alone is not empty, as RETURNN has it.
-        strip: For each file, whether lines are what is left of them without ASCII whitespace at both ends.
         skip_invalid: Whether a line that a field refuses is left out, and its number with it.
         own_tags: Tags of all lines that are not skipped, in place of others.
     """
@@ -58,7 +56,6 @@ class TextOptions:
     tag_prefix: str = "line-"
     skip_empty: tuple[bool, ...] = ()
     return_counts: bool = False
-    strip: tuple[bool, ...] = ()
     skip_invalid: bool = False
     own_tags: tuple[str, ...] | None = None
 
@@ -66,12 +63,9 @@ class TextOptions:
     def kind(self) -> str:
         """Identify the source and every option that changes its index: the same text in every process."""
         own_tags = None if self.own_tags is None else xxhash.xxh3_128_hexdigest("\n".join(self.own_tags).encode())
-        said = {
-            "fields": [[key, field.identity] for key, field in self.fields.items()],
-            "tags": [own_tags, self.tags, self.tag_prefix, [os.path.basename(name) for name in self.names]],
-            "lines": [self.skip_empty, self.return_counts, self.strip, self.skip_invalid],
-        }
-        return f"{INDEX_KIND} {json.dumps(said)}"
+        fields = [[key, field.identity] for key, field in self.fields.items()]
+        tags = [own_tags, self.tags, self.tag_prefix, [os.path.basename(name) for name in self.names]]
+        return f"text-lines/2 {json.dumps([fields, tags, self.skip_empty, self.return_counts, self.skip_invalid])}"
 
 
 @dataclass
@@ -85,11 +79,6 @@ class _FoundLines(Gathered):
 
     numbers: array[int] = field(default_factory=partial(array, "q"))
     num_seen: int = 0
-
-    @classmethod
-    def none_of(cls, options: TextOptions) -> _FoundLines:
-        """Return it of no lines."""
-        return cls.of(options.fields, (LINE_START, LINE_BYTES, *([FILE] if len(options.files) > 1 else [])))
 
     def add(self, others: Gathered) -> None:
         """Add the lines that follow."""
@@ -107,12 +96,14 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
     """
     is_slow = any(target.is_slow for target in options.fields.values())
     stretches, num_workers = cut_stretches(options.files, pays=is_slow)
-    found = _FoundLines.none_of(options)
+    found = _FoundLines.of(options.fields, (LINE_START, LINE_BYTES, FILE))
     for part in map_parts(partial(_take_stretch, options), stretches, num_workers=num_workers):
         found.add(part)
+    if len(options.files) == 1:
+        del found.locators[FILE]
     if options.tags == "number":
-        tags: Any = options.own_tags
-        tags = GeneratedTags(found.num_seen, options.tag_prefix) if tags is None else tags
+        generated = GeneratedTags(found.num_seen, options.tag_prefix)
+        tags: Any = generated if options.own_tags is None else options.own_tags
         if len(tags) != found.num_seen:
             what = f"there are {len(tags)} tags for {found.num_seen} lines"
             raise SourceError(what, where=options.names[0], fix="correct the list")
@@ -122,7 +113,7 @@ def gather_lines(options: TextOptions) -> CorpusIndex:
 
 def _take_stretch(options: TextOptions, stretch: LineStretch) -> _FoundLines:
     """Scan a stretch of a file."""
-    found = _FoundLines.none_of(options)
+    found = _FoundLines.of(options.fields, (LINE_START, LINE_BYTES, FILE))
     for block in scan_lines(options.files[stretch.file_idx], stretch=stretch):
         _take_block(block, stretch.file_idx, options, found)
     return found
@@ -130,13 +121,9 @@ def _take_stretch(options: TextOptions, stretch: LineStretch) -> _FoundLines:
 
 def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _FoundLines) -> None:
     """Add the lines of one block."""
-    name = options.names[file_idx]
+    name, starts, stops = options.names[file_idx], block.starts, block.stops
     text = decode_utf8(block.data, name, first_byte=block.position, first_line=block.first_line)
-    starts, stops = block.starts, block.stops
-    if options.strip[file_idx]:
-        starts, stops = _stripped(block)
-    data = np.frombuffer(block.data, np.uint8)
-    has_return = (stops > starts) & (data[stops - 1] == ord("\r"))
+    has_return = (stops > starts) & (np.frombuffer(block.data, np.uint8)[stops - 1] == ord("\r"))
     is_kept = stops - starts > (0 if options.return_counts else has_return)
     kept = np.flatnonzero(is_kept) if options.skip_empty[file_idx] else np.arange(len(starts))
     numbers = found.num_seen + np.arange(len(kept))
@@ -144,8 +131,7 @@ def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _F
     if all(type(target) is ByteField for target in options.fields.values()):
         lengths = dict.fromkeys(options.fields, (stops - starts - has_return)[kept])
     else:
-        # One decoding and one split for the block: a quarter of the time that it takes line by line.
-        texts = text.split("\n") if not options.strip[file_idx] else [line.strip().decode() for line in block.lines()]
+        texts = text.split("\n")  # one split for the block: a quarter of the time that it takes line by line
         lengths = {key: np.zeros(len(kept), np.int64) for key in options.fields}
         is_good = np.ones(len(kept), np.bool_)
         noted = [(lengths[key], target.note, found.facts[key]) for key, target in options.fields.items()]
@@ -163,32 +149,13 @@ def _take_block(block: LineBlock, file_idx: int, options: TextOptions, found: _F
     columns = [(found.lengths[key], column) for key, column in lengths.items()]
     columns.append((found.locators[LINE_START], starts[kept] + block.position))
     columns.append((found.locators[LINE_BYTES], stops[kept] - starts[kept]))
+    columns.append((found.locators[FILE], np.full(len(kept), file_idx)))
     if options.skip_invalid:
         columns.append((found.numbers, numbers))
     for column, values in columns:
         column.frombytes(values.astype(np.int64, copy=False).tobytes())
-    if FILE in found.locators:
-        found.locators[FILE] += array("q", [file_idx]) * len(kept)
     if options.tags == "place":
         found.tags += [f"{os.path.basename(name)}:{line}" for line in (kept + block.first_line).tolist()]
-
-
-def _stripped(block: LineBlock) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return where lines start and stop without ASCII whitespace at both ends."""
-    starts = np.empty(len(block.starts), np.int64)
-    stops = np.empty(len(block.starts), np.int64)
-    for i, (start, line) in enumerate(zip(block.starts.tolist(), block.lines(), strict=True)):
-        rest = line.lstrip()
-        starts[i] = start + len(line) - len(rest)
-        stops[i] = starts[i] + len(rest.rstrip())
-    return starts, stops
-
-
-def text_fields(fields: Mapping[str, Any] | None, vocab: Any) -> dict[str, Field]:
-    """Return the fields that the options describe."""
-    if fields is None:
-        fields = {"data": {"field": TEXT_FIELD, "vocab": "bytes" if vocab is None else vocab}}
-    return {key: target if isinstance(target, Field) else parse_field(key, target) for key, target in fields.items()}
 
 
 class TextSource(LineSource):
@@ -233,7 +200,11 @@ class TextSource(LineSource):
             raise ConfigError("give either vocab= or fields=", where="TextSource")
         if tags not in ("number", "place"):
             raise ConfigError(f"tags is {tags!r}", where="TextSource", fix='use "number" or "place"')
-        parsed = text_fields(fields, vocab)
+        if fields is None:
+            fields = {"data": {"field": TEXT_FIELD, "vocab": "bytes" if vocab is None else vocab}}
+        parsed = {
+            key: target if isinstance(target, Field) else parse_field(key, target) for key, target in fields.items()
+        }
         for key, asked in parsed.items():
             if asked.name != TEXT_FIELD:
                 raise ConfigError(
@@ -242,15 +213,8 @@ class TextSource(LineSource):
                     fix=f'write {{"field": {TEXT_FIELD!r}, "vocab": ...}}',
                 )
         names = list_paths(files, "TextSource")
-        options = TextOptions(
-            tuple(map(plain_copy, names)),
-            names,
-            parsed,
-            tags,
-            skip_empty=(bool(skip_empty),) * len(names),
-            strip=(False,) * len(names),
-        )
-        self._open_lines(options, index)
+        skipped = (bool(skip_empty),) * len(names)
+        self._open_lines(TextOptions(tuple(map(plain_copy, names)), names, parsed, tags, skip_empty=skipped), index)
 
     @classmethod
     def from_options(cls, options: TextOptions, index: IndexOption = "auto") -> TextSource:

@@ -1,7 +1,8 @@
-"""Finds the archives of an OggZip corpus, their names, and the text of each.
+"""The archives of an OggZip corpus: which there are, the text of each, and where its recordings are.
 
 The text of an archive is a file `<name>.txt` in it, or a `.txt.gz` beside it: a Python list of dicts, read as data,
-entry by entry, once, for the index.
+entry by entry, once, for the index. `zipfile` reads the directory once; from then on a recording is read at its
+position, and compared with the checksum.
 """
 
 from __future__ import annotations
@@ -10,25 +11,28 @@ import ast
 import gzip
 import os
 import re
+import struct
+import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import FileStamp, open_regular
+from headrace.files import open_regular, resolve_inside
 
-from ..shared.plain_files import PlainFiles
-from ..shared.zip_members import Member, read_member
-
-_STRING = rb"(?:'[^'\\\n]*(?:\\.[^'\\\n]*)*'|\"[^\"\\\n]*(?:\\.[^\"\\\n]*)*\")"
-_GAP = re.compile(rb"(?:\s+|#[^\n]*)*")
-_TOKEN = re.compile(rb"%s|([\[{(])|([\]})])|#[^\n]*|[^'\"\[\]{}()#]+|." % _STRING, re.S)
-_FLAT = re.compile(rb"\{(?:[^'\"\[\]{}()#]+|%s)*\}" % _STRING, re.S)  # a dict of no other, as nearly all are
-_BOM = b"\xef\xbb\xbf"
+_STRING = rb"'(?:[^'\\\n]|\\.)*+'|\"(?:[^\"\\\n]|\\.)*+\""
+_GAP = rb"(?:\s|#[^\n]*+)*+"
+_DICT = rb"(?!)"
+for _ in range(3):  # dicts in dicts
+    _DICT = rb"\{(?:[^'\"{}#]++|%s|#[^\n]*+|%s)*+\}" % (_STRING, _DICT)
+_START = re.compile(rb"(?:\xef\xbb\xbf)?%s\[%s" % (_GAP, _GAP))
+_ENTRY = re.compile(rb"(%s)%s(,?)%s" % (_DICT, _GAP, _GAP), re.DOTALL)
+_END = re.compile(rb"\]%s" % _GAP)
 _MAX_SHOWN = 60
 _MAX_SECONDS = 1e12  # so that counts of samples fit into 64 bits
-_FIX = "the text is a Python list of dicts with 'text', 'duration' and 'file', of literals only"
+_HEADER = struct.Struct("<4s5H3L2H")  # of a member, before its name; see APPNOTE.TXT 4.3.7
+_ZIP_ERRORS = (OSError, EOFError, RuntimeError, NotImplementedError, ValueError, struct.error, zlib.error)
 
 
 class TextEntry(NamedTuple):
@@ -53,68 +57,34 @@ def scan_entries(text: bytes, where: str) -> Iterator[TextEntry]:
     Raises:
         SourceError: It is no list of such dicts; the line is named.
     """
-    position = _skip(text, len(_BOM) if text.startswith(_BOM) else 0)
-    if text[position : position + 1] != b"[":
-        raise _broken(text, position, "a list begins with [", where)
-    position = _skip(text, position + 1)
-    while text[position : position + 1] == b"{":
-        end = _end_of_dict(text, position, where)
-        yield _checked(text, position, end, where)
-        position = _skip(text, end)
-        if text[position : position + 1] != b",":
-            break
-        position = _skip(text, position + 1)
-    if text[position : position + 1] != b"]":
-        raise _broken(text, position, "a dict, a comma or the end of the list is expected", where)
-    position = _skip(text, position + 1)
-    if position < len(text):
-        raise _broken(text, position, "there is more after the list", where)
+    start = _START.match(text)
+    position, comma = (start.end(), b",") if start else (0, b"")
+    while comma and (found := _ENTRY.match(text, position)):
+        yield _checked(text, position, found[1], where)
+        position, comma = found.end(), found[2]
+    if start is None or not _END.fullmatch(text, position):
+        raise _broken(text, position, "this is not a list of dicts, or it does not go on as one", where)
 
 
-def _skip(text: bytes, position: int) -> int:
-    gap = _GAP.match(text, position)
-    return gap.end() if gap else position
-
-
-def _end_of_dict(text: bytes, start: int, where: str) -> int:
-    """Return where the dict that begins at a position ends."""
-    flat = _FLAT.match(text, start)
-    if flat is not None:
-        return flat.end()
-    depth, position = 0, start
-    while (token := _TOKEN.match(text, position)) is not None:
-        position = token.end()
-        depth += (token[1] is not None) - (token[2] is not None)
-        if depth == 0:
-            return position
-    raise _broken(text, start, "this dict does not end", where)
-
-
-def _checked(text: bytes, position: int, end: int, where: str) -> TextEntry:
+def _checked(text: bytes, position: int, entry: bytes, where: str) -> TextEntry:
     try:
-        values = ast.literal_eval(text[position:end].decode())
-        for value in values.values() if isinstance(values, dict) else ():
-            if isinstance(value, str):
-                value.encode()  # half a surrogate pair, which may be written as an escape, is no text
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise _broken(text, position, f"this is no literal ({error})", where) from error
-    if not isinstance(values, dict):
-        raise _broken(text, position, f"this is a {type(values).__name__}, not a dict", where)
-    said, duration, file = values.get("text"), values.get("duration"), values.get("file")
-    tag = values.get("seq_name", file)
-    is_number = isinstance(duration, int | float) and not isinstance(duration, bool)
-    seconds: Any = duration if is_number else -1
-    is_text = isinstance(said, str) and isinstance(tag, str) and isinstance(file, str | None)
-    if not is_text or not 0 <= seconds < _MAX_SECONDS:
-        what = f"no text {said!r}, duration {duration!r}, file {file!r} and tag {tag!r} that can be used"
-        raise _broken(text, position, what, where)
-    return TextEntry(str(tag), str(said), float(seconds), file)
+        values = ast.literal_eval(entry.decode())
+        said, duration, file = values.get("text"), values.get("duration"), values.get("file")
+        tag = values.get("seq_name", file)
+        if type(duration) in (int, float) and 0 <= duration < _MAX_SECONDS and isinstance(file, str | None):
+            (said + tag).encode()  # half a surrogate pair, which may be written as an escape, is no text
+            return TextEntry(tag, said, float(duration), file)
+    except (ValueError, SyntaxError, TypeError, AttributeError, RecursionError, MemoryError) as error:
+        raise _broken(text, position, f"this is no dict of literals, with texts ({error})", where) from error
+    what = f"no text {said!r}, duration {duration!r}, file {file!r} and tag {tag!r} that can be used"
+    raise _broken(text, position, what, where)
 
 
 def _broken(text: bytes, position: int, what: str, where: str) -> SourceError:
     line = text.count(b"\n", 0, position) + 1
     shown = text[position : position + _MAX_SHOWN].decode(errors="replace")
-    return SourceError(f"{what}: {shown!r}", where=f"{where}, line {line}", fix=_FIX)
+    fix = "the text is a Python list of dicts with 'text', 'duration' and 'file', of literals only"
+    return SourceError(f"{what}: {shown!r}", where=f"{where}, line {line}", fix=fix)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +117,10 @@ class Archive:
         """Return the path of a recording in the archive."""
         return f"{self.name}/{file}" if has_prefix else file
 
+    def path_of(self, recording: str) -> str:
+        """Return the path of a recording that is in the folder."""
+        return str(resolve_inside(os.path.dirname(self.path), recording))
+
 
 def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[Archive]:
     """Return the archives that RETURNN's options stand for.
@@ -160,12 +134,10 @@ def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[A
     Raises:
         ConfigError: Something else was given.
     """
-    paths = [path] if isinstance(path, str | os.PathLike) else list(path) if isinstance(path, list | tuple) else [None]
-    for one in paths:
-        if not isinstance(one, str | os.PathLike):
-            raise ConfigError(f"path is a zip file or a list of them, not {path!r}", where="OggZip")
-    given = [os.path.abspath(os.fsdecode(one)) for one in paths if one is not None]
-    paths = [file for one in given for file in _files_for(one)]
+    given = [path] if isinstance(path, str | os.PathLike) else path
+    if not isinstance(given, list | tuple) or not all(isinstance(one, str | os.PathLike) for one in given):
+        raise ConfigError(f"path is a zip file or a list of them, not {path!r}", where="OggZip")
+    paths = [file for one in given for file in _files_for(os.path.abspath(os.fsdecode(one)))]
     if len(paths) == 1 and not paths[0].endswith(".zip") and os.path.isdir(paths[0]):
         if content_name is not None or resolve_symlink:
             raise ConfigError("content_name and resolve_symlink_for_name are for zip files", where=paths[0])
@@ -216,27 +188,78 @@ def _files_for(path: str) -> list[str]:
     return [os.path.join(path, name) for name in names]
 
 
-def read_text(archive: Archive, members: dict[str, Member]) -> bytes:
-    """Return the whole text of an archive.
+class Member(NamedTuple):
+    """Where a file of an archive is: start of its header, stored bytes, bytes, CRC-32, and whether it is deflated."""
 
-    Args:
-        archive: The archive.
-        members: Its files, by name; empty for a folder.
+    start: int
+    packed: int
+    size: int
+    crc: int
+    deflated: int
+
+
+def open_archive(archive: Archive) -> tuple[bytes, dict[str, Member]]:
+    """Return the text of an archive, and its files by name; none of a folder. About 10 us a file.
 
     Raises:
-        SourceError: It is not there, or damaged.
+        SourceError: It is none, is truncated or damaged, has no text, or has a member that is there twice or whose
+            name leads out of it: which of them is meant cannot be known.
     """
-    if archive.text_path is None:
-        member = members.get(f"{archive.name}.txt")
-        if member is None:
-            found = sorted(name for name in members if name.endswith(".txt"))[:5]
-            raise SourceError(
-                f"the archive has no {archive.name}.txt, which lists its sequences; it has {found}",
-                where=archive.path,
-                fix="give content_name=, the name without .txt, if the archive was renamed",
-            )
-        return read_member(PlainFiles([FileStamp.of(archive.path)]).read, 0, member, archive.text_name)
-    return read_whole(archive.text_path)
+    members: dict[str, Member] = {}
+    if archive.is_folder:
+        return read_whole(archive.text_name), members
+    path = archive.path
+    try:
+        with zipfile.ZipFile(path) as opened:
+            for info in opened.infolist():
+                name = info.filename
+                parts = name.replace("\\", "/").split("/")
+                if not parts[0] or ".." in parts or parts[0].endswith(":") or name in members:
+                    what = (
+                        f"the archive has {name!r} twice" if name in members else f"{name!r} leads out of the archive"
+                    )
+                    raise SourceError(what, where=path, fix="write it again with relative names, each once")
+                if info.flag_bits & 1 or info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    what = f"{name!r} is encrypted, or compressed by method {info.compress_type}"
+                    raise SourceError(what, where=path, fix="store or deflate it")
+                if not info.is_dir():
+                    is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
+                    members[name] = Member(
+                        info.header_offset, info.compress_size, info.file_size, info.CRC, int(is_deflated)
+                    )
+            if archive.text_path is not None:
+                return read_whole(archive.text_path), members
+            if f"{archive.name}.txt" in members:
+                return opened.read(f"{archive.name}.txt"), members
+    except (*_ZIP_ERRORS, zipfile.BadZipFile) as error:
+        raise SourceError(f"the archive cannot be read: {error}", where=path, fix="restore it") from error
+    raise SourceError(
+        f"the archive has no {archive.name}.txt, which lists its sequences; it has "
+        f"{sorted(name for name in members if name.endswith('.txt'))[:5]}",
+        where=path,
+        fix="give content_name=, the name without .txt, if the archive was renamed",
+    )
+
+
+def read_member(read: Callable[[int, int], bytes], member: Member, where: str) -> bytes:
+    """Return the bytes of a member; `read` returns bytes of the archive, by position and number.
+
+    Raises:
+        SourceError: The archive is not what its directory says, or the member is damaged.
+    """
+    head = read(member.start, _HEADER.size)
+    try:
+        mark, *_, name_bytes, extra_bytes = _HEADER.unpack(head)
+        content = read(member.start + _HEADER.size + name_bytes + extra_bytes, member.packed)
+        if member.deflated:  # not more than its size, whatever a damaged one would swell to
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, member.size + 1)
+        is_whole = mark == b"PK\x03\x04" and len(content) == member.size and zlib.crc32(content) == member.crc
+    except (struct.error, zlib.error):
+        is_whole = False
+    if not is_whole:
+        fix = "restore the archive; open the corpus again if it was changed"
+        raise SourceError("the member is damaged: its header or its checksum differs", where=where, fix=fix)
+    return content
 
 
 def read_whole(path: str) -> bytes:

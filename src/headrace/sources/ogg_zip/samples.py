@@ -18,29 +18,13 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, NotCarriedOverError, SourceError, did_you_mean
 
-_FEATURES_OF_RETURNN = (
-    "mfcc",
-    "log_mel_filterbank",
-    "log_log_mel_filterbank",
-    "db_mel_filterbank",
-    "linear_spectrogram",
-    "raw_ogg",
+_NAMES = (
+    *("features", "join_frames", "norm_mean", "norm_std_dev", "num_feature_filters", "peak_normalization"),
+    *("preemphasis", "sample_rate", "step_len", "window_len"),  # the last two are of windows, which samples do not have
 )
 _REFUSED = (
-    *("random_permute", "with_delta", "num_channels", "pre_process", "post_process"),
-    *("raw_ogg_opts", "feature_options"),
-)
-_NAMES = (
-    "features",
-    "join_frames",
-    "norm_mean",
-    "norm_std_dev",
-    "num_feature_filters",
-    "peak_normalization",
-    "preemphasis",
-    "sample_rate",
-    "step_len",  # of windows, which raw samples do not have
-    "window_len",
+    *("random_permute", "with_delta", "num_channels", "pre_process", "post_process", "raw_ogg_opts"),
+    "feature_options",
 )
 _SMALLEST_STD = 1e-2
 
@@ -73,19 +57,22 @@ class OggZipSamples:
             ConfigError: An option is unknown, wrong, or one that is not offered.
             NotCarriedOverError: It asks for features of RETURNN.
         """
-        _check_names(audio)
+        if not isinstance(audio, Mapping):
+            fix = 'write {"features": "raw"}'
+            raise ConfigError(f"audio is a dict of options, not {audio!r}", where="OggZip", fix=fix)
+        for name, value in audio.items():
+            if name not in _NAMES and (name not in _REFUSED or (value is not None and value not in (0, {}))):
+                what = f"audio option {name}={value!r} is not offered"
+                raise ConfigError(what, where="OggZip", fix=did_you_mean(str(name), _NAMES))
+        if audio.get("num_feature_filters") not in (None, 1) and audio.get("features") == "raw":
+            raise ConfigError("raw samples have 1 feature", where="OggZip", fix="leave num_feature_filters out")
         kind = audio.get("features", "mfcc")
-        if kind in _FEATURES_OF_RETURNN:
+        if kind != "raw":
             raise NotCarriedOverError(
                 f"the features {kind!r} of RETURNN{'' if 'features' in audio else ', its default,'} are not offered",
                 fix='write audio={"features": "raw"}, and compute features by transform= of the dataset, for example '
                 "by headrace.LogMel",
             )
-        if kind != "raw":
-            raise ConfigError(f"features {kind!r} are not offered", where="OggZip", fix='write "features": "raw"')
-        if audio.get("num_feature_filters") not in (None, 1):
-            filters = audio["num_feature_filters"]
-            raise ConfigError(f"raw samples have 1 feature, not {filters}", where="OggZip", fix="leave it out")
         return cls(
             int(_number(audio, "sample_rate", 1, 1)) if audio.get("sample_rate") is not None else None,
             bool(audio.get("peak_normalization", True)),
@@ -144,19 +131,6 @@ class OggZipSamples:
             per_seq = isinstance(self.norm_std_dev, str)
             frames /= np.maximum(np.std(frames, axis=0, keepdims=True), _SMALLEST_STD) if per_seq else self.norm_std_dev
         return np.pad(frames, ((0, -len(frames) % self.dim), (0, 0)), mode="edge").reshape(-1, self.dim)
-
-
-def _check_names(audio: Any) -> None:
-    """Refuse options that are unknown or not offered."""
-    if not isinstance(audio, Mapping):
-        raise ConfigError(f"audio is a dict of options, not {audio!r}", where="OggZip", fix='write {"features": "raw"}')
-    for name, value in audio.items():
-        if name in _REFUSED:
-            if value is not None and value is not False and value not in (0, {}):
-                fix = "choose a channel when the archive is made, and do all else by transform= of the dataset"
-                raise ConfigError(f"audio option {name}={value!r} is not offered", where="OggZip", fix=fix)
-        elif name not in _NAMES:
-            raise ConfigError(f"unknown audio option {name!r}", where="OggZip", fix=did_you_mean(str(name), _NAMES))
 
 
 def _number(options: Mapping[str, Any], name: str, default: float, smallest: float) -> float:

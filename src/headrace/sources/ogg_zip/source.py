@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files import FileStamp, resolve_inside
+from headrace.files import open_regular
 from headrace.files.utf8 import decode_utf8
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
@@ -27,16 +27,9 @@ from ..audio.codec import read_header, read_samples
 from ..base import SORT_LENGTHS, check_corpus_idx
 from ..shared.folder import for_each
 from ..shared.paths import IndexOption
-from ..shared.plain_files import PlainFiles
 from ..shared.source import IndexedSource
-from ..shared.zip_members import Member, list_members, read_member
-from .archives import Archive, TextEntry, find_archives, read_text, read_whole, scan_entries
+from .archives import Archive, Member, TextEntry, find_archives, open_archive, read_member, read_whole, scan_entries
 from .samples import OggZipSamples
-
-INDEX_KIND = "ogg-zip/3"
-DATA_LENGTHS = (None, "duration", "header")
-_MAX_NAMED = 5
-_MEMBER_COLUMNS = ("start", "packed", "size", "crc", "deflated", "head")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,21 +48,15 @@ class OggZipOptions:
 
     def __post_init__(self) -> None:
         """Refuse options that contradict each other."""
-        subset = self.subset
-        if subset is not None and (
-            isinstance(subset, bool)
-            or not isinstance(subset, int | float)
-            or not (subset >= 1 if isinstance(subset, int) else 0 < subset < 1)
-        ):
+        subset, rate = self.subset, None if self.features is None else self.features.sample_rate
+        is_count, is_share = type(subset) is int and subset >= 1, isinstance(subset, float) and 0 < subset < 1
+        if subset is not None and not (is_count or is_share):
             raise ConfigError(f"fixed_random_subset is a share in 0..1 or a number of sequences, not {subset!r}")
-        if self.data_lengths not in DATA_LENGTHS:
-            raise ConfigError(f"data_lengths is one of {DATA_LENGTHS}, not {self.data_lengths!r}")
-        if self.data_lengths == "duration" and (self.features is None or self.features.sample_rate is None):
-            raise ConfigError(
-                'data_lengths="duration" counts samples, and needs to know their rate',
-                where="OggZipSource",
-                fix='give audio={"sample_rate": ...}',
-            )
+        if self.data_lengths not in (None, "duration", "header"):
+            raise ConfigError(f'data_lengths is one of None, "duration" and "header", not {self.data_lengths!r}')
+        if self.data_lengths == "duration" and rate is None:
+            fix = 'give audio={"sample_rate": ...}'
+            raise ConfigError('data_lengths="duration" counts samples, and needs to know their rate', fix=fix)
 
     @property
     def files(self) -> list[str]:
@@ -86,7 +73,7 @@ class OggZipOptions:
             sorted(_read_segments(self.segment_file)) if self.segment_file else None,
             [self.has_prefix, self.subset, self.subset_seed],
         ]
-        return f"{INDEX_KIND} {xxhash.xxh3_128_hexdigest(json.dumps(said, default=repr).encode())}"
+        return f"ogg-zip/4 {xxhash.xxh3_128_hexdigest(json.dumps(said, default=repr).encode())}"
 
     def encode(self, text: str, where: str) -> NDArray[np.int32]:
         """Return the classes of a text.
@@ -243,19 +230,14 @@ class OggZipSource(IndexedSource):
         features, archive = options.features, options.archives[number]
         assert features is not None
         if archive.is_folder:
-            name = archive.recording(self._index.text("file", corpus_idx), options.has_prefix)
-            recording: str | bytes = _in_folder(archive, name, str)
+            recording: str | bytes = archive.path_of(
+                archive.recording(self._index.text("file", corpus_idx), options.has_prefix)
+            )
         else:
-            recording = read_member(self._files.read, self._file_of[number], self._member(corpus_idx), where)
+            member = Member(*(int(self._index.locator(name)[corpus_idx]) for name in Member._fields))
+            recording = read_member(partial(self._files.read, self._file_of[number]), member, where)
         samples, rate = read_samples(recording, None, where)
         return features(samples, rate, where)
-
-    def _member(self, corpus_idx: int) -> Member:
-        """Return the recording of a sequence as a member without a name."""
-        start, packed, size, crc, deflated, head = (int(self._index.locator(n)[corpus_idx]) for n in _MEMBER_COLUMNS)
-        if min(start, packed, size, head) < 0:
-            raise self._index.damaged(f"it says that the recording of sequence {corpus_idx} is at byte {start}")
-        return Member("", start, packed, size, crc, bool(deflated), head)
 
 
 class _OggZipRow(NamedTuple):
@@ -264,31 +246,20 @@ class _OggZipRow(NamedTuple):
     archive: int
     entry: TextEntry
     member: Member | None
-    is_there: bool = True
 
 
 def gather_index(options: OggZipOptions) -> CorpusIndex:
     """Read texts and directories: about 30 us a sequence, and what encoding its text takes.
 
     Raises:
-        SourceError: An archive is damaged or has a member that leads out of it, a text cannot be read, or recordings
-            are missing.
+        SourceError: An archive is damaged or has a member that leads out of it, a text cannot be read, or a recording
+            is missing.
     """
     rows: list[_OggZipRow] = []
     for number, archive in enumerate(options.archives):
-        members = {} if archive.is_folder else list_members(archive.path)
-        text = read_text(archive, members)
-        own = [_row_of(options, number, members, entry) for entry in scan_entries(text, archive.text_name)]
-        missing = [row.entry.file for row in own if not row.is_there]
-        if missing:
-            example = next(iter(members), None)
-            raise SourceError(
-                f"{len(missing)} of {len(own)} recordings are missing: {', '.join(map(repr, missing[:_MAX_NAMED]))}",
-                where=archive.path,
-                fix="check content_name and zip_audio_files_have_name_as_prefix; the archive has "
-                f"{example!r}, for example",
-            )
-        rows += own
+        text, members = open_archive(archive)
+        entries = scan_entries(text, archive.text_name)
+        rows += [_OggZipRow(number, entry, _member_of(options, archive, members, entry)) for entry in entries]
     if options.segment_file:
         wanted = _read_segments(options.segment_file)
         rows = [row for row in rows if row.entry.tag in wanted]
@@ -302,7 +273,7 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
     if options.features is not None and options.archives[0].is_folder:
         texts["file"] = [row.entry.file or "" for row in rows]
     elif options.features is not None:
-        for name in _MEMBER_COLUMNS:
+        for name in Member._fields:
             locators[name] = np.array([getattr(row.member, name) for row in rows], np.int64)
     return CorpusIndex.from_columns(
         tags=[row.entry.tag for row in rows],
@@ -312,25 +283,25 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
     )
 
 
-def _row_of(options: OggZipOptions, number: int, members: dict[str, Member], entry: TextEntry) -> _OggZipRow:
-    """Return an entry as a row."""
-    archive = options.archives[number]
+def _member_of(options: OggZipOptions, archive: Archive, members: dict[str, Member], entry: TextEntry) -> Member | None:
+    """Return the member that is the recording of an entry; `None` without audio, and of a folder."""
     if options.features is None:
-        return _OggZipRow(number, entry, None)
+        return None
     if entry.file is None:
         what = f"the sequence {entry.tag!r} names no 'file'"
         raise SourceError(what, where=archive.text_name, fix="audio=None reads only the text")
     name = archive.recording(entry.file, options.has_prefix)
-    member = members.get(name)
-    is_there = _in_folder(archive, name, os.path.isfile) if archive.is_folder else member is not None
-    return _OggZipRow(number, entry, member, is_there)
-
-
-def _in_folder(archive: Archive, name: str, look: Callable[[str], Any]) -> Any:
-    return look(str(resolve_inside(os.path.dirname(archive.path), name)))
+    if name not in members and not (archive.is_folder and os.path.isfile(archive.path_of(name))):
+        raise SourceError(
+            f"the recording {name!r} is missing; the archive has {list(members)[:2]}, for example",
+            where=archive.path,
+            fix="check content_name and zip_audio_files_have_name_as_prefix",
+        )
+    return members.get(name)
 
 
 def _lengths(options: OggZipOptions, rows: Sequence[_OggZipRow]) -> dict[str, list[int]]:
+    features = options.features
     lengths = {
         SORT_LENGTHS: [int(row.entry.duration * 100) for row in rows],
         "orth": [len(row.entry.text.encode()) for row in rows],
@@ -340,28 +311,28 @@ def _lengths(options: OggZipOptions, rows: Sequence[_OggZipRow]) -> dict[str, li
         lengths["classes"] = [
             len(options.encode(row.entry.text, where)) for row, where in zip(rows, wheres, strict=False)
         ]
-    features = options.features
     if features is not None and options.data_lengths == "duration":
         rate = features.sample_rate or 0
         lengths["data"] = [features.num_frames(round(row.entry.duration * rate)) for row in rows]
     elif features is not None and options.data_lengths is not None:
-        stamps = [None if archive.is_folder else FileStamp.of(archive.path) for archive in options.archives]
-        lengths["data"] = [features.num_frames(n) for n in for_each(partial(_measure, options, stamps), rows)]
+        measure = partial(_measure, options.archives, options.has_prefix)
+        lengths["data"] = [features.num_frames(num_samples) for num_samples in for_each(measure, rows)]
     return lengths
 
 
-def _measure(options: OggZipOptions, stamps: Sequence[FileStamp | None], row: _OggZipRow) -> int:
+def _measure(archives: Sequence[Archive], has_prefix: bool, row: _OggZipRow) -> int:
     """Return the number of samples of a recording, by its header."""
-    archive, stamp = options.archives[row.archive], stamps[row.archive]
+    archive = archives[row.archive]
     where = f"{archive.path}, tag {row.entry.tag!r}"
-    if stamp is None or row.member is None:
-        name = archive.recording(row.entry.file or "", options.has_prefix)
-        return int(_in_folder(archive, name, partial(read_header, where=where))[0])
-    files = PlainFiles([stamp])
-    try:
-        return read_header(read_member(files.read, 0, row.member, where), where)[0]
-    finally:
-        files.close()
+    if row.member is None:
+        return read_header(archive.path_of(archive.recording(row.entry.file or "", has_prefix)), where)[0]
+    with open_regular(archive.path) as file:
+
+        def read(position: int, num_bytes: int) -> bytes:
+            file.seek(position)
+            return file.read(num_bytes)
+
+        return read_header(read_member(read, row.member, where), where)[0]
 
 
 def _read_segments(path: str) -> set[str]:

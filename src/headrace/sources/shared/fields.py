@@ -9,7 +9,7 @@ One class for each way to encode a field: `ClassField`, `IndexField`, `CharField
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -318,7 +318,7 @@ class NumberField(Field):
         return np.array(value, dtype)
 
 
-def parse_field(data_key: str, target: Any) -> Field:
+def parse_field(data_key: str, target: Any, natural: Callable[..., Field] | None = None) -> Field:
     """Return the field class for one target.
 
     Args:
@@ -329,6 +329,7 @@ def parse_field(data_key: str, target: Any) -> Field:
             of labels, a dict label -> class, a number (the field holds class indices below it), "bytes" (UTF-8), or
             "chars", then optionally with "labels", a list of the characters (default: the sorted distinct ones);
             or anything else that `init_vocabulary` takes. "chars" may stand as "vocab" in the dict of a `WithEnds`.
+        natural: Makes the field where no vocabulary is asked for, from its name and the options "dtype" and "dim".
 
     Raises:
         ConfigError: It has another form, or the vocabulary cannot be made.
@@ -336,12 +337,17 @@ def parse_field(data_key: str, target: Any) -> Field:
     """
     where = f"target {data_key!r}"
     if isinstance(target, str):
-        return ByteField(target) if data_key == "orth" else _guessed(target)
+        make = natural or (ByteField if data_key == "orth" else _guessed)
+        return make(target)
     if not isinstance(target, Mapping) or not isinstance(target.get("field"), str):
         raise ConfigError(f"a target cannot be read: {target!r}", where=where, fix=_FORMS)
+    is_natural = natural is not None and not target.keys() & {"vocab", "labels"}
+    valid = ("field", "dtype", "dim") if is_natural else _OPTIONS
     for option in target:
-        if option not in _OPTIONS:
-            raise ConfigError(f"unknown option {option!r}", where=where, fix=did_you_mean(str(option), _OPTIONS))
+        if option not in valid:
+            raise ConfigError(f"unknown option {option!r}", where=where, fix=did_you_mean(str(option), valid))
+    if natural is not None and is_natural:
+        return natural(target["field"], target.get("dtype"), target.get("dim"))
     name, vocab, labels = target["field"], target.get("vocab"), target.get("labels")
     if vocab == "chars" and (labels is None or isinstance(labels, list | tuple | str)):
         return CharField(name, labels)

@@ -7,31 +7,27 @@ file are compared again when it is opened. A link that leads out of the folder i
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import xxhash
 
-from headrace.errors import ConfigError, SourceError, did_you_mean
+from headrace.errors import ConfigError, SourceError
 from headrace.files import resolve_inside
 from headrace.files.locations import is_remote
 
-from .fields import Field, parse_field
-from .parts import Tell, count_workers, map_parts, told_progress
+from .parts import count_workers, map_parts
 from .paths import Files, expand_path, named_by_path_error
 
-_LOGGER = logging.getLogger("headrace.sources")
 _NUM_THREADS = 16  # they wait for the disk, not for each other
-_MAX_BLOCK = 256  # items that a thread takes at a time
 _PART_ITEMS = 4096  # that a process takes at a time: some 0.4 s of work, and fewer are done before it has started
 _MIN_SHARED_ITEMS = 20_000  # two seconds of work
-FOLDER_FIELD, TAG_FIELD = "folder", "tag"  # what the name of a file says of a sequence
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
@@ -76,58 +72,10 @@ class Listing:
         """
         tags = [os.path.splitext(name)[0] for name in self.names]
         if len(set(tags)) < len(tags):
-            first: dict[str, int] = {}
-            for number, tag in enumerate(tags):
-                if first.setdefault(tag, number) != number:
-                    raise SourceError(
-                        f"two files have the tag {tag!r}",
-                        where=f"{self.path(first[tag])}, {self.path(number)}",
-                        fix="choose by suffixes=, or remove one",
-                    )
+            tag = next(tag for tag, count in Counter(tags).items() if count > 1)
+            where = ", ".join(self.path(number) for number, one in enumerate(tags) if one == tag)
+            raise SourceError(f"two files have the tag {tag!r}", where=where, fix="choose by suffixes=, or remove one")
         return tags
-
-
-def all_cases(suffixes: Sequence[str], owner: str) -> tuple[str, ...]:
-    """Return suffixes in lower and in upper case.
-
-    Raises:
-        ConfigError: They are no suffixes; `owner` is the class that was given them.
-    """
-    if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
-        raise ConfigError(f"suffixes={suffixes!r}", where=owner, fix='a list such as [".flac"]')
-    return tuple(dict.fromkeys(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper())))
-
-
-def parse_targets(
-    targets: Mapping[str, Any] | None, names: Sequence[str] | None = (FOLDER_FIELD, TAG_FIELD)
-) -> dict[str, Field]:
-    """Return the fields that targets of files name; `names` are those that there are, if that is known.
-
-    Raises:
-        ConfigError: A target cannot be read, or is named "data", or its field is none of the names.
-    """
-    fields = {key: parse_field(key, target) for key, target in (targets or {}).items()}
-    for key, field in fields.items():
-        if key == "data":
-            raise ConfigError('a target cannot be named "data": that is what the file holds')
-        if names is not None and field.name not in names:
-            fix = did_you_mean(field.name, names)
-            raise ConfigError(f"a folder has no field {field.name!r}", where=f"target {key!r}", fix=fix)
-    return fields
-
-
-def folder_values(tag: str, names: Collection[str], where: str) -> dict[str, str]:
-    """Return what the name of a file says: its tag and, if it is among the names, its folder.
-
-    Raises:
-        SourceError: The file is in no folder, but at the top.
-    """
-    if FOLDER_FIELD not in names:
-        return {TAG_FIELD: tag}
-    folders = tag.split("/")[:-1]
-    if not folders:
-        raise SourceError("the file is in no sub-folder that would be its label", where=where)
-    return {TAG_FIELD: tag, FOLDER_FIELD: folders[-1]}
 
 
 def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> Listing:
@@ -138,78 +86,62 @@ def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> List
     Args:
         files: One folder; or paths of files, or a pattern, which are then named relative to the folder that they have
             in common.
-        suffixes: With the dot; the case counts.
+        suffixes: With the dot, in either case.
         owner: The class, for errors.
 
     Raises:
-        ConfigError: It is neither.
+        ConfigError: It is neither; or what is given are no suffixes.
         SourceError: The folder or a file is missing, is no regular file, has a name that is not Unicode, or a link
             leads out of the folder or around in a circle.
     """
+    if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
+        raise ConfigError(f"suffixes={suffixes!r}", where=owner, fix='a list such as [".flac"]')
+    forms = tuple(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper()))
     if isinstance(files, str | os.PathLike):
         named = expand_path(files, owner)
         files = named[0] if len(named) == 1 and not os.path.isfile(named[0]) else named
     if isinstance(files, str) and not is_remote(files):
-        root = files
-        found = _Walk(root, tuple(suffixes)).result()
-        return Listing.of(root, sorted(found), found)
+        found: dict[str, os.stat_result] = {}
+        _walk(files, forms, "", (os.path.realpath(files),), found)
+        return Listing.of(files, sorted(found), found)
     if not isinstance(files, Iterable) or isinstance(files, bytes):
         raise ConfigError(f"{files!r} is neither a folder nor a list of files", where=owner, fix="give a path")
     paths = [name for path in ([files] if isinstance(files, str) else files) for name in expand_path(path, owner)]
     for path in paths:
         if is_remote(path):
             raise named_by_path_error(owner, path)
-        if not path.endswith(tuple(suffixes)):
+        if not path.endswith(forms):
             raise SourceError(
                 "the name of the file has another ending", where=path, fix=f"it must end in {', '.join(suffixes)}"
             )
     root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else os.getcwd()
     names = [os.path.relpath(path, root) for path in paths]
-    seen: set[str] = set()
-    for path in paths:
-        if path in seen:
-            raise SourceError("the file is named twice, and tags must differ", where=path, fix="name it once")
-        seen.add(path)
+    if len(set(paths)) < len(paths):
+        raise SourceError("a file is named twice, and tags must differ", where=root, fix="name each once")
     return Listing.of(root, names, {name: _status(path) for name, path in zip(names, paths, strict=True)})
 
 
-class _Walk:
-    """Looks through a folder and its sub-folders."""
-
-    def __init__(self, root: str, suffixes: tuple[str, ...]) -> None:
-        self._root, self._suffixes = root, suffixes
-        self._found: dict[str, os.stat_result] = {}
-
-    def result(self) -> dict[str, os.stat_result]:
-        """Return name -> status of every file with one of the suffixes."""
-        if not os.path.isdir(self._root):
-            raise SourceError("the folder does not exist", where=self._root, fix="give the path of a folder")
-        self._look_into("", (os.path.realpath(self._root),))
-        return self._found
-
-    def _look_into(self, folder: str, above: tuple[str, ...]) -> None:
-        try:
-            with os.scandir(os.path.join(self._root, folder)) as entries:
-                for entry in entries:
-                    if not entry.name.startswith("."):
-                        self._take(entry, f"{folder}{entry.name}", above)
-        except OSError as error:
-            where = os.path.join(self._root, folder)
-            raise SourceError(f"the folder cannot be read: {error.strerror}", where=where) from error
-
-    def _take(self, entry: os.DirEntry[str], name: str, above: tuple[str, ...]) -> None:
-        is_wanted = name.endswith(self._suffixes)
-        if entry.is_symlink() and (is_wanted or entry.is_dir()):
-            real = str(resolve_inside(self._root, name))
-            if entry.is_dir() and real in above:
-                raise SourceError(
-                    "a symbolic link leads back to a folder that contains it", where=entry.path, fix="remove it"
-                )
-            above = (*above, real)
+def _walk(
+    root: str, suffixes: tuple[str, ...], folder: str, above: tuple[str, ...], found: dict[str, os.stat_result]
+) -> None:
+    """Find name -> status of every file with one of the suffixes in a folder, which is in those above."""
+    try:
+        with os.scandir(os.path.join(root, folder)) as entries:
+            listed = [entry for entry in entries if not entry.name.startswith(".")]
+    except OSError as error:
+        where = os.path.join(root, folder)
+        raise SourceError(f"the folder cannot be read: {error.strerror}", where=where, fix="check the path") from error
+    for entry in listed:
+        name, inner = f"{folder}{entry.name}", above
+        if entry.is_symlink() and (entry.is_dir() or name.endswith(suffixes)):
+            inner = (*above, str(resolve_inside(root, name)))
+            if inner[-1] in above:
+                what = "a symbolic link leads back to a folder that contains it"
+                raise SourceError(what, where=entry.path, fix="remove it")
         if entry.is_dir():
-            self._look_into(f"{name}/", above)
-        elif is_wanted:
-            self._found[name] = _status(entry.path)
+            _walk(root, suffixes, f"{name}/", inner, found)
+        elif name.endswith(suffixes):
+            found[name] = _status(entry.path)
 
 
 def _status(path: str) -> os.stat_result:
@@ -230,67 +162,25 @@ def _status(path: str) -> os.stat_result:
 def for_each(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Call a function for each item, several at a time; return the results in order, or raise the first error.
 
-    Items are looked at in threads, and many of them in worker processes, see `count_workers`. If these cannot do it, or
-    something is wrong with an item, this process goes on from there: an error is its own.
+    Items are looked at in threads, and many of them in worker processes, see `count_workers`.
 
     Args:
-        look: It keeps nothing from one item to the next.
+        look: It keeps nothing from one item to the next. It may be carried to a process.
         items: Files, mostly. Small: each may be carried to a process.
     """
-    num_parts = -(-len(items) // _PART_ITEMS)
-    num_workers = count_workers(num_parts, pays=len(items) >= _MIN_SHARED_ITEMS)
-    results: list[_Result] = []
-    if num_workers:
-        parts = [items[number * _PART_ITEMS : (number + 1) * _PART_ITEMS] for number in range(num_parts)]
+    parts = [items[start : start + _PART_ITEMS] for start in range(0, len(items), _PART_ITEMS)]
+    num_workers = count_workers(len(parts), pays=len(items) >= _MIN_SHARED_ITEMS)
+    found = map_parts(partial(_in_threads, look), parts, num_workers=num_workers)
+    return [result for part in found for result in part]
+
+
+def _in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+    """Call a function for each item in threads, which take blocks of items: a future for each takes a kilobyte."""
+    size = max(len(items) // (4 * _NUM_THREADS), 1)
+    blocks = [items[start : start + size] for start in range(0, len(items), size)]
+    with ThreadPoolExecutor(min(_NUM_THREADS, len(blocks))) as pool:
         try:
-            for found in map_parts(partial(_in_threads, look), parts, num_workers=num_workers):
-                results += found
-        except Exception as error:  # noqa: BLE001 - the first item with which something is wrong says so here
-            _LOGGER.debug("no more workers look at files: %s", error)
-    if len(results) < len(items):
-        with told_progress("file") as tell:
-            results += _in_threads(look, items[len(results) :], tell)
-    return results
-
-
-def _in_threads(look: Callable[[_Item], _Result], items: Sequence[_Item], tell: Tell | None = None) -> list[_Result]:
-    """Call a function for each item, several at a time; return the results in order, or raise the first error.
-
-    Items go to threads in blocks: a future for each takes a kilobyte, and there may be millions of files.
-    """
-    if len(items) < 2:
-        return [look(item) for item in items]
-    num_threads = min(_NUM_THREADS, len(items))
-    size = min(max(len(items) // (4 * num_threads), 1), _MAX_BLOCK)
-    blocks = range(0, len(items), size)
-    results: list[_Result] = []
-    with ThreadPoolExecutor(num_threads) as pool:
-        try:
-            for found in pool.map(lambda start: [look(item) for item in items[start : start + size]], blocks):
-                results += found
-                if tell is not None:
-                    tell(len(results), len(items))
+            return [result for found in pool.map(lambda block: [*map(look, block)], blocks) for result in found]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)  # or all other files would be looked at first
             raise
-    return results
-
-
-def read_part(path: str, size: int, time: int, num_bytes: int, *, start: int = 0) -> bytes:
-    """Return some bytes of a listed file, which must be as it was listed.
-
-    Raises:
-        SourceError: It changed since, or cannot be read.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            status = os.fstat(descriptor)
-            part = os.pread(descriptor, num_bytes, start)
-        finally:
-            os.close(descriptor)
-    except OSError as error:
-        raise SourceError(f"the file cannot be read: {error.strerror}", where=path) from error
-    if (status.st_size, status.st_mtime_ns) != (size, time):
-        raise SourceError("the file changed since it was indexed", where=path, fix="open the corpus again")
-    return part

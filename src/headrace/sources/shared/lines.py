@@ -58,10 +58,6 @@ class LineBlock:
             if line.strip():
                 yield self.first_line + number, self.position + start, line
 
-    def lines(self) -> list[bytes]:
-        """Return the lines, without the line feed."""
-        return [self.data[a:b] for a, b in zip(self.starts.tolist(), self.stops.tolist(), strict=True)]
-
 
 @dataclass(frozen=True, slots=True)
 class LineStretch:
@@ -108,30 +104,19 @@ def cut_stretches(paths: Sequence[str], *, pays: bool) -> tuple[list[LineStretch
     return stretches, num_workers
 
 
-def scan_lines(
-    path: str,
-    stretch: LineStretch | None = None,
-    block_bytes: int | None = None,
-) -> Iterator[LineBlock]:
-    """Read a file and say where its lines are; O(its size), whatever the lengths of the lines.
-
-    Args:
-        path: The file.
-        stretch: A part of the file; `None`: all of it.
-        block_bytes: What is read at a time, if not 4 MiB; less where only the first lines are wanted.
+def scan_lines(path: str, stretch: LineStretch | None = None) -> Iterator[LineBlock]:
+    """Read a file, or a part of it, and say where its lines are; O(its size), whatever the lengths of the lines.
 
     Raises:
         SourceError: The file cannot be read.
     """
-    size = block_bytes or _BLOCK_BYTES
+    stretch = stretch or LineStretch(0)
+    position, line = stretch.start, stretch.first_line
     try:
         with open_regular(path) as file:
-            position, line, stop = (
-                (0, 1, None) if stretch is None else (stretch.start, stretch.first_line, stretch.stop)
-            )
+            stop = os.fstat(file.fileno()).st_size if stretch.stop is None else stretch.stop
             file.seek(position)
-            begun: list[bytes] = []  # of a line that has no end yet
-            block = file.read(size if stop is None else min(size, stop - position))
+            block, begun = file.read(min(_BLOCK_BYTES, stop - position)), list[bytes]()  # of a line that has no end yet
             if position == 0 and block.startswith(codecs.BOM_UTF8):
                 position, block = len(codecs.BOM_UTF8), block[len(codecs.BOM_UTF8) :]
             while block:
@@ -142,9 +127,8 @@ def scan_lines(
                     position, line = position + len(found.data), line + len(found.starts)
                     begun = []
                 begun.append(block[end:])
-                block = file.read(size if stop is None else min(size, stop - file.tell()))
-            rest = b"".join(begun)
-            if rest:
+                block = file.read(min(_BLOCK_BYTES, stop - file.tell()))
+            if rest := b"".join(begun):
                 yield _block_of(rest, position, line)
     except OSError as error:
         raise SourceError(f"the file cannot be read: {error.strerror or error}", where=path) from error

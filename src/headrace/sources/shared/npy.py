@@ -13,7 +13,6 @@ import io
 import math
 import re
 import tokenize
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -24,13 +23,11 @@ from numpy.lib import format as numpy_format
 from headrace.errors import SourceError
 
 HEAD_BYTES = 1 << 14  # enough for any header of an array of numbers: NumPy itself refuses longer ones
-_MAGIC = b"\x93NUMPY"
 _READERS: dict[tuple[int, int], Any] = {
     (1, 0): numpy_format.read_array_header_1_0,
     (2, 0): numpy_format.read_array_header_2_0,
     (3, 0): numpy_format.read_array_header_2_0,  # differs in names of fields, of which arrays of numbers have none
 }
-_KINDS = "biufc"
 _MAX_BYTES = 2**63 - 1
 _MAX_AXES = 32  # of NumPy 1; NumPy 2 has 64
 
@@ -57,11 +54,6 @@ class NpyHeader:
         return self.num_bytes + math.prod(self.shape) * self.dtype.itemsize
 
 
-def _can_be_array(shape: Sequence[int], dtype: np.dtype[Any]) -> bool:
-    """Tell whether NumPy can make an array of these sizes; it multiplies them in 64 bits, those of no items, too."""
-    return math.prod(size for size in shape if size) * dtype.itemsize <= _MAX_BYTES
-
-
 def parse_npy(head: bytes, where: str) -> NpyHeader:
     """Read a header.
 
@@ -73,21 +65,16 @@ def parse_npy(head: bytes, where: str) -> NpyHeader:
         SourceError: It is none, or not one of an array of numbers.
     """
     stream = io.BytesIO(head)
-    if len(head) < 12 or not head.startswith(_MAGIC):
-        raise SourceError("this is not a file in NumPy's format", where=where, fix="write it with numpy.save")
-    version = numpy_format.read_magic(stream)
-    if version not in _READERS:
-        raise SourceError(f"version {version[0]} of NumPy's format is not known", where=where, fix="write it again")
     try:
-        shape, fortran, dtype = _READERS[version](stream, max_header_size=HEAD_BYTES)
-    except (ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
-        raise SourceError(f"the header cannot be read: {error}", where=where, fix="is it truncated?") from error
-    if dtype.kind not in _KINDS:
-        what = "pickled objects, which are never loaded" if dtype.hasobject else str(dtype)
-        raise SourceError(f"this is not an array of numbers: it has {what}", where=where, fix="store numbers")
+        shape, fortran, dtype = _READERS[numpy_format.read_magic(stream)](stream, max_header_size=HEAD_BYTES)
+    except (KeyError, ValueError, TypeError, SyntaxError, tokenize.TokenError, RecursionError, MemoryError) as error:
+        what = f"this is not a file in NumPy's format, or its header is damaged: {error}"
+        raise SourceError(what, where=where, fix="write it with numpy.save") from error
     is_shape = len(shape) <= _MAX_AXES and all(type(size) is int and size >= 0 for size in shape)
-    if not is_shape or not _can_be_array(shape, dtype):
-        raise SourceError(f"the header says the shape {shape!r}, fortran_order {fortran!r}", where=where)
+    # NumPy multiplies the sizes in 64 bits, those of arrays without items, too.
+    if dtype.kind not in "biufc" or not is_shape or math.prod(filter(None, shape)) * dtype.itemsize > _MAX_BYTES:
+        what = f"this is not an array of numbers: it has {dtype} of the shape {shape!r}"
+        raise SourceError(what, where=where, fix="store numbers: pickled objects are never loaded")
     return NpyHeader(dtype, shape, fortran, stream.tell())
 
 

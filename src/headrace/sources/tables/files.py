@@ -11,9 +11,12 @@ So its size is looked at before each read, by a descriptor that is kept: a file 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX, FileStamp
@@ -24,7 +27,7 @@ from .schema import Schema, has_dictionary, import_arrow, read_schema
 _FILE_MARK = b"ARROW1"
 _FIRST_MESSAGE = 8  # position of the schema in a file: after the mark, filled up
 _CONTINUES = b"\xff\xff\xff\xff"  # before each message of a stream, but for those of before Arrow 0.15
-_TORN_FIX = "is the file truncated? write or download it again"
+_TORN_FIX = "is it truncated, or of another format? write or download it again"
 
 
 class ArrowFile:
@@ -50,45 +53,32 @@ class ArrowFile:
         with pa.memory_map(f"/dev/fd/{self._descriptor}") as mapped:
             self._buffer = mapped.read_buffer()  # holds the mapping for as long as a view of it is there
         self._last: tuple[int, Any] = (-1, None)
-        self._messages: list[Any] = []
-        self._batches: list[Any] = []
-        self.num_pieces: int
-        if self._buffer[: len(_FILE_MARK)].to_pybytes() == _FILE_MARK:
-            self._reader = pa.ipc.open_file(self._buffer)
-            self.schema, self.num_pieces = self._reader.schema, int(self._reader.num_record_batches)
-            # The messages before the footer are a stream.
-            messages = pa.ipc.MessageReader.open_stream(self._buffer[_FIRST_MESSAGE:])
-            num_found = sum(message.type == "record batch" for message in messages)
-            if num_found != self.num_pieces:
-                what = f"the footer of the file names {self.num_pieces} batches, but there are {num_found}"
+        is_file = self._buffer[: len(_FILE_MARK)].to_pybytes() == _FILE_MARK
+        # The messages before the footer of a file are a stream.
+        stream = pa.BufferReader(self._buffer[_FIRST_MESSAGE:] if is_file else self._buffer)
+        messages = [one for one in pa.ipc.MessageReader.open_stream(stream) if one.type == "record batch"]
+        reader = pa.ipc.open_file(self._buffer) if is_file else pa.ipc.open_stream(self._buffer)
+        self.schema, self.num_pieces = reader.schema, len(messages)
+        if is_file:
+            self._make: Callable[[int], Any] = reader.get_batch
+            if reader.num_record_batches != len(messages):
+                what = (
+                    f"the footer of the file names {reader.num_record_batches} batches, but there are {len(messages)}"
+                )
                 raise SourceError(what, where=path, fix=_TORN_FIX)
             return
-        self._reader = None
-        # Without it, a stream that was truncated between two batches could not be told from a whole one.
-        end_mark = bytes(4) if self._buffer[:4].to_pybytes() != _CONTINUES else _CONTINUES + bytes(4)
-        if self._buffer[max(self._buffer.size - len(end_mark), 0) :].to_pybytes() != end_mark:
-            raise SourceError("the Arrow stream has no end mark: rows may be missing", where=path, fix=_TORN_FIX)
-        self._read_stream(pa, path)
-
-    def _read_stream(self, pa: Any, path: str) -> None:
-        """Find the batches of a stream; those with dictionaries are made at once, as one needs what came before."""
-        file = pa.BufferReader(self._buffer)
-        stream = pa.ipc.open_stream(file)
-        self.schema = stream.schema
-        if any(has_dictionary(field.type) for field in self.schema):
-            self._batches = list(stream)
+        if any(has_dictionary(field.type) for field in self.schema):  # a batch needs those that came before
+            self._make = list(reader).__getitem__
         else:
-            file.seek(0)
-            messages = iter(pa.ipc.MessageReader.open_stream(file))
-            next(messages)  # the schema
-            self._messages = list(messages)
-        self.num_pieces = len(self._batches) or len(self._messages)
-        if file.tell() != file.size():
-            raise SourceError(
-                f"the Arrow stream ends at byte {file.tell()} of {file.size()}: rows may be missing",
-                where=path,
-                fix="write or download it again; streams cannot be joined with `cat`: give them as several files",
-            )
+            self._make = lambda number: pa.ipc.read_record_batch(messages[number], self.schema)
+        # Without the mark, a stream that was truncated between two batches could not be told from a whole one.
+        end_mark = bytes(4) if self._buffer[:4].to_pybytes() != _CONTINUES else _CONTINUES + bytes(4)
+        end, size = stream.tell(), stream.size()
+        if self._buffer[max(size - len(end_mark), 0) :].to_pybytes() != end_mark:
+            raise SourceError("the Arrow stream has no end mark: rows may be missing", where=path, fix=_TORN_FIX)
+        if end != size:
+            fix = "write or download it again; streams cannot be joined with `cat`: give them as several files"
+            raise SourceError(f"the Arrow stream ends at byte {end} of {size}", where=path, fix=fix)
 
     def num_rows(self, piece: int) -> int:
         """Return the number of rows of a batch."""
@@ -101,12 +91,7 @@ class ArrowFile:
     def _batch(self, number: int) -> Any:
         """Return a batch; the last one is kept."""
         if self._last[0] != number:
-            if self._reader is not None:
-                batch = self._reader.get_batch(number)
-            elif self._batches:
-                batch = self._batches[number]
-            else:
-                batch = import_arrow().ipc.read_record_batch(self._messages[number], self.schema)
+            batch = self._make(number)
             batch.validate()  # that its columns have as many rows as it says
             self._last = number, batch
         return self._last[1]
@@ -210,8 +195,10 @@ class Tables:
         with self._refusing_damage(table_idx, piece):
             return int(self._handle(table_idx).num_rows(piece))
 
-    def array(self, table_idx: int, piece: int, path: Sequence[str]) -> tuple[Any, bool]:
-        """Return a column of a piece, or a field of it, as an Arrow array, and whether it is a view of the table.
+    def array(
+        self, table_idx: int, piece: int, path: Sequence[str], rows: NDArray[np.int64] | None = None
+    ) -> tuple[Any, bool]:
+        """Return a column of a piece, or a field of it, or some rows, and whether it is a view of the table.
 
         A field is null where its structure is.
         """
@@ -221,9 +208,11 @@ class Tables:
             array = handle.column(piece, path[0])
             for name in path[1:]:
                 array = array.flatten()[array.type.get_field_index(name)]
+            array = getattr(array, "storage", array)
+            array.validate(full=True)  # before anything is done with what it points at
             if len(array) != handle.num_rows(piece):
                 raise ValueError(f"the column {path[0]!r} has {len(array)} rows, not {handle.num_rows(piece)}")
-            return array, handle.holds(array)
+            return (array, handle.holds(array)) if rows is None else (array.take(import_arrow().array(rows)), False)
 
     @contextmanager
     def _refusing_damage(self, table_idx: int, piece: int) -> Iterator[None]:
@@ -233,7 +222,9 @@ class Tables:
             if isinstance(error, SourceError):
                 raise
             where = f"{self.name(table_idx)}, piece {piece}"
-            raise SourceError(f"this piece cannot be read: {error}", where=where, fix=_TORN_FIX) from error
+            raise SourceError(
+                f"the piece is damaged, or cannot be read: {error}", where=where, fix=_TORN_FIX
+            ) from error
 
     def check_size(self, table_idx: int) -> None:
         """Refuse a file that was cut, whose lost part would kill the process."""
@@ -267,8 +258,7 @@ class Tables:
             except (pa.ArrowException, OSError, ValueError) as error:
                 too_many = isinstance(error, OSError) and error.errno in TOO_MANY_OPEN
                 if not (too_many and self._handles):
-                    fix = "is it truncated, or of another format? write or download it again"
-                    fix = TOO_MANY_OPEN_FIX if too_many else fix
+                    fix = TOO_MANY_OPEN_FIX if too_many else _TORN_FIX
                     raise SourceError(f"this cannot be read: {error}", where=path, fix=fix) from error
             for table_idx in older_half(self._handles):
                 self._drop(table_idx)

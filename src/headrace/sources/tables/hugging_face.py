@@ -23,6 +23,7 @@ from headrace.files.locations import is_url
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
+from ..audio.codec import RecordingCodec
 from ..shared.paths import IndexOption, PathLike
 from .fields import choose_options
 from .files import ArrowFile, Tables
@@ -30,7 +31,7 @@ from .gather import gather_tables
 from .schema import Schema, import_arrow, read_schema
 from .source import TableSource
 
-_INDEX_KIND = "hugging-face/2"
+_INDEX_KIND = "hugging-face/3"
 
 
 def import_datasets() -> ModuleType:
@@ -193,14 +194,13 @@ class HuggingFaceSource(TableSource):
         return _DatasetTables(self.dataset)
 
     def _prepare(self) -> None:
-        self.specs.update(self._declared)  # first: fields are shared with a source for another reader
         super()._prepare()
-        for key, spec in self._declared.items():
-            self._fields[key].declare(spec)
+        self.declare(self._declared)
 
     def is_recording(self, data_key: str) -> bool:
         """Tell whether a data key is samples of audio."""
-        return self._fields[data_key].gives_samples
+        codec = self._fields[data_key].codec
+        return isinstance(codec, RecordingCodec) and codec.features is None
 
     def declare(self, specs: Mapping[str, DataSpec]) -> None:
         """Take layouts that say more than what was found: free axes, numbers of classes; samples without second axis.
@@ -211,7 +211,12 @@ class HuggingFaceSource(TableSource):
         self._declared = {**self._declared, **specs}
         self.specs = {**self.specs, **specs}
         for key, spec in specs.items():
-            self._fields[key].declare(spec)
+            if self._fields[key].is_plain:
+                self._fields[key].codec.settle(spec, self.labels.get(key))
+
+    def _view(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        array = super()._view(corpus_idx, data_key)
+        return array[:, 0] if array.ndim > self.specs[data_key].ndim else array
 
     def __getstate__(self) -> tuple[Any, CorpusIndex]:
         # Without rows nothing is read, and the library cannot pickle all datasets without rows.

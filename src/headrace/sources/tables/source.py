@@ -26,7 +26,7 @@ from ..shared.source import IndexedSource, column_view
 from .cells import Cells
 from .fields import DEFAULT_CACHE_BYTES, TableField, TableOptions, choose_options
 from .files import ArrowFile, ParquetFile, Tables
-from .gather import gather_tables, read_cells
+from .gather import LOCATORS, Rows, gather_tables, read_cells
 
 _VIEW_BYTES = 2048  # what a piece costs that is only views: the objects
 _MANY_DECODED = 256  # pieces, if less than twice as many reads had use of them: the order does not suit the pieces
@@ -49,18 +49,16 @@ class TableSource(IndexedSource):
         """Return the tables, as they were indexed."""
 
     def _prepare(self) -> None:
-        self._fields = {field.data_key: field for field in self._options.fields}
-        for key, field in self._fields.items():
-            field.settle(self.specs[key], self.labels.get(key), self._index.meta.get("learnt", {}).get(key))
-        self._columns = tuple(self._index.locator(name) for name in ("table", "piece", "row"))
+        self._fields: dict[str, TableField] = {field.data_key: field for field in self._options.fields}
+        self._settle({key: field.codec for key, field in self._fields.items()})
+        self._columns = [self._index.locator(name) for name in LOCATORS]
         self._tables_of, self._pieces_of, self._rows_of = map(column_view, self._columns)
 
     def _prepare_files(self) -> None:
         super()._prepare_files()
         self._tables = self._open_tables()
         self._cache: OrderedDict[tuple[int, int, str], tuple[Sequence[Cells], int]] = OrderedDict()
-        self._held_bytes = 0
-        self._num_reads = self._num_decoded = 0
+        self._held_bytes = self._num_reads = self._num_decoded = 0
 
     def _load(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
         self._tables.check_size(self._tables_of[corpus_idx])
@@ -82,7 +80,7 @@ class TableSource(IndexedSource):
             None not in spec.shape for spec in self.specs.values()
         )
 
-    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
+    def read_rows(self, corpus_indices: Rows, data_key: str, out: NDArray[Any]) -> None:
         """Read one data key of several sequences into one array; rows of one piece together."""
         arrays = self._by_piece(corpus_indices, data_key)
         stops = np.cumsum(self._index.lengths(data_key)[corpus_indices], dtype=np.int64)
@@ -92,14 +90,14 @@ class TableSource(IndexedSource):
         for number, array in arrays:
             parts[number][...] = array
 
-    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+    def read_into(self, corpus_indices: Rows, data_key: str, outs: Sequence[NDArray[Any]]) -> None:
         """Read one data key of several sequences, each into an array of its own; rows of one piece together."""
         for number, array in self._by_piece(corpus_indices, data_key):
             if (array.shape, array.dtype) != (outs[number].shape, outs[number].dtype):
                 raise IndexError(f"{array.dtype} of the shape {array.shape} does not fit into {outs[number].shape}")
             outs[number][...] = array
 
-    def _by_piece(self, corpus_indices: NDArray[np.int64], data_key: str) -> Iterator[tuple[int, NDArray[Any]]]:
+    def _by_piece(self, corpus_indices: Rows, data_key: str) -> Iterator[tuple[int, NDArray[Any]]]:
         """Return the arrays of sequences with their numbers in a list, in an order that needs no piece twice."""
         check_data_key(data_key, self.specs)
         indices = self._checked_indices(corpus_indices)
@@ -123,7 +121,7 @@ class TableSource(IndexedSource):
         row = self._rows_of[corpus_idx]
         if not 0 <= row < cells[0].num_rows:
             raise self._index.damaged(f"it says that sequence {corpus_idx} is row {row} of {cells[0].num_rows}")
-        return field.view(cells, row)
+        return field.read(cells, row)
 
     def _where(self, corpus_idx: int) -> str:
         name = self._tables.name(self._tables_of[corpus_idx])
@@ -230,7 +228,7 @@ class ParquetSource(FileTableSource):
         SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
     """
 
-    _kind, _opener = "parquet/2", ParquetFile
+    _kind, _opener = "parquet/3", ParquetFile
 
 
 class ArrowSource(FileTableSource):
@@ -255,4 +253,4 @@ class ArrowSource(FileTableSource):
         SourceError: A file is missing, truncated, or has other columns than the first; or a row becomes no array.
     """
 
-    _kind, _opener = "arrow/2", ArrowFile
+    _kind, _opener = "arrow/3", ArrowFile

@@ -18,27 +18,23 @@ it a key is a tag as it is.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import tarfile
 import zlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Self
+from typing import IO, Any, NamedTuple
 
 from headrace.errors import SourceError
 from headrace.files import open_regular
 
 BLOCK = 512  # an archive is made of such blocks: a header, then the data, filled up with zeros
 _ZEROS = bytes(BLOCK)
-_COMPRESSED = (
-    b"\x1f\x8b",
-    b"\x28\xb5\x2f\xfd",
-    b"\xfd7zXZ\x00",
-    b"BZh",
-    b"\x04\x22\x4d\x18",
-)  # gzip, zstd, xz, bzip2, lz4
-_REPACK = "make the archive again of plain files: tar --dereference --hard-dereference --sort=name -cf"
+_COMPRESSED = (b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"\xfd7zXZ\x00", b"BZh", b"\x04\x22\x4d\x18")  # gzip, zstd, xz, ...
+_REPACK = "make the archive again of plain files: tar -C FOLDER --dereference --hard-dereference --sort=name -cf"
+_GET_AGAIN = "get or make it again"
 
 
 class Member(NamedTuple):
@@ -46,62 +42,40 @@ class Member(NamedTuple):
 
     Attributes:
         name: Its path there, without a leading `./`.
-        start: Position of its header.
         position: Position of its first byte.
         num_bytes: Its size.
     """
 
     name: str
-    start: int
     position: int
     num_bytes: int
 
 
-class TarBytes:
-    """Bytes of an archive while it is scanned, by one buffered file."""
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        try:
-            self._file = open_regular(path)
-        except OSError as error:
-            raise SourceError(f"the archive cannot be opened: {error.strerror}", where=path) from error
-        self.size = os.fstat(self._file.fileno()).st_size
-
-    def read(self, position: int, num_bytes: int) -> bytes:
-        """Return the bytes position..position + num_bytes; fewer at the end of the file."""
-        try:
-            self._file.seek(position)
-            return self._file.read(num_bytes)
-        except OSError as error:
-            raise SourceError(f"the archive cannot be read: {error.strerror}", where=self.path) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._file.close()
+@contextlib.contextmanager
+def open_archive(path: str) -> Iterator[IO[bytes]]:
+    """Open an archive; what the system refuses in the block is a `SourceError`."""
+    try:
+        with open_regular(path) as file:
+            yield file
+    except OSError as error:
+        raise SourceError(f"the archive cannot be read: {error.strerror}", where=path) from error
 
 
 class MemberFile(io.RawIOBase):
-    """A stretch of an archive as a file of its own, for a library that seeks in it.
+    """A member of an open archive as a file of its own, for a library that seeks in it.
 
     Attributes:
         size: Its bytes.
     """
 
-    def __init__(self, archive: TarBytes, start: int, size: int) -> None:
+    def __init__(self, archive: IO[bytes], member: Member) -> None:
         super().__init__()
-        self._archive, self._start, self.size, self._position = archive, start, size, 0
-
-    @property
-    def end(self) -> int:
-        """Where it ends in the archive."""
-        return self._start + self.size
+        self._archive, self._start, self.size, self._position = archive, member.position, member.num_bytes, 0
 
     def head(self, num_bytes: int) -> bytes:
         """Return the first bytes, or all there are."""
-        return self._archive.read(self._start, min(num_bytes, self.size))
+        self._archive.seek(self._start)
+        return self._archive.read(min(num_bytes, self.size))
 
     def readable(self) -> bool:
         """Return True."""
@@ -119,49 +93,64 @@ class MemberFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """Fill a buffer from the position on; return how many bytes there were."""
-        num_bytes = max(min(len(buffer), self.size - self._position), 0)
-        data = self._archive.read(self._start + self._position, num_bytes)
+        self._archive.seek(self._start + self._position)
+        data = self._archive.read(max(min(len(buffer), self.size - self._position), 0))
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
 
 
-def scan_members(archive: TarBytes) -> Iterator[Member]:
+def scan_members(file: IO[bytes], path: str) -> Iterator[Member]:
     """Walk through the plain files of an archive, O(1) in their sizes: no member's data is read.
 
     Raises:
         SourceError: It is no plain tar archive, it is truncated or damaged, or a member is no plain file inside of it.
     """
-    path, size, end = archive.path, archive.size, 0
-    if archive.read(0, 8).startswith(_COMPRESSED):
+    size, end = os.fstat(file.fileno()).st_size, 0
+    if file.read(8).startswith(_COMPRESSED):
         what = "the archive is compressed: no member can be found in it without reading all before"
         fix = "decompress it (not the members), or read it as a stream: headrace.pipes, load_from_tar, webdataset"
         raise SourceError(what, where=path, fix=fix)
     opened: tarfile.TarFile | None = None
-    while (header := archive.read(end, BLOCK)) != _ZEROS:
-        start = end
+    while file.seek(end) == end and (header := file.read(BLOCK)) != _ZEROS:
         if len(header) < BLOCK:
-            raise _truncated(path, size, "it has no end mark, which is blocks of zeros")
+            raise SourceError(
+                f"the archive is truncated: it has no end mark in {size} bytes", where=path, fix=_GET_AGAIN
+            )
+        where, is_file = f"{path}, byte {end}", True
         usual = _usual(header)
         if usual is not None:
-            name, num_bytes, position = usual[0], usual[1], start + BLOCK
+            name, num_bytes, position = *usual, end + BLOCK
         else:
             try:
-                opened = opened or tarfile.TarFile(fileobj=MemberFile(archive, 0, size), errors="strict")
-                info = _unusual(opened, start, path)
+                file.seek(0)
+                opened = opened or tarfile.TarFile(fileobj=file, errors="strict")
+                file.seek(end)
+                info = tarfile.TarInfo.fromtarfile(opened)
             except (tarfile.TarError, UnicodeDecodeError, ValueError, OverflowError) as error:
-                raise SourceError(
-                    f"the archive is truncated or damaged, or the checksum of a header is wrong: {error}",
-                    where=f"{path}, byte {start}",
-                    fix="get or make it again",
-                ) from error
-            name, num_bytes, position = info.name, info.size if info.isreg() else 0, info.offset_data
-        end = -(-(position + num_bytes) // BLOCK) * BLOCK
+                what = f"the archive is truncated or damaged, or the checksum of a header is wrong: {error}"
+                raise SourceError(what, where=where, fix=_GET_AGAIN) from error
+            if opened.pax_headers.keys() & {"path", "size"}:
+                raise SourceError("attributes of all members have a path or a size", where=where, fix=_REPACK)
+            is_sparse = info.issparse() or any(name.startswith("GNU.sparse") for name in info.pax_headers)
+            if is_sparse or not (info.isreg() or info.isdir()):
+                what = f"the member {info.name!r} is a link, a device, sparse, or of an unknown kind"
+                raise SourceError(what, where=where, fix=_REPACK)
+            name, position, is_file = info.name, info.offset_data, info.isreg()
+            num_bytes = info.size if is_file else 0
         if position + num_bytes > size:
-            raise _truncated(path, size, f"the member {name!r} is said to end at byte {position + num_bytes}")
-        if usual is not None or info.isreg():
-            yield Member(_checked_name(name, path, start), start, position, num_bytes)
-    _check_tail(archive, end)
+            what = f"the archive is truncated after {size} bytes: {name!r} is said to end at {position + num_bytes}"
+            raise SourceError(what, where=path, fix=_GET_AGAIN)
+        end = -(-(position + num_bytes) // BLOCK) * BLOCK
+        if is_file:
+            yield Member(_checked_name(name, where), position, num_bytes)
+    file.seek(end)
+    while data := file.read(1 << 20):
+        if data.count(0) != len(data):  # as where archives were joined: readers see only the first
+            fix = "archives cannot be joined with `cat`: give them as several files, or use `tar --concatenate`"
+            raise SourceError(
+                "there are data behind the end mark, which readers of tar archives do not see", where=path, fix=fix
+            )
 
 
 def _usual(header: bytes) -> tuple[str, int] | None:
@@ -184,56 +173,14 @@ def _usual(header: bytes) -> tuple[str, int] | None:
         return None
 
 
-def _unusual(opened: tarfile.TarFile, start: int, path: str) -> tarfile.TarInfo:
-    """Return what `tarfile` says of a member, if it is a folder or a plain file.
-
-    Raises:
-        SourceError: It is something else.
-    """
-    assert opened.fileobj is not None
-    opened.fileobj.seek(start)
-    info = tarfile.TarInfo.fromtarfile(opened)
-    if opened.pax_headers.keys() & {"path", "size"}:
-        what = "attributes of all members have a path or a size"
-    elif info.issparse() or any(name.startswith("GNU.sparse") for name in info.pax_headers):
-        what = f"the member {info.name!r} is a sparse file"
-    elif not (info.isreg() or info.isdir()):
-        kind = info.type.decode(errors="replace")
-        what = f"the member {info.name!r} is a link, a device, or of an unknown kind: {kind!r} is its type"
-    else:
-        return info
-    raise SourceError(what, where=f"{path}, byte {start}", fix=_REPACK)
-
-
-def _checked_name(name: str, path: str, start: int) -> str:
+def _checked_name(name: str, where: str) -> str:
     """Return a name that stays inside the archive, without a leading `./`."""
     text = name
     while text.startswith("./"):
         text = text[2:].lstrip("/")
     if not text or text[0] == "/" or (".." in text and ".." in text.split("/")):
-        raise SourceError(
-            f"the member {name!r} leads out of the archive",
-            where=f"{path}, byte {start}",
-            fix="make the archive again with paths below one folder: tar -C FOLDER --sort=name -cf",
-        )
+        raise SourceError(f"the member {name!r} leads out of the archive", where=where, fix=_REPACK)
     return text
-
-
-def _check_tail(archive: TarBytes, end: int) -> None:
-    """Refuse anything but zeros after the end mark: joined archives, of which readers see only the first."""
-    step = 1 << 20
-    for position in range(end, archive.size, step):
-        data = archive.read(position, min(step, archive.size - position))
-        if data.count(0) != len(data):
-            raise SourceError(
-                "there are data behind the end mark, which readers of tar archives do not see",
-                where=f"{archive.path}, byte {position}",
-                fix="archives cannot be joined with `cat`: give them as several files, or use `tar --concatenate`",
-            )
-
-
-def _truncated(path: str, size: int, what: str) -> SourceError:
-    return SourceError(f"the archive is truncated after {size} bytes: {what}", where=path, fix="get or make it again")
 
 
 METADATA_NAME = "__headrace__/corpus.json"  # written by `TarWriter`: specs, labels, which member is which data key
@@ -255,25 +202,10 @@ def split_name(name: str) -> tuple[str, str] | None:
 
 def escape(tag: str) -> str:
     """Return a tag as a key, from which `unescape` makes the tag again; different tags have different keys."""
-    if not tag:
-        return _EMPTY
-    key = _ESCAPED.sub(_escaped, tag)
-    if "/" in key:
-        key = _OUTER_SLASH.sub("%2F", key)
+    key = _OUTER_SLASH.sub("%2F", _ESCAPED.sub(lambda match: f"%{ord(match[0]):02X}", tag)) or _EMPTY
     return "%5F" + key[1:] if key.startswith("__") else key
-
-
-def escape_data_key(data_key: str) -> str:
-    """Return a data key as a part of an extension; different ones have different parts."""
-    return escape(data_key).replace("/", "%2F").replace(":", "%3A")
 
 
 def unescape(key: str) -> str:
     """Return the tag of a key that `escape` made."""
-    if "%" not in key:
-        return key
-    return "" if key == _EMPTY else _ESCAPE.sub(lambda match: chr(int(match[1], 16)), key)
-
-
-def _escaped(match: re.Match[str]) -> str:
-    return f"%{ord(match[0]):02X}"
+    return "" if key == _EMPTY else _ESCAPE.sub(lambda match: chr(int(match[1], 16)), key) if "%" in key else key

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -162,16 +162,15 @@ class MemberKey:
 
     Attributes:
         ext: The extension.
-        kind: "bytes", "array", "file" (with a header of its own: recordings, images), or what a codec gets: "text",
-            "number", "json".
-        codec: Makes the arrays.
-        steps: Names that lead into a JSON object.
+        codec: Makes the arrays: of a value, if `take` is given; else of the bytes of a member.
+        take: Returns the text, number or JSON object that the bytes of a member are.
+        steps: Names that lead to a value in a JSON object.
         has_stored_layout: Whether the layout that the writer stored holds for these arrays, unless the user said it.
     """
 
     ext: str
-    kind: str
     codec: Codec
+    take: Callable[[bytes, str], Any] | None = None
     steps: tuple[str, ...] = ()
     has_stored_layout: bool = False
 
@@ -180,7 +179,7 @@ class MemberKey:
         """JSON data that names everything the user said."""
         # Other codecs have their labels in their own identity, or learn them.
         labels = self.codec.labels if isinstance(self.codec, IndexField) else None
-        return [self.kind, self.ext, self.steps, self.codec.identity, labels]
+        return [self.ext, self.steps, type(self.codec).__name__, self.codec.identity, labels]
 
     @property
     def is_plain(self) -> bool:
@@ -189,79 +188,76 @@ class MemberKey:
 
     def has_value(self, member: MemberFile, where: str) -> bool:
         """Tell whether there is something to encode: a JSON object has the field, and not null."""
-        if self.kind != "json":
-            return True
-        return _value_in(member.head(member.size), self.steps, where, must_be=False) is not None
+        return not self.steps or self.take is None or _find(json_of(member.head(member.size), where), self.steps)[0]
 
     def note(self, member: MemberFile, where: str, facts: Facts) -> int:
         """Look at one member; return the length of its array."""
         value: Any = member
-        if self.kind == "file":
-            value = io.BufferedReader(member, 1 << 13)
-        elif self.kind in ("text", "number", "json"):
+        if self.take is not None:
             value = self._value(member.head(member.size), where)
+        elif not isinstance(self.codec, BytesCodec | ArrayCodec):
+            value = io.BufferedReader(member, 1 << 13)
         return self.codec.note(value, where, facts)
 
     def encode(self, data: bytes, where: str) -> NDArray[Any]:
         """Return the array of a member, `dtype[T, ...]`, as a new one."""
-        is_value = self.kind in ("text", "number", "json")
-        return self.codec.encode(self._value(data, where) if is_value else data, where)
+        return self.codec.encode(data if self.take is None else self._value(data, where), where)
 
     def _value(self, data: bytes, where: str) -> Any:
-        """Return the text, number or value of an object that a member holds."""
-        if self.kind == "json":
-            return _value_in(data, self.steps, where)
-        text = decode_utf8(data, where)
-        if self.kind == "text":
-            return text.removesuffix("\n").removesuffix("\r")
-        digits = text.strip()
-        if not digits.removeprefix("-").isdecimal() or not digits.isascii() or len(digits) > 19:
-            raise SourceError(
-                f"the member has {text[:50]!r}, not a whole number",
-                where=where,
-                fix=f'give {{"field": "{self.ext}", "vocab": [labels]}} by fields=, if it is text',
-            )
-        return int(digits)
+        assert self.take is not None
+        return value_in(self.take(data, where), self.steps, where)
 
 
-def _value_in(data: bytes, steps: tuple[str, ...], where: str, *, must_be: bool = True) -> Any:
-    """Return what names lead to in a JSON object; where nothing is, an error, or `None` if it need not be there."""
+def text_of(data: bytes, where: str) -> str:
+    """Return the text that a member is, without the end of its last line."""
+    return decode_utf8(data, where).removesuffix("\n").removesuffix("\r")
+
+
+def number_of(data: bytes, where: str) -> int:
+    """Return the whole number that a member is."""
+    digits = text_of(data, where).strip()
+    if not digits.removeprefix("-").isdecimal() or not digits.isascii() or len(digits) > 19:
+        fix = 'give {"field": ..., "vocab": [labels]} by fields=, if it is text'
+        raise SourceError(f"the member has {digits[:50]!r}, not a whole number", where=where, fix=fix)
+    return int(digits)
+
+
+def json_of(data: bytes, where: str) -> Any:
+    """Return the object that a member is as JSON."""
     try:
-        value = msgspec.json.decode(data)
+        return msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise SourceError(f"the member is not JSON: {error}", where=where, fix="write UTF-8, and no NaN") from error
+
+
+def _find(value: Any, steps: tuple[str, ...]) -> tuple[bool, Any]:
+    """Return whether names lead to a value in an object, and the value, or else the last one on the way."""
     for step in steps:
         if not isinstance(value, dict) or step not in value:
-            if not must_be:
-                return None
-            there = sorted(value) if isinstance(value, dict) else type(value).__name__
-            what = f"there is no field {'.'.join(steps)!r}: no {step!r} in {there}"
-            raise SourceError(what, where=where, fix="name a field that every sequence has")
+            return False, value
         value = value[step]
-    return value
+    return value is not None, value
 
 
-def text_of(data: bytes, steps: tuple[str, ...] | None, where: str) -> str:
-    """Return a text from a member: all of it, or a value in its JSON object; for tags."""
-    if steps is None:
-        return decode_utf8(data, where).removesuffix("\n").removesuffix("\r")
-    value = _value_in(data, steps, where)
-    if not isinstance(value, str | int) or isinstance(value, bool):
-        raise SourceError(f"the field {'.'.join(steps)!r} has {value!r}, not a text", where=where)
-    return str(value)
+def value_in(value: Any, steps: tuple[str, ...], where: str) -> Any:
+    """Return what names lead to in an object."""
+    is_there, found = _find(value, steps)
+    if not is_there and found is not None:
+        there = sorted(found) if isinstance(found, dict) else type(found).__name__
+        what = f"there is no field {'.'.join(steps)!r}, only {there}"
+        raise SourceError(what, where=where, fix="name a field that every sequence has")
+    return found
 
 
 AUDIO_EXTENSIONS = frozenset(("wav", "flac", "ogg", "oga", "opus", "mp3", "aiff", "aif", "au", "w64", "rf64", "caf"))
 _TEXT_EXTENSIONS = frozenset(("txt", "text", "transcript", "lab", "json", "jsn", "jsonl", "csv", "tsv", "srt", "xml"))
 _CLASS_EXTENSIONS = frozenset(("cls", "cls2", "class"))
 _NUMBER_EXTENSIONS = _CLASS_EXTENSIONS | {"count", "index", "inx", "id"}
-_ARRAY_EXTENSIONS = frozenset(("npy", "npz"))
 _NAMED_EXTENSIONS = frozenset(("json", "jsn", "npz"))  # of members that hold values by name
 _FORMS = (
     'valid: an extension such as "npy", "json:name" or "npz:name" for something inside, or {"field": one of these, ...}'
 )
-_AUDIO_OPTIONS = ("field", "features", "sample_rate", "channel")
-_VALUE_OPTIONS = ("field", "vocab", "labels")
+_OPTIONS = {"audio": ("features", "sample_rate", "channel"), "image": IMAGE_OPTIONS, "value": ("vocab", "labels")}
 
 
 def default_data_key(ext: str) -> str:
@@ -313,43 +309,38 @@ def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> Memb
         raise ConfigError(f"a field cannot be read: {target!r}", where=where, fix=_FORMS)
     field, steps = (target, ()) if is_found else split_field(options["field"], where)
     lasts = {one.rpartition(".")[2].lower() for one in ([field] if is_found else field.split(";"))}
-    last = field.rpartition(".")[2].lower()
-    if lasts <= AUDIO_EXTENSIONS:
-        _refuse_options(options, _AUDIO_OPTIONS, where)
+    what = "audio" if lasts <= AUDIO_EXTENSIONS else "image" if lasts <= IMAGE_EXTENSIONS else "value"
+    for name in options:
+        if name not in ("field", *_OPTIONS[what]):
+            raise ConfigError(f"unknown option {name!r}", where=where, fix=did_you_mean(str(name), _OPTIONS[what]))
+    if what == "audio":
         features, sample_rate = options.get("features", "raw"), options.get("sample_rate")
-        return MemberKey(field, "file", RecordingCodec(features, sample_rate, options.get("channel")))
-    if lasts <= IMAGE_EXTENSIONS:
-        _refuse_options(options, ("field", *IMAGE_OPTIONS), where)
-        if options.get("mode") == "bytes" and "size" not in options:
-            return MemberKey(field, "bytes", BytesCodec(is_text=False), has_stored_layout=True)
-        return MemberKey(field, "file", ImageCodec.parse(f"members .{field}", options))
+        return MemberKey(field, RecordingCodec(features, sample_rate, options.get("channel")))
+    if what == "image" and options.get("mode") == "bytes" and "size" not in options:
+        return MemberKey(field, BytesCodec(is_text=False), has_stored_layout=True)
+    if what == "image":
+        return MemberKey(field, ImageCodec.parse(f"members .{field}", options))
     if len(lasts) > 1:
-        raise ConfigError(
-            f"a field cannot be read: {field!r}",
-            where=where,
-            fix='of several extensions, all are of images, as in "jpg;png", or all of recordings',
-        )
-    _refuse_options(options, _VALUE_OPTIONS, where)
-    if last in _ARRAY_EXTENSIONS and (steps or last == "npy"):
-        vocab = _classes_of(options, where)
-        codec = ArrayCodec(field, ".".join(steps) or None, vocab)
-        return MemberKey(field, "array", codec, has_stored_layout=not steps and vocab is None)
+        fix = 'of several extensions, all are of images, as in "jpg;png", or all of recordings'
+        raise ConfigError(f"a field cannot be read: {field!r}", where=where, fix=fix)
+    (last,), vocab = lasts, options.get("vocab")
+    if last == "npy" or (last == "npz" and steps):
+        codec = ArrayCodec(field, ".".join(steps) or None, _classes_of(vocab, "labels" in options, where))
+        return MemberKey(field, codec, has_stored_layout=not steps and vocab is None)
     is_bare = options.keys() == {"field"}
     if steps:
         named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
-        return MemberKey(field, "json", named, steps)
+        return MemberKey(field, named, json_of, steps)
     if is_bare and last in _NUMBER_EXTENSIONS:
-        return MemberKey(field, "number", NumberField(field, is_class=last in _CLASS_EXTENSIONS))
+        return MemberKey(field, NumberField(field, is_class=last in _CLASS_EXTENSIONS), number_of)
     if is_bare:
-        return MemberKey(field, "bytes", BytesCodec(is_text=last in _TEXT_EXTENSIONS), has_stored_layout=True)
-    said = options.get("vocab")
-    if last in _NUMBER_EXTENSIONS and isinstance(said, int | list | tuple):
-        index_field = parse_field(
-            data_key, {"field": field, "vocab": said if isinstance(said, int) else len(said) or 1}
-        )
-        index_field.labels = None if isinstance(said, int) else list(said)
-        return MemberKey(field, "number", index_field)
-    return MemberKey(field, "text", parse_field(data_key, {**options, "field": field}))
+        return MemberKey(field, BytesCodec(is_text=last in _TEXT_EXTENSIONS), has_stored_layout=True)
+    if last in _NUMBER_EXTENSIONS and isinstance(vocab, int | list | tuple):
+        num_classes = vocab if isinstance(vocab, int) else len(vocab) or 1
+        classes = parse_field(data_key, {"field": field, "vocab": num_classes})
+        classes.labels = None if isinstance(vocab, int) else list(vocab)
+        return MemberKey(field, classes, number_of)
+    return MemberKey(field, parse_field(data_key, {**options, "field": field}), text_of)
 
 
 def split_field(field: str, where: str) -> tuple[str, tuple[str, ...]]:
@@ -366,21 +357,11 @@ def split_field(field: str, where: str) -> tuple[str, tuple[str, ...]]:
     return ext, steps
 
 
-def _classes_of(options: Mapping[str, Any], where: str) -> int | list[str] | None:
+def _classes_of(vocab: Any, has_labels: bool, where: str) -> int | list[str] | None:
     """Return the number of classes of an array of class indices, or their labels."""
-    vocab = options.get("vocab")
-    is_count = isinstance(vocab, int) and not isinstance(vocab, bool) and vocab > 0
-    is_labels = isinstance(vocab, list | tuple) and bool(vocab) and all(isinstance(label, str) for label in vocab)
-    if (vocab is not None and not is_count and not is_labels) or "labels" in options:
-        raise ConfigError(
-            f"the vocab of an array of class indices cannot be read: {vocab!r}",
-            where=where,
-            fix="give the number of classes, or a list of their labels",
-        )
-    return list(vocab) if isinstance(vocab, list | tuple) else vocab
-
-
-def _refuse_options(options: Mapping[str, Any], valid: tuple[str, ...], where: str) -> None:
-    for name in options:
-        if name not in valid:
-            raise ConfigError(f"unknown option {name!r} here", where=where, fix=did_you_mean(str(name), valid))
+    is_list = isinstance(vocab, list | tuple) and bool(vocab) and all(isinstance(label, str) for label in vocab)
+    if has_labels or not (vocab is None or is_list or (type(vocab) is int and vocab > 0)):
+        fix = "give the number of classes, or a list of their labels"
+        what = f"the vocab of an array of class indices cannot be read: {vocab!r}"
+        raise ConfigError(what, where=where, fix=fix)
+    return list(vocab) if is_list else vocab

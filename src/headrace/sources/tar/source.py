@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from numpy.typing import NDArray
 
@@ -23,11 +23,20 @@ from headrace.index import CorpusIndex
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.records import Gathered
 from ..shared.source import IndexedSource, PlainKey, column_view
-from .archive import METADATA_NAME, Member, MemberFile, TarBytes, scan_members, split_name, unescape
-from .members import MemberKey, default_data_key, parse_fields, parse_members, split_field, text_of
+from .archive import METADATA_NAME, Member, MemberFile, open_archive, scan_members, split_name, unescape
+from .members import (
+    MemberKey,
+    default_data_key,
+    json_of,
+    parse_fields,
+    parse_members,
+    split_field,
+    text_of,
+    value_in,
+)
 from .writer import Metadata, merge_metadata, read_metadata
 
-INDEX_KIND = "tar/3"  # with the version of what the columns and `meta` say, and of how lengths are counted
+INDEX_KIND = "tar/4"  # with the version of what the columns and `meta` say, and of how lengths are counted
 SHARD_AND_KEY = "shard/key"
 _LOGGER = logging.getLogger("headrace.sources")
 _MISSING = ("error", "skip")
@@ -130,7 +139,8 @@ class TarSource(IndexedSource):
             member_key = member_key or parse_members(key, index.meta["extensions"][key], is_found=True)
             member_key.codec.settle(spec, self.labels.get(key), index.meta.get("learnt", {}).get(key))
             self._codecs[key] = member_key
-            self._places[key] = column_view(index.locator(f"end/{key}")), column_view(index.locator(f"bytes/{key}"))
+            ends, sizes = (column_view(index.locator(f"{what}/{member_key.ext}")) for what in ("end", "bytes"))
+            self._places[key] = ends, sizes
             if member_key.is_plain:
                 self._plain[key] = PlainKey.of(spec, index.lengths(key))
 
@@ -183,9 +193,9 @@ def gather_index(paths: Sequence[str], options: TarOptions) -> CorpusIndex:
         ConfigError: The options do not fit what is there.
     """
     codecs = _codecs_of_first(paths) if options.members is None else options.members
-    gather = partial(_gather_archive, options, codecs)
-    found = gather(None)
-    found.add_files(gather, paths)
+    places = [f"{what}/{codec.ext}" for codec in codecs.values() for what in ("end", "bytes")]
+    found = FoundMembers.of(codecs, [*places, "file"])
+    found.add_files(partial(_gather_archive, options, codecs), paths)
     if found.nameless and not found.tags:
         what = f"none of the {len(found.nameless)} files has a name such as `key.extension`"
         fix = "name the members so: what stands before the first dot is the sequence, the rest says what it is"
@@ -206,8 +216,8 @@ def _codecs_of_first(paths: Sequence[str]) -> dict[str, MemberKey]:
     """Return how the members of the first sequence become arrays."""
     codecs: dict[str, MemberKey] = {}
     for path in paths:
-        with TarBytes(path) as archive:
-            for _, parts in _sequences(archive, None):
+        with open_archive(path) as archive:
+            for _, parts in _sequences(archive, path, FoundMembers({}, {}, {})):
                 for ext in parts:
                     data_key = default_data_key(ext)
                     if data_key in codecs:
@@ -218,18 +228,18 @@ def _codecs_of_first(paths: Sequence[str]) -> dict[str, MemberKey]:
     return codecs
 
 
-def _sequences(archive: TarBytes, found: FoundMembers | None) -> Iterator[tuple[str, dict[str, Member]]]:
+def _sequences(archive: IO[bytes], path: str, found: FoundMembers) -> Iterator[tuple[str, dict[str, Member]]]:
     """Yield key and members of each sequence, by extension; what is no member of one is noted as found."""
     seen: set[str] = set()
     key: str | None = None
     parts: dict[str, Member] = {}
-    for member in scan_members(archive):
+    for member in scan_members(archive, path):
         names = None if member.name == METADATA_NAME else split_name(member.name)
         if names is None:
-            where = f"{archive.path}, member {member.name!r}"
-            if found is not None and member.name == METADATA_NAME:
-                found.metadata = [read_metadata(archive.read(member.position, member.num_bytes), where)]
-            elif found is not None:
+            where = f"{path}, member {member.name!r}"
+            if member.name == METADATA_NAME:
+                found.metadata = [read_metadata(MemberFile(archive, member).head(member.num_bytes), where)]
+            else:
                 found.nameless.append(where)
             continue
         if names[0] != key:
@@ -239,7 +249,7 @@ def _sequences(archive: TarBytes, found: FoundMembers | None) -> Iterator[tuple[
         if names[1] in parts or (not parts and key in seen):
             raise SourceError(
                 f"members of the sequence {key!r} do not follow one another, or one is there twice",
-                where=f"{archive.path}, member {member.name!r}, byte {member.start}",
+                where=f"{path}, member {member.name!r}",
                 fix="sort the names when making the archive (tar --sort=name); two sequences of one archive cannot "
                 "have the same key",
             )
@@ -249,56 +259,45 @@ def _sequences(archive: TarBytes, found: FoundMembers | None) -> Iterator[tuple[
         yield key, parts
 
 
-def _gather_archive(options: TarOptions, codecs: Mapping[str, MemberKey], path: str | None) -> FoundMembers:
-    """Walk through one archive; `None` is one of no members."""
-    places = [f"{what}/{key}" for key in codecs for what in ("end", "bytes")]
-    found = FoundMembers.of(codecs, [*places, *(["file"] if path is None else [])])
-    if path is None:
-        return found
+def _gather_archive(options: TarOptions, codecs: Mapping[str, MemberKey], path: str) -> FoundMembers:
+    """Walk through one archive."""
+    known = list(dict.fromkeys(codec.ext for codec in codecs.values()))
+    found = FoundMembers.of(codecs, [f"{what}/{ext}" for ext in known for what in ("end", "bytes")])
     found.metadata = [None]
-    known = {codec.ext for codec in codecs.values()}
-    with TarBytes(path) as archive:
-        for key, parts in _sequences(archive, found):
-            lacking = next((codec.ext for codec in codecs.values() if _member_of(parts, codec.ext) is None), None)
-            has_more = options.members is None and not parts.keys() <= known
-            if (lacking is None and has_more) or (lacking is not None and options.missing == "error"):
+    with open_archive(path) as archive:
+        for key, parts in _sequences(archive, path, found):
+            members = {ext: _member_of(parts, ext) for ext in known}
+            is_whole = None not in members.values()
+            has_more = options.members is None and not parts.keys() <= members.keys()
+            if (is_whole and has_more) or (not is_whole and options.missing == "error"):
                 raise SourceError(
                     f"the sequence {key!r} has the members {sorted(parts)}, not {sorted(known)}",
                     where=path,
                     fix='name the ones to read (fields={data key: extension, ...}), or leave it out: missing="skip"',
                 )
-            if lacking is not None or not _add(options, codecs, found, archive, parts):
+            files = {
+                ext: (MemberFile(archive, member), f"{path}, member {member.name!r}")
+                for ext, member in members.items()
+                if member is not None
+            }
+            if not is_whole or (
+                options.missing == "skip" and not all(one.has_value(*files[one.ext]) for one in codecs.values())
+            ):
                 found.num_skipped += 1
                 continue
-            found.tags.append(_tag_of(options, archive, key, parts))
+            for data_key, codec in codecs.items():
+                file, where = files[codec.ext]
+                found.lengths[data_key].append(codec.note(file, where, found.facts[data_key]))
+            for ext, member in members.items():
+                assert member is not None
+                found.locators[f"end/{ext}"].append(member.position + member.num_bytes)
+                found.locators[f"bytes/{ext}"].append(member.num_bytes)
+            found.tags.append(_tag_of(options, archive, path, key, parts))
     if found.metadata != [None] and options.tag in (None, SHARD_AND_KEY):
         found.tags = [*map(unescape, found.tags)]
     if options.tag == SHARD_AND_KEY:
         found.tags = [f"{Path(path).stem}/{tag}" for tag in found.tags]
     return found
-
-
-def _add(
-    options: TarOptions,
-    codecs: Mapping[str, MemberKey],
-    found: FoundMembers,
-    archive: TarBytes,
-    parts: Mapping[str, Member],
-) -> bool:
-    """Add the members of a sequence; `False`: a field of a JSON member is missing, and it is left out."""
-    chosen: list[tuple[str, MemberKey, MemberFile, str]] = []
-    for data_key, codec in codecs.items():
-        member = _member_of(parts, codec.ext)
-        assert member is not None
-        file = MemberFile(archive, member.position, member.num_bytes)
-        chosen.append((data_key, codec, file, f"{archive.path}, member {member.name!r}"))
-    if options.missing == "skip" and not all(codec.has_value(file, where) for _, codec, file, where in chosen):
-        return False
-    for data_key, codec, file, where in chosen:
-        found.lengths[data_key].append(codec.note(file, where, found.facts[data_key]))
-        found.locators[f"end/{data_key}"].append(file.end)
-        found.locators[f"bytes/{data_key}"].append(file.size)
-    return True
 
 
 def _member_of(parts: Mapping[str, Member], ext: str) -> Member | None:
@@ -311,34 +310,34 @@ def _member_of(parts: Mapping[str, Member], ext: str) -> Member | None:
     return found or next((member for name, member in parts.items() if name.lower() in lower), None)
 
 
-def _tag_of(options: TarOptions, archive: TarBytes, key: str, parts: Mapping[str, Member]) -> str:
+def _tag_of(options: TarOptions, archive: IO[bytes], path: str, key: str, parts: Mapping[str, Member]) -> str:
     if options.tag is None or isinstance(options.tag, str):
         return key
     ext, steps = options.tag
-    member, where = parts.get(ext), f"{archive.path}, sequence {key!r}"
+    member, where = parts.get(ext), f"{path}, sequence {key!r}"
     if member is None:
         raise SourceError(f"there is no member .{ext} for the tag", where=where, fix="choose another tag_field=")
-    return text_of(archive.read(member.position, member.num_bytes), steps or None, where)
+    data = MemberFile(archive, member).head(member.num_bytes)
+    value = value_in(json_of(data, where), steps, where) if steps else text_of(data, where)
+    if type(value) not in (str, int):
+        raise SourceError(f"the field {'.'.join(steps)!r} has {value!r}, not a text", where=where)
+    return str(value)
 
 
 def _renamed(found: FoundMembers, codecs: dict[str, MemberKey], metadata: Metadata) -> dict[str, MemberKey]:
     """Rename data keys as the writer had them, in its order; members that were added later come last."""
     own_of = {codec.ext: key for key, codec in codecs.items()}
-    if found.tags and not own_of.keys() >= {*metadata.members.values()}:
+    lacking = metadata.members.values() - own_of.keys()
+    if found.tags and lacking:
         what = f"the metadata names members {sorted(metadata.members.values())}, and not all of them are there"
         fix = "members were taken out after it was written: name the others by fields="
         raise SourceError(what, where=metadata.where, fix=fix)
-    ext_of = metadata.members | {
-        key: ext for ext, key in own_of.items() if ext not in metadata.members.values() and key not in metadata.members
-    }
-    renamed = FoundMembers.of(ext_of, ["file", *(f"{what}/{key}" for key in ext_of for what in ("end", "bytes"))])
-    renamed.locators["file"] = found.locators["file"]
-    for key, ext in ext_of.items() if found.tags else ():
-        own = own_of[ext]
-        renamed.lengths[key], renamed.facts[key] = found.lengths[own], found.facts[own]
-        for what in ("end", "bytes"):
-            renamed.locators[f"{what}/{key}"] = found.locators[f"{what}/{own}"]
-    found.lengths, found.facts, found.locators = renamed.lengths, renamed.facts, renamed.locators
+    more = {key: ext for ext, key in own_of.items() if ext not in metadata.members.values()}
+    ext_of = metadata.members | {key: ext for key, ext in more.items() if key not in metadata.members}
+    none = FoundMembers.of(ext_of, [f"{what}/{ext}" for ext in ext_of.values() for what in ("end", "bytes")])
+    found.locators = none.locators | found.locators
+    found.lengths = {key: found.lengths.get(own_of.get(ext, ""), none.lengths[key]) for key, ext in ext_of.items()}
+    found.facts = {key: found.facts.get(own_of.get(ext, ""), {}) for key, ext in ext_of.items()}
     return {
         key: codecs[own_of[ext]] if ext in own_of else parse_members(key, ext, is_found=True)
         for key, ext in ext_of.items()

@@ -22,7 +22,7 @@ from headrace.specs import DataSpec
 from ..shared.data_types import parse_about
 from ..shared.npy import make_npy_header
 from ..shared.writer import Writer
-from .archive import BLOCK, METADATA_NAME, escape, escape_data_key
+from .archive import BLOCK, METADATA_NAME, escape
 from .members import MemberKey
 
 VERSION = 1
@@ -53,22 +53,20 @@ class Metadata:
         for own, member_key in codecs.items():
             if not member_key.has_stored_layout or member_key.ext not in key_of:
                 continue
-            key, codec, frames = key_of[member_key.ext], member_key.codec, lengths[own]
-            spec = self.specs[key]
+            codec, frames, spec = member_key.codec, lengths[own], self.specs[key_of[member_key.ext]]
             if len(frames):
                 found = codec.spec
                 first = int(frames[0]) if frames.min() == frames.max() else None
-                axes = (*((first,) if found.has_time else ()), *found.shape)
-                wanted = (None, *spec.shape) if spec.has_time else spec.shape
+                axes = [*([first] if found.has_time else []), *found.shape]
+                wanted = [*([None] if spec.has_time else []), *spec.shape]
                 fits = len(axes) == len(wanted) and all(w in (None, a) for w, a in zip(wanted, axes, strict=True))
                 if found.dtype != spec.dtype or not fits:
                     raise SourceError(
-                        f"its metadata says {spec.dtype}{list(wanted)} for {key!r}, "
-                        f"and the arrays are {found.dtype}{list(axes)}",
+                        f"its metadata says {spec.dtype}{wanted} for {own!r}, and the arrays are {found.dtype}{axes}",
                         where=self.where,
                         fix="the archive was changed after it was written: write it again with TarWriter",
                     )
-            codec.settle(spec, self.labels.get(key), codec.learnt)
+            codec.settle(spec, self.labels.get(key_of[member_key.ext]), codec.learnt)
             if not spec.has_time:
                 frames[:] = 1
 
@@ -182,32 +180,25 @@ class TarWriter(Writer):
     def _put(self, tag: str, arrays: dict[str, NDArray[Any]], where: str) -> None:  # noqa: ARG002 - it has room for all
         key, parts = escape(tag), []
         for name, array in arrays.items():
-            parts += _member(f"{key}.{self._extension(name)}", self._content(name, array))
+            head = [] if name in self._as_text else [make_npy_header(array.dtype, array.shape)]
+            parts += _member(f"{key}.{self._extension(name)}", [*head, array.data])
         self._file.writelines(parts)
 
     def _finish(self) -> None:
-        members = {name: self._extension(name) for name in self.specs}
-        metadata = Metadata(members, self._final_specs(), self.labels if members else {}).to_bytes()
+        specs = dict(self.specs)
+        for data_key, spec in specs.items():  # the numbers of classes that were seen, if they are not given
+            low, high = self._class_range(data_key)
+            if not self._given and spec.sparse and spec.dim is None and low >= 0 and high < _MAX_CLASS:
+                specs[data_key] = replace(spec, dim=high + 1)
+        members = {name: self._extension(name) for name in specs}
+        metadata = Metadata(members, specs, self.labels if members else {}).to_bytes()
         self._file.writelines([*_member(METADATA_NAME, [metadata]), bytes(2 * BLOCK)])
         self._file.write(bytes(-self._file.tell() % _RECORD_BYTES))
         self._file.close()
 
-    def _final_specs(self) -> dict[str, DataSpec]:
-        """Return the layouts, with the numbers of classes that were seen if they are not given."""
-        specs = dict(self.specs)
-        for data_key, spec in specs.items():
-            low, high = self._class_range(data_key)
-            if not self._given and spec.sparse and spec.dim is None and low >= 0 and high < _MAX_CLASS:
-                specs[data_key] = replace(spec, dim=high + 1)
-        return specs
-
     def _extension(self, data_key: str) -> str:
-        return f"{escape_data_key(data_key)}.{'txt' if data_key in self._as_text else 'npy'}"
-
-    def _content(self, data_key: str, array: NDArray[Any]) -> list[Any]:
-        if data_key in self._as_text:
-            return [array.data]
-        return [make_npy_header(array.dtype, array.shape), array.data]
+        name = escape(data_key).replace("/", "%2F").replace(":", "%3A")
+        return f"{name}.{'txt' if data_key in self._as_text else 'npy'}"
 
 
 def _member(name: str, content: Sequence[Any]) -> list[Any]:
