@@ -256,7 +256,6 @@ class _Column:
         row_bytes: Size of one row.
         extents: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and
             how many rows it has.
-        extent_table: The same, `int64[2, F]`.
         rows: `int64[N]`, the first row of each sequence in its file.
         lengths: `int32[N]` or `int64[N]`.
 
@@ -268,7 +267,6 @@ class _Column:
     frame_shape: tuple[int | None, ...]
     row_bytes: int
     extents: list[tuple[int, int]]
-    extent_table: NDArray[np.int64]
     rows: memoryview[int]
     lengths: memoryview[int]
 
@@ -314,9 +312,8 @@ class HDFSource(IndexedSource):
         row_bytes = int(np.prod([size or 0 for size in spec.shape], dtype=np.int64)) * dtype.itemsize
         rows = column_view(self._index.locator(f"frame:{length_key}"))
         lengths = column_view(self._index.lengths(length_key))
-        extent_table = np.array([stored["byte_offsets"], stored["num_frames"]], np.int64)
         extents = list(zip(stored["byte_offsets"], stored["num_frames"], strict=True))
-        return _Column(name, dtype, spec.shape, row_bytes, extents, extent_table, rows, lengths)
+        return _Column(name, dtype, spec.shape, row_bytes, extents, rows, lengths)
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes: HDF5 itself finds the chunks that hold some frames."""
@@ -395,14 +392,3 @@ class HDFSource(IndexedSource):
             what = f"frames {row}..{row + num_rows} of the {num_frames} in {self.files[file_idx]}"
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         return file_idx, -1 if byte_offset < 0 else byte_offset + row * column.row_bytes
-
-    def _locate_many(self, corpus_indices: NDArray[np.int64], data_key: str) -> tuple[list[int], list[int]]:
-        column = self._columns[data_key]
-        files = np.asarray(self._file_of)[corpus_indices]
-        if files.size and 0 <= int(files.min()) <= int(files.max()) < self._num_files:
-            byte_offsets, num_frames = column.extent_table[:, files]
-            rows = np.asarray(column.rows)[corpus_indices]
-            num_rows = np.asarray(column.lengths)[corpus_indices]
-            if ((rows >= 0) & (num_rows >= 0) & (rows <= num_frames - num_rows)).all():
-                return files.tolist(), (byte_offsets + rows * column.row_bytes).tolist()
-        return super()._locate_many(corpus_indices, data_key)  # which says what is wrong
