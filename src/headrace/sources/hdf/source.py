@@ -62,7 +62,7 @@ class FileHandles(PlainFiles):
         self._chunk_bytes = chunk_bytes
         self._hdf5_files: dict[int, tuple[h5py.File, dict[str | None, h5py.Dataset]]] = {}
         self._hdf5_pid = os.getpid()
-        self._chunks: dict[tuple[int, str | None], PlainChunks] = {}
+        self._chunks: dict[tuple[int, str | None], PlainChunks | None] = {}
         self._reads_left: dict[tuple[int, str | None], float] = {}  # through HDF5, until chunks are looked for
 
     def read_hdf5(
@@ -103,15 +103,10 @@ class FileHandles(PlainFiles):
     def _count_read(self, file_idx: int, data_key: str | None, dataset: h5py.Dataset) -> None:
         """Find out where the chunks are once the dataset was read so often that this pays."""
         key = file_idx, data_key
-        left = self._reads_left.get(key)
-        if left is None:
-            left = num_chunks(dataset) / CHUNKS_PER_READ or float("inf")
+        left = self._reads_left.get(key) or num_chunks(dataset) / CHUNKS_PER_READ or math.inf
         self._reads_left[key] = left - 1
         if left <= 1:
-            self._reads_left[key] = float("inf")
-            chunks = find_chunks(dataset)
-            if chunks is not None:
-                self._chunks[key] = chunks
+            self._reads_left[key], self._chunks[key] = math.inf, find_chunks(dataset)
 
     def _open_hdf5(self, file_idx: int) -> tuple[h5py.File, dict[str | None, h5py.Dataset]]:
         stamp = self._stamps[file_idx]
@@ -218,12 +213,11 @@ def _all_tags(layouts: Sequence[FileLayout]) -> Tags:
     if all(layout.tags is None for layout in layouts):
         return GeneratedTags(num_seqs)
     tags: list[PackedTags] = []
-    num_before = 0
+    stop = 0
     for layout in layouts:
-        stop = num_before + layout.num_seqs
-        own = layout.tags
-        tags.append(pack_texts(GeneratedTags(stop).block(num_before, stop)) if own is None else own)
-        num_before = stop
+        start, stop = stop, stop + layout.num_seqs
+        named = layout.tags
+        tags.append(pack_texts(GeneratedTags(stop).block(start, stop)) if named is None else named)
     return chain_tags(tags)
 
 
