@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 BIN_ALL := $(VENV_ALL)/bin
 # One stamp for each requirement of PyTorch and choice of extras; a checksum, because a requirement may hold characters such as < and *
 STAMP_ALL = $(VENV_ALL)/.installed-all-$(shell printf %s '$(TORCH) $(EXTRAS)' | cksum | cut -d ' ' -f 1)
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check
+# Without bytecode of thousands of modules that nothing imports: what is imported is compiled then
+PIP_INSTALL := -m pip install --no-compile --quiet --disable-pip-version-check
 
 # What test-all installs, and so which of its tests are skipped, e.g. EXTRAS=arrow,hf for these alone
 EXTRAS ?= audio,image,peers,stores,report,jax,graphs,arrow,hf,text,ray,ray-train,transformers,lightning,notebooks
