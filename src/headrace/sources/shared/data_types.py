@@ -78,23 +78,22 @@ def _one_dim(options: Mapping[str, Any], where: str) -> int | None:
     dims = {name: options[name] for name in ("dim", "sparse_dim", "feature_dim") if options.get(name) is not None}
     if len(set(dims.values())) > 1:
         raise ConfigError(f"options that mean the same disagree: {dims}", where=where, fix="give only dim")
-    for name, dim in dims.items():
-        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 0:
-            raise ConfigError(f"{name} is a number of classes or features, not {dim!r}", where=where)
-        return int(dim)
-    return None
+    dim = next(iter(dims.values()), None)
+    if dim is not None and not _is_size(dim):
+        raise ConfigError(f"a dim is a number of classes or features, not {dim!r}", where=where)
+    return None if dim is None else int(dim)
 
 
 def _parse_shape(shape: Any, *, sparse: bool, dim: int | None, where: str) -> tuple[int | None, ...]:
     if shape is None:
         return (None,) if sparse or dim is None else (None, dim)
-    valid = isinstance(shape, tuple | list) and all(
-        size is None or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)
-        for size in shape
-    )
-    if not valid:
+    if not isinstance(shape, tuple | list) or not all(size is None or _is_size(size) for size in shape):
         raise ConfigError(f"a shape is a tuple of sizes, None for a free axis, not {shape!r}", where=where)
     return tuple(None if size is None else int(size) for size in shape)
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
 
 
 def learn_specs(seq: Mapping[str, Any], where: str) -> dict[str, DataSpec]:
