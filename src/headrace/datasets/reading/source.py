@@ -15,7 +15,6 @@ from headrace.errors import HeadraceError, TransformError, takes_note
 from headrace.order import ArrayOrder, occurrences
 from headrace.rng import derive_rng, wants_rng
 from headrace.sources import Source
-from headrace.sources.mapped import own_arrays
 from headrace.specs import DataSpec
 
 from ..checks import check_indices
@@ -199,24 +198,6 @@ class SourceReader(KeepingReader):
                 raise
 
         return self.take_each(wanted, read_stored)
-
-    def lent_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | FailedSeq]]:
-        """Have the source lend the arrays."""
-        if not self.reads_by_key():
-            return self.features_each(wanted)
-        indices, lend_seq, lent = wanted.indices.tolist(), self._source.lend_seq, Features()
-
-        def take_lent(number: int) -> Features:
-            nonlocal lent
-            own_arrays(lent)
-            try:
-                lent = lend_seq(indices[number])
-            except Exception as error:
-                self._add_note(error, number)
-                raise
-            return lent
-
-        return self.take_each(wanted, take_lent)
 
     def _read(self, number: int) -> dict[int, Features]:
         if not self._group:

@@ -159,7 +159,7 @@ class ObjectSource(LineSource):
         self._open(options, options.files, partial(options.gather, tag_prefix), index=index, kind=kind)
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - one line has all
-        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
+        file_idx, start, num_bytes = self._locate(corpus_idx)
         data = self._files.read(file_idx, start, num_bytes)
         return self._options.parse(file_idx, data, f"{self._options.names[file_idx]}, byte {start}")
 

@@ -162,9 +162,10 @@ class TableField:
 
     def read(self, cells: Sequence[Cells], row: int) -> NDArray[Any]:
         """Return the array of one row, as a view if it is plain."""
+        if isinstance(self.codec, NumberCodec):
+            return self.codec.encode(cells[0].view(row), cells[0].where)
         where = f"{cells[0].where}, row {row}"
-        value = cells[0].view(row) if self.is_plain else self._value(cells, row, where)
-        return self.codec.encode(value, where)
+        return self.codec.encode(self._value(cells, row, where), where)
 
     def _value(self, cells: Sequence[Cells], row: int, where: str) -> Any:
         """Return a text, the bytes of a file, or its path."""
