@@ -99,11 +99,7 @@ def test_columns_that_do_not_match_are_refused(invoke: Invoke, hdf: Path) -> Non
         file["seqLengths"][0, 0] = 1000
     result = invoke("inspect", hdf)
     assert result.exit_code == 1
-<<<<<<< HEAD
-    assert "add up to 1054 frames, but 55 are stored" in result.stderr
-=======
     assert "lengths of 'data' add up to 1054 frames, but 55 are stored" in result.stderr
->>>>>>> main
 
 
 @pytest.mark.parametrize("name", ["none.hdf", "none.hrindex"])

@@ -82,30 +82,6 @@ def _parse_data_type(key: str, options: DataSpec | Mapping[str, Any]) -> DataSpe
     return spec
 
 
-<<<<<<< HEAD
-def _is_size(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
-=======
-def _one_dim(options: Mapping[str, Any], where: str) -> int | None:
-    """Return the one value of the options that mean the dim."""
-    dims = {name: options[name] for name in ("dim", "sparse_dim", "feature_dim") if options.get(name) is not None}
-    if len(set(dims.values())) > 1:
-        raise ConfigError(f"options that mean the same disagree: {dims}", where=where, fix="give only dim")
-    dim = next(iter(dims.values()), None)
-    if dim is not None and not _is_size(dim):
-        raise ConfigError(f"a dim is a number of classes or features, not {dim!r}", where=where)
-    return None if dim is None else int(dim)
-
-
-def _parse_shape(shape: Any, *, sparse: bool, dim: int | None, where: str) -> tuple[int | None, ...]:
-    if shape is None:
-        return (None,) if sparse or dim is None else (None, dim)
-    if not isinstance(shape, tuple | list) or not all(size is None or _is_size(size) for size in shape):
-        raise ConfigError(f"a shape is a tuple of sizes, None for a free axis, not {shape!r}", where=where)
-    return tuple(None if size is None else int(size) for size in shape)
->>>>>>> main
-
-
 def _is_size(value: Any) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
 

@@ -20,13 +20,8 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import FileStamp, resolve_inside
 from headrace.index import CorpusIndex
 
-<<<<<<< HEAD
-from .codec import Codec
-from .fields import Field, parse_field
-=======
 from .codec import Codec, FileCodec
-from .fields import Field, IndexField, parse_field
->>>>>>> main
+from .fields import Field, parse_field
 from .folder import Listing, for_each
 from .json_fields import IndexField
 from .open_files import check_stamp
