@@ -95,7 +95,7 @@ def test_targets_are_labels_or_bytes_and_audio_is_not_needed_for_them(manifest, 
 def test_each_form_of_a_target(folder, target, labels, arrays):
     manifest = _write(
         folder,
-        _record("a", 100, word="zwei", words="größe", index=4),
+        _record("a", 100, word="zwei", words="größe", index=[4]),
         _record("b", 0, word="eins", words="", index=[0, 3]),
         _record("c", 250, word="zwei", words="ab", index=[]),
     )

@@ -152,6 +152,17 @@ def test_closing_twice_is_harmless_and_a_closed_writer_takes_nothing_more(kind, 
     assert len(kind.read(kind.path(tmp_path))) == 1
 
 
+def test_a_refused_sequence_leaves_the_writer_as_it_was(kind, tmp_path):
+    with kind.write(kind.path(tmp_path)) as writer:
+        writer.append("a", SEQ)
+        wide = {key: array[:, None] for key, array in SEQ.items()}
+        for tag, seq in (("b", wide), ("b", {}), ("b", {"other": SEQ["data"]}), (3, SEQ)):
+            with pytest.raises(SourceError):
+                writer.append(tag, seq)
+        writer.append("c", SEQ)
+    assert list(kind.read(kind.path(tmp_path)).index.tags) == ["a", "c"]
+
+
 @pytest.mark.usefixtures("small_disk")
 def test_a_disk_that_is_full_while_appending_aborts_with_an_error(kind, tmp_path):
     path = kind.path(tmp_path)

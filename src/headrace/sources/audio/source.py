@@ -16,7 +16,7 @@ from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
 
 from ..shared.delimited import Delimited, number_of
-from ..shared.fields import IndexField
+from ..shared.json_fields import IndexField
 from ..shared.lines import decode_object, scan_lines
 from ..shared.listed import Entry, Listed, ListedSource, parse_targets, value_of
 from ..shared.paths import PACK_FIX, IndexOption, local_file, path_text

@@ -93,6 +93,21 @@ class FileCodec(Codec):
         return self.note_look(self.look(value, where), where, facts)
 
 
+class Field(Codec):
+    """How the values of one field of a record become arrays.
+
+    Attributes:
+        name: Name of the field.
+    """
+
+    name: str
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name."""
+        return [type(self).__name__, self.name]
+
+
 def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:
     """Return what `make_index` takes of codecs, after `conclude`."""
     learnt = {key: codec.learnt for key, codec in codecs.items() if codec.learnt is not None}

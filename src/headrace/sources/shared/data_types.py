@@ -56,8 +56,17 @@ def _parse_data_type(key: str, options: DataSpec | Mapping[str, Any]) -> DataSpe
     sparse = options.get("sparse", options.get("sparse_dim") is not None)
     if not isinstance(sparse, bool):
         raise ConfigError(f"sparse is True or False, not {sparse!r}", where=where)
-    dim = _one_dim(options, where)
-    shape = _parse_shape(options.get("shape"), sparse=sparse, dim=dim, where=where)
+    dims = {name: options[name] for name in ("dim", "sparse_dim", "feature_dim") if options.get(name) is not None}
+    if len(set(dims.values())) > 1:
+        raise ConfigError(f"options that mean the same disagree: {dims}", where=where, fix="give only dim")
+    dim = next(iter(dims.values()), None)
+    shape = options.get("shape")
+    shape = ((None,) if sparse or dim is None else (None, dim)) if shape is None else shape
+    if not isinstance(shape, tuple | list) or not all(size is None or _is_size(size) for size in shape):
+        raise ConfigError(f"a shape is a tuple of sizes, None for a free axis, not {shape!r}", where=where)
+    if dim is not None and not _is_size(dim):
+        raise ConfigError(f"dim is a number of classes or features, not {dim!r}", where=where)
+    shape, dim = tuple(None if size is None else int(size) for size in shape), None if dim is None else int(dim)
     has_time = bool(shape) and shape[0] is None
     frame_shape = shape[1:] if has_time else shape
     if not sparse:
@@ -71,25 +80,6 @@ def _parse_data_type(key: str, options: DataSpec | Mapping[str, Any]) -> DataSpe
     if kind not in _NUMBER_KINDS or (sparse and kind not in "iu"):
         raise ConfigError(f"{'sparse data' if sparse else 'data'} cannot have the dtype {dtype!r}", where=where)
     return spec
-
-
-def _one_dim(options: Mapping[str, Any], where: str) -> int | None:
-    """Return the one value of the options that mean the dim."""
-    dims = {name: options[name] for name in ("dim", "sparse_dim", "feature_dim") if options.get(name) is not None}
-    if len(set(dims.values())) > 1:
-        raise ConfigError(f"options that mean the same disagree: {dims}", where=where, fix="give only dim")
-    dim = next(iter(dims.values()), None)
-    if dim is not None and not _is_size(dim):
-        raise ConfigError(f"a dim is a number of classes or features, not {dim!r}", where=where)
-    return None if dim is None else int(dim)
-
-
-def _parse_shape(shape: Any, *, sparse: bool, dim: int | None, where: str) -> tuple[int | None, ...]:
-    if shape is None:
-        return (None,) if sparse or dim is None else (None, dim)
-    if not isinstance(shape, tuple | list) or not all(size is None or _is_size(size) for size in shape):
-        raise ConfigError(f"a shape is a tuple of sizes, None for a free axis, not {shape!r}", where=where)
-    return tuple(None if size is None else int(size) for size in shape)
 
 
 def _is_size(value: Any) -> bool:

@@ -21,8 +21,9 @@ from headrace.files import FileStamp, resolve_inside
 from headrace.index import CorpusIndex
 
 from .codec import Codec, FileCodec
-from .fields import Field, IndexField, parse_field
+from .fields import Field, parse_field
 from .folder import Listing, for_each
+from .json_fields import IndexField
 from .open_files import check_stamp
 from .paths import IndexOption
 from .records import Gathered

@@ -28,8 +28,8 @@ from ..images import EXTENSIONS as IMAGE_EXTENSIONS
 from ..images import IMAGE_OPTIONS, ImageCodec
 from ..shared.codec import Codec, Facts, layout_of
 from ..shared.data_types import check_classes
-from ..shared.fields import IndexField, NumberField, parse_field
-from ..shared.json_fields import JsonField
+from ..shared.fields import NumberField, parse_field
+from ..shared.json_fields import IndexField, JsonField
 from ..shared.npy import HEAD_BYTES, USUAL_BYTES, NpyHeader, parse_any_npy, parse_npy, parse_usual_npy
 from .archive import MemberFile
 
@@ -323,7 +323,9 @@ def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> Memb
         named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
         return MemberKey(field, named, json_of, steps)
     if is_bare and last in _NUMBER_EXTENSIONS:
-        return MemberKey(field, NumberField(field, is_class=last in _CLASS_EXTENSIONS), number_of)
+        return MemberKey(
+            field, NumberField(field) if last in _CLASS_EXTENSIONS else JsonField(field, "int64"), number_of
+        )
     if is_bare:
         return MemberKey(field, BytesCodec(is_text=last in _TEXT_EXTENSIONS), has_stored_layout=True)
     if last in _NUMBER_EXTENSIONS and isinstance(vocab, int | list | tuple):
