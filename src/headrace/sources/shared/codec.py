@@ -77,21 +77,6 @@ class Codec(ABC):
         """Take what was concluded of the same values before."""
 
 
-class Field(Codec):
-    """How the values of one field of a record become arrays.
-
-    Attributes:
-        name: Name of the field.
-    """
-
-    name: str
-
-    @property
-    def identity(self) -> list[Any]:
-        """Its kind and name."""
-        return [type(self).__name__, self.name]
-
-
 class FileCodec(Codec):
     """How files of one kind become arrays: recordings, images. What all say together is in their headers."""
 
@@ -106,6 +91,21 @@ class FileCodec(Codec):
     def note(self, value: Any, where: str, facts: Facts) -> int:
         """Look at a file, and note what it says."""
         return self.note_look(self.look(value, where), where, facts)
+
+
+class Field(Codec):
+    """How the values of one field of a record become arrays.
+
+    Attributes:
+        name: Name of the field.
+    """
+
+    name: str
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name."""
+        return [type(self).__name__, self.name]
 
 
 def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:
