@@ -103,7 +103,7 @@ class CachedDataset(OrderedDataset):
                 )
         self._planner.invalidate()
         self._cache.clear()
-        self._started_reader = None
+        self._forget_reader()
 
     @cached_property
     def source(self) -> Source:
@@ -355,7 +355,7 @@ class CachedDataset(OrderedDataset):
         return all(self._holds(seq_idx) for seq_idx in range(start, end))
 
     def _holds(self, seq_idx: int) -> bool:
-        return self._corpus_idx(seq_idx) in self._cache or self._order_reader.holds(seq_idx - self._cursor.first)
+        return self._corpus_idx(seq_idx) in self._cache or seq_idx in self._loaded
 
     def batch_set_generator_cache_whole_epoch(self) -> bool:
         """Whether batches can be kept: yes, they are planned from the index alone."""
