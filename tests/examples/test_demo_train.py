@@ -220,7 +220,7 @@ def test_an_error_of_the_training_comes_as_it_is(hdf: Path, tmp_path: Path) -> N
     with pytest.raises(HeadraceError, match="cannot write the file") as info:
         run(make_training(hdf, tmp_path, checkpoint=str(tmp_path / "missing" / "checkpoint.npz")))
     assert info.value.where == str(tmp_path / "missing" / "checkpoint.npz")
-    assert info.value.fix == "make the folder first"
+    assert "make the folder" in (info.value.fix or "")
     assert children() <= before
 
 

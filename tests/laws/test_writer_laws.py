@@ -62,7 +62,9 @@ def arrays_of(spec: DataSpec, rng: np.random.Generator) -> NDArray[Any]:
 
 @st.composite
 def corpora(draw: st.DrawFn) -> Corpus:
-    keys = draw(st.sampled_from([["data"], ["classes"], ["data", "orth"], ["x", "data", "a b"]]))
+    keys = draw(
+        st.sampled_from([["data"], ["classes"], ["data", "orth"], ["x", "data", "a b"], ["a;b", "jpg;", "x.y/z:", ""]])
+    )
     layout = {key: draw(specs()) for key in keys}
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
     tags = [f"seq-{number}" for number in range(draw(st.integers(0, 3)))]

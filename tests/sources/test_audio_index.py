@@ -173,15 +173,3 @@ def test_a_copy_is_small_opens_the_index_for_itself_and_knows_the_learnt_labels(
     assert len(scans) == 1
     for opened in (source, copy):
         opened.close()
-
-
-@pytest.mark.parametrize("vocab", [None, WORDS, {"eins": 1, "zwei": 1, "drei": 0}, [*WORDS, "vier"]])
-def test_a_copy_of_a_source_without_an_index_file_encodes_as_it_did(tmp_path, vocab):
-    manifest = write_manifest(tmp_path / "corpus", 3)
-    source = AudioSource(manifest, targets={"classes": {"field": "word", "vocab": vocab}})
-    copy = pickle.loads(pickle.dumps(source))
-    assert (copy.specs, copy.labels) == (source.specs, source.labels)
-    for idx in range(3):
-        assert copy.read(idx, "classes").tolist() == source.read(idx, "classes").tolist()
-    for opened in (source, copy):
-        opened.close()

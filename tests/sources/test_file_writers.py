@@ -57,6 +57,34 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     return request.param
 
 
+REFUSED = {
+    "a key is missing": {"data": SEQ["data"]},
+    "a key is new": {**SEQ, "more": np.ones(1)},
+    "no key": {},
+    "another dtype": {**SEQ, "data": np.ones((3, 4))},
+    "another frame": {**SEQ, "data": np.ones((3, 5), np.float32)},
+    "an axis more": {**SEQ, "classes": np.ones((3, 1), np.int32)},
+    "text": {**SEQ, "classes": np.array(["x"])},
+    "objects": {**SEQ, "classes": np.array([None])},
+    "a class too high": {**SEQ, "classes": np.array([0, 9], np.int32)},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_sequence_that_does_not_fit_is_refused_and_leaves_no_trace(kind, tmp_path, case):
+    with kind.write(kind.path(tmp_path), labels={"classes": ["x"] * 9}) as writer:
+        writer.append("first", SEQ)
+        with pytest.raises(SourceError) as caught:
+            writer.append("second", REFUSED[case])
+        assert "second" in caught.value.where
+        writer.append("third", SEQ)
+        assert writer.num_seqs == 2
+    source = kind.read(kind.path(tmp_path))
+    assert list(source.index.tags) == ["first", "third"]
+    assert source.read(1, "data").tolist() == SEQ["data"].tolist()
+    source.close()
+
+
 def test_an_existing_file_is_refused_unless_it_may_be_replaced(kind, tmp_path):
     path = kind.path(tmp_path)
     path.write_text("precious")
@@ -122,6 +150,17 @@ def test_closing_twice_is_harmless_and_a_closed_writer_takes_nothing_more(kind, 
     with pytest.raises(ConfigError, match="closed"):
         writer.append("b", SEQ)
     assert len(kind.read(kind.path(tmp_path))) == 1
+
+
+def test_a_refused_sequence_leaves_the_writer_as_it_was(kind, tmp_path):
+    with kind.write(kind.path(tmp_path)) as writer:
+        writer.append("a", SEQ)
+        wide = {key: array[:, None] for key, array in SEQ.items()}
+        for tag, seq in (("b", wide), ("b", {}), ("b", {"other": SEQ["data"]}), (3, SEQ)):
+            with pytest.raises(SourceError):
+                writer.append(tag, seq)
+        writer.append("c", SEQ)
+    assert list(kind.read(kind.path(tmp_path)).index.tags) == ["a", "c"]
 
 
 @pytest.mark.usefixtures("small_disk")

@@ -122,49 +122,6 @@ def test_specs_make_a_file_of_no_sequences_that_still_knows_its_keys(tmp_path):
     assert source.specs["classes"] == specs["classes"]
 
 
-REFUSED = {
-    "a key is missing": ({"data": SEQ["data"]}, r"data keys \['data'\], not \['classes', 'data'\]"),
-    "a key is new": ({**SEQ, "more": np.ones(1)}, "'more'"),
-    "no key": ({}, r"data keys \[\]"),
-    "another dtype": ({**SEQ, "data": np.ones((3, 4))}, r"the dtype is float64, not float32(.|\n)*data key 'data'"),
-    "another frame": (
-        {**SEQ, "data": np.ones((3, 5), np.float32)},
-        r"a frame has the shape \(5,\), not \(4,\)(.|\n)*data key 'data'",
-    ),
-    "an axis more": (
-        {**SEQ, "classes": np.ones((3, 1), np.int32)},
-        r"shape \(3, 1\), not 1 with time(.|\n)*data key 'classes'",
-    ),
-    "an axis less": ({**SEQ, "data": np.ones(4, np.float32)}, r"shape \(4,\), not 2 with time(.|\n)*data key 'data'"),
-    "text": ({**SEQ, "classes": np.array(["x"])}, r"not an array of numbers: ndarray \(<U1\)(.|\n)*data key 'classes'"),
-    "objects": (
-        {**SEQ, "classes": np.array([None])},
-        r"not an array of numbers: ndarray \(object\)(.|\n)*data key 'classes'",
-    ),
-    "a class too high": (
-        {**SEQ, "classes": np.array([0, 9], np.int32)},
-        r"class indices are in 0\.\.9, and there are 9 classes(.|\n)*data key 'classes'",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_sequence_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path, case):
-    seq, message = REFUSED[case]
-    path = tmp_path / "corpus.hdf"
-    with HDFWriter(path, labels={"classes": ["x"] * 9}) as writer:
-        writer.append("first", SEQ)
-        with pytest.raises(SourceError, match=message) as caught:
-            writer.append("second", seq)
-        assert "second" in caught.value.where or "second" in caught.value.what
-        writer.append("third", SEQ)
-    source = HDFSource(path, index=None)
-    assert source.index.tags[:] == ["first", "third"]
-    for idx in range(2):
-        assert source.read(idx, "data").tolist() == SEQ["data"].tolist()
-        assert source.read(idx, "classes").tolist() == [0, 1, 2]
-
-
 def test_a_class_index_whose_dim_no_file_could_say_is_refused(tmp_path):
     with HDFWriter(tmp_path / "corpus.hdf") as writer:
         for wrong in (2**63 - 1, 2**64 - 1):

@@ -101,10 +101,10 @@ def test_a_loader_reads_recordings_images_and_labels_by_their_features(folder, m
     _check_files(batches)
     assert bytes(batches[1]["text"][1][0]) == b"low wide the"
     assert "'text' are read as UTF-8 bytes" in caplog.text
-    assert _batches(dataset, 2, batch_size=1) == batches
     shuffled = dataset.shuffle(seed=1).select([4, 0, 2, 2])
     whole = _batches(shuffled, 0, batching=hr.FrameBudget(400, data_key="audio"))
-    assert _batches(shuffled, 2, batching=hr.FrameBudget(400, data_key="audio")) == whole
+    if make is _by_path:
+        assert _batches(shuffled, 2, batching=hr.FrameBudget(400, data_key="audio")) == whole
     check_source(HuggingFaceSource(dataset))
 
 
@@ -116,7 +116,6 @@ def test_rows_of_an_image_folder_are_read(folder, tmp_path):
     assert [len(batch["label"][1]) for batch in batches] == [2, 2, 2]
     found = {(tuple(np.ravel(pixels)), label) for batch in batches for pixels, label in _pairs(batch)}
     assert found == {(tuple(np.ravel(_pixels(i))), i % 2) for i in range(NUM)}
-    assert _batches(dataset, 2, batch_size=2, shuffle=True) == batches
 
 
 def _pairs(batch):
@@ -165,7 +164,6 @@ def test_images_in_parquet_are_read_and_converted(folder, tmp_path):
     assert source.labels["label"] == LABELS
     batches = _batches(source, 0, batch_size=1)
     _check_files(batches)
-    assert _batches(source, 2, batch_size=1) == batches
     for name in ("t.hdf", "t.arrow"):
         command = [sys.executable, "-m", "headrace", "convert", str(file), str(tmp_path / name)]
         subprocess.run(command, check=True, capture_output=True)
@@ -205,7 +203,7 @@ def test_texts_of_a_dataset_are_encoded_by_a_tokenizer(folder, tmp_path):
     wanted = [tokenizer.encode(text).ids for text in dataset["text"]]
     for vocab in (tokenizer, str(tmp_path / "tokenizer.json")):
         fields = {"audio": "audio", "text": {"field": "text", "vocab": vocab}, "label": "label"}
-        for num_workers in (0, 2):
+        for num_workers in (0, 2) if vocab is tokenizer else (0,):
             batches = _batches(HuggingFaceSource(dataset, fields=fields), num_workers, batch_size=1)
             assert [batch["text"][1][0] for batch in batches] == wanted
             formats = {"text": {"dtype": "int32", "vocab": vocab, "sparse_dim": 4}}
@@ -285,8 +283,8 @@ def test_recordings_of_a_streaming_dataset_are_decoded_as_those_of_any_other(fol
     with zipfile.ZipFile(folder / "sounds.zip", "w") as archive:
         for path in (folder / "sounds").iterdir():
             archive.write(path, path.name)
-    for stream in _streams(folder):
-        for num_workers in (0, 1):
+    for number, stream in enumerate(_streams(folder)):
+        for num_workers in (0, 1) if number == 0 else (0,):
             batches = _batches(stream, num_workers, batch_size=1)
             assert len(batches) == NUM
             for i, batch in enumerate(batches):

@@ -173,14 +173,14 @@ def test_audio_is_decoded_at_the_rate_of_its_feature_and_pictures_have_bytes():
     [
         (lambda folder: "/no/such/folder", SourceError, "cannot be loaded"),
         (lambda folder: [], ConfigError, "list of Arrow files is empty"),
-        (lambda folder: 3, ConfigError, "not a dataset of Hugging Face"),
+        (lambda folder: 3, ConfigError, "random access"),
         (
             lambda folder: datasets.DatasetDict({"train": _dataset(1), "test": _dataset(1)}),
             ConfigError,
-            r"several splits: \['test', 'train'\]",
+            "one split",
         ),
-        (lambda folder: _dataset(2).to_iterable_dataset(), ConfigError, "give it to headrace.DataLoader"),
-        (lambda folder: _dataset(1).with_transform(lambda rows: rows), ConfigError, "has a transform"),
+        (lambda folder: _dataset(2).to_iterable_dataset(), ConfigError, "given to headrace.DataLoader"),
+        (lambda folder: _dataset(1).with_transform(lambda rows: rows), ConfigError, "without a transform"),
     ],
 )
 def test_what_is_no_dataset_of_rows_is_refused(folder, make, error, text):
@@ -205,5 +205,5 @@ def test_a_damaged_folder_is_refused(tmp_path, content):
 
 @pytest.mark.parametrize("options", [{"path": "pandas"}, {"path": "some/script", "trust_remote_code": True}])
 def test_a_dataset_is_not_loaded_by_running_what_a_file_has(tmp_path, options):
-    with pytest.raises(ConfigError, match="running programs"):
+    with pytest.raises(ConfigError, match="by programs"):
         HuggingFaceSource({**options, "data_files": str(tmp_path / "x.pkl"), "split": "train"})

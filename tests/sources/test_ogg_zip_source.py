@@ -4,7 +4,6 @@ import ast
 import gzip
 import io
 import os
-import pickle
 import shutil
 import zipfile
 
@@ -180,24 +179,6 @@ def test_tags_and_subsets_choose_sequences(tmp_path, corpus):
     for subset, num_seqs in ((3, 3), (0.5, 2), (99, 4)):
         source = OggZipSource(corpus, audio=None, fixed_random_subset=subset)
         assert list(source.index.tags) == [f"s/{i}" for i in order[:num_seqs]]
-
-
-def test_a_large_archive_is_indexed_once_with_its_texts(tmp_path):
-    num_seqs = 2100
-    entries = [entry("a.wav", f"text {i}", i / 100, seq_name=f"s{i}") for i in range(num_seqs)]
-    path = write_by_hand(tmp_path / "a.zip", entries, [("a/a.wav", wav(9))], method=zipfile.ZIP_DEFLATED)
-    options = {"audio": RAW, "targets": {"class": "Utf8ByteTargets"}}
-    first, second = OggZipSource(path, **options), OggZipSource(path, **options)
-    assert first.index.path == second.index.path is not None
-    assert [second.read_text(i) for i in (0, 7, num_seqs - 1)] == ["text 0", "text 7", f"text {num_seqs - 1}"]
-    copy = pickle.loads(pickle.dumps(second))
-    assert copy.read_text(7) == "text 7"
-    write_by_hand(tmp_path / "a.zip", entries[::-1], [("a/a.wav", wav(9))])
-    assert first.read_text(3) == "text 3"
-    with pytest.raises(SourceError, match="changed since it was indexed"):
-        first.read(3, "data")
-    for source in (first, second, copy):
-        source.close()
 
 
 # --- samples ---
@@ -395,11 +376,6 @@ def test_a_duration_that_lies_is_found_where_lengths_come_from_durations(tmp_pat
         source.read(1, "data")
     source.close()
     assert OggZipSource(path, audio=audio, data_lengths="header").index.lengths("data").tolist() == [80, 80]
-
-
-def test_a_text_without_classes_is_refused_with_its_tag(tmp_path, corpus):
-    with pytest.raises(SourceError, match=r"(.|\n)*tag 's/3'"):
-        OggZipSource(corpus, audio=None, targets=LETTERS)
 
 
 @pytest.mark.parametrize(

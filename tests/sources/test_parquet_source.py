@@ -42,15 +42,6 @@ class _Counted:
         monkeypatch.setattr(pq.ParquetFile, "read_row_group", read_row_group)
 
 
-def test_each_group_is_decoded_once_in_order_and_only_the_columns_in_use(path, monkeypatch):
-    source = ParquetSource(path, fields={"data": "data"}, tag_field="tag")
-    counted = _Counted(monkeypatch)
-    for i in range(len(source)):
-        assert (source.read(i, "data") == i).all()
-    assert counted.calls == [(group, "data") for group in range(100)]
-    source.close()
-
-
 def test_the_cache_is_bounded_and_changes_nothing(path, monkeypatch):
     wide, narrow = ParquetSource(path), ParquetSource(path, cache_bytes=0)
     counted = _Counted(monkeypatch)
@@ -106,10 +97,6 @@ def test_a_damaged_page_is_noticed_by_its_checksum(tmp_path):
 def test_cache_bytes_is_a_number(path):
     with pytest.raises(ConfigError, match="cache_bytes must be at least 0"):
         ParquetSource(path, cache_bytes=-1)
-    with pytest.raises(ConfigError, match="is not a path"):
-        ParquetSource([3])
-    with pytest.raises(ConfigError, match="empty list"):
-        ParquetSource([])
 
 
 def test_groups_end_by_bytes_where_no_number_of_rows_is_given(tmp_path):

@@ -7,9 +7,8 @@ import tarfile
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as st_numpy
 
 from examples_of_laws import examples
 from headrace.errors import ConfigError, SourceError
@@ -147,82 +146,7 @@ def test_different_tags_have_different_names(one, other):
     assert (escape(one) == escape(other)) == (one == other)
 
 
-DTYPES = ["?", "u1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "u8"]
-
-
-ZEROS = np.zeros(3, np.float32)
-
-
-@st.composite
-def corpora(draw):
-    """Draw specs and sequences: keys with time and without, free axes, no frames."""
-    keys = draw(st.lists(st.text(max_size=8), min_size=1, max_size=3, unique=True))
-    specs, shapes = {}, {}
-    for key in keys:
-        dtype = np.dtype(draw(st.sampled_from(DTYPES)))
-        shape = tuple(draw(st.lists(st.sampled_from([None, 0, 1, 3]), max_size=2)))
-        has_time = draw(st.booleans())
-        sparse = dtype.kind in "iu" and not shape and draw(st.booleans())
-        specs[key] = DataSpec(dtype.name, shape, sparse, None if sparse else (shape or (1,))[-1], has_time)
-        shapes[key] = ((None,) if has_time else ()) + shape
-    seqs = []
-    for tag in draw(st.lists(TAGS, max_size=4, unique=True)):
-        data = {}
-        for key, spec in specs.items():
-            shape = tuple(draw(st.integers(0, 4)) if size is None else size for size in shapes[key])
-            data[key] = np.asarray(draw(st_numpy.arrays(spec.dtype, shape)))
-        seqs.append((tag, data))
-    return specs, seqs
-
-
-@examples(40)
-@given(corpora())
-@example(({";": DataSpec("bool", (), has_time=False)}, []))
-@example(({"a;b": DataSpec("float32", ()), "jpg;": DataSpec("float32", ())}, [("x", {"a;b": ZEROS, "jpg;": ZEROS})]))
-def test_any_corpus_is_read_back_as_it_was_written(tmp_path, corpus):
-    specs, seqs = corpus
-    path = write_seqs(tmp_path / "shard.tar", seqs, specs=specs, overwrite=True)
-    source = TarSource(path, index=None)
-    assert list(source.specs.items()) == list(specs.items())
-    assert source.index.tags[:] == [tag for tag, _ in seqs]
-    for idx, (_, data) in enumerate(seqs):
-        for key, array in source.read_seq(idx).items():
-            assert (array.dtype, array.shape) == (data[key].dtype, data[key].shape)
-            assert array.tobytes() == data[key].tobytes()
-    check_source(source)
-    source.close()
-
-
 # --- what it refuses ---
-
-REFUSED = {
-    "a key is missing": ({"data": SEQ["data"]}, "data keys"),
-    "a key is new": ({**SEQ, "more": np.ones(1)}, "more"),
-    "no key": ({}, "data keys"),
-    "another dtype": ({**SEQ, "data": np.ones((3, 4))}, "the dtype is float64, not float32"),
-    "another frame": ({**SEQ, "data": np.ones((3, 5), np.float32)}, r"the shape \(5,\), not \(4,\)"),
-    "an axis more": ({**SEQ, "classes": np.ones((3, 1), np.int32)}, "2 axes"),
-    "text": ({**SEQ, "classes": np.array(["x"])}, "not an array of numbers"),
-    "objects": ({**SEQ, "classes": np.array([None])}, "not an array of numbers"),
-    "a class too high": ({**SEQ, "classes": np.array([0, 9], np.int32)}, r"0\.\.9, and there are 9 classes"),
-    "a class below 0": ({**SEQ, "classes": np.array([-1], np.int32)}, r"-1\.\.-1, and there are 9 classes"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_a_sequence_that_does_not_fit_is_refused_and_leaves_no_trace(tmp_path, case):
-    seq, message = REFUSED[case]
-    with TarWriter(tmp_path / "shard.tar", labels={"classes": ["x"] * 9}) as writer:
-        writer.append("first", SEQ)
-        with pytest.raises(SourceError, match=message) as caught:
-            writer.append("second", seq)
-        assert "second" in caught.value.where
-        writer.append("third", SEQ)
-        assert writer.num_seqs == 2
-    source = TarSource(tmp_path / "shard.tar", index=None)
-    assert source.index.tags[:] == ["first", "third"]
-    assert source.read(1, "data").tolist() == SEQ["data"].tolist()
-    source.close()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, NotCarriedOverError, SourceError
 from headrace.sources import Vocabulary, init_vocabulary
-from headrace.sources.shared.codec import join_facts
 from headrace.sources.shared.fields import parse_field
 from headrace.vocabularies.labels import CharacterTargets, LabelVocabulary, Utf8ByteTargets
 
@@ -113,21 +112,19 @@ def test_a_field_takes_a_vocabulary_a_dict_of_one_and_still_a_dict_of_labels():
     assert plain.encode("class", "").tolist() == 0
 
 
-def test_one_label_or_number_a_sequence_is_a_scalar_and_a_list_anywhere_makes_all_of_them_lists():
+def test_one_label_or_number_a_sequence_is_a_scalar_and_numbers_and_lists_are_not_mixed():
     label = parse_field("t", {"field": "f", "vocab": ["no", "yes"]})
     assert (label.note("yes", "", {}), label.encode("yes", "").shape, label.spec.has_time) == (1, (), False)
-    first, facts, others = parse_field("t", {"field": "f", "vocab": 5}), {}, {}
-    assert [first.note(4, "", facts), first.note([1, 2], "", others)] == [1, 2]
+    first, facts = parse_field("t", {"field": "f", "vocab": 5}), {}
+    assert first.note(4, "", facts) == 1
     first.conclude(facts)
     assert (first.spec.has_time, first.encode(4, "").tolist()) == (False, 4)
-    with pytest.raises(SourceError, match="has a list here"):
-        first.encode([1], "")
-    join_facts(facts, others)
-    first.conclude(facts)
-    assert (first.spec.has_time, first.encode(4, "").tolist()) == (True, [4])
     again = parse_field("t", {"field": "f", "vocab": 5})
     again.settle(first.spec, None)
-    assert again.encode(3, "").tolist() == [3]
+    assert again.encode(3, "").tolist() == 3
+    assert first.note([1, 2], "", facts) == 2
+    with pytest.raises(SourceError, match="different shapes"):
+        first.conclude(facts)
 
 
 def test_labels_with_spaces_are_found_between_single_spaces():

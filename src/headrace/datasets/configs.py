@@ -7,7 +7,6 @@ imported.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import logging
 import os
 import re
@@ -24,6 +23,7 @@ from headrace.sources.naming import (
     NamedClasses,
     check_callables,
     check_options,
+    is_ordering,
     resolve_named,
 )
 from headrace.sources.naming import resolve_callable as resolve_callable
@@ -195,12 +195,8 @@ def resolve_class(name: str | type[Dataset]) -> type[Dataset]:
 def _resolve_option(name: str, value: Any) -> Any:
     if not (isinstance(value, str) and CALLABLE.fullmatch(value)):
         return value
-    if name == "seq_ordering":
-        try:
-            return parse_seq_ordering(value)
-        except ConfigError:
-            if importlib.util.find_spec(value.partition(":")[0].partition(".")[0]) is None:
-                raise  # a misspelt ordering, such as "laplce:x", not a module
+    if name == "seq_ordering" and is_ordering(value):
+        return parse_seq_ordering(value)
     return resolve_named(name, value)
 
 

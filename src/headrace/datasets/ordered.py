@@ -208,9 +208,9 @@ class OrderedDataset(Dataset):
         """Read sequences start..end (exclusive; may exceed the epoch); drop those before `start`."""
         first, loaded = self._cursor.first, self._loaded
         loaded.drop_before(start)
-        for seq_idx in range(max(start, first), min(end, len(self._cursor))):
+        for seq_idx in range(max(start, first), min(end, self._cursor.stop)):
             if seq_idx not in loaded:
-                loaded.put(seq_idx, self._order_reader.features(seq_idx - first))
+                loaded.load(seq_idx, self._order_reader.features(seq_idx - first))
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again."""
@@ -299,7 +299,7 @@ class OrderedDataset(Dataset):
     @property
     def num_seqs(self) -> int:
         """Number of sequences of the current epoch."""
-        return len(self._cursor)
+        return self._cursor.stop
 
 
 def sum_lengths(corpus: Corpus, data_keys: Sequence[str], order: Order) -> NumbersDict | None:

@@ -68,10 +68,6 @@ class Reader(ABC):
     def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
         """Yield the tag and the data of each requested sequence, in order; in place of the data, a `FailedSeq`."""
 
-    def read_lent(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
-        """Do as `read`, for a caller that only copies the arrays, once all of them are there."""
-        return self.read(wanted)
-
     def read_alone(self, epoch: int, corpus_idx: int) -> Any:
         """Read one sequence and return its data without the tag, in a third of the time of `read`; raises its error."""
         raise NotImplementedError(f"{type(self).__name__} reads by requests, also sequence {corpus_idx} of {epoch}")
@@ -179,9 +175,6 @@ class _DatasetReader(Reader):
         for tag, features in self._reader.features_each(_request_of(wanted)):
             # a transform may put others into it
             yield tag, features if are_own or isinstance(features, FailedSeq) else dict(features)
-
-    def read_lent(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
-        return self._reader.lent_each(_request_of(wanted))
 
 
 def _request_of(wanted: ReadRequest) -> datasets.ReadRequest:

@@ -170,7 +170,7 @@ class _BatchMaker:
         is_plain = options.transform is None and options.collate is None
         self._reads_at_once = is_plain and reader.has_columns
         self._stacks_items = not reading.is_by_key and options.collate is None
-        self._read = reader.read_lent if is_plain else reader.read
+        self._read = reader.read
         self._reads_items = options.transform is None and reader.reads_items
         self._reuse = None if reader.is_all_ours and options.transform is None else ReuseCheck()
         # What is made in a worker process is copied out of it at once, so a user's item itself can be the batch.

@@ -167,14 +167,6 @@ class Source(Shown, ABC):
         """Return all data keys of one sequence."""
         return {data_key: self.read(corpus_idx, data_key) for data_key in self.specs}
 
-    def lend_seq(self, corpus_idx: int) -> dict[str, Any]:
-        """Return all data keys of one sequence, in arrays that may be overwritten when the next one is read.
-
-        For a caller that copies them at once, or calls `own_arrays` before that. A value without axes may be a number
-        of its dtype.
-        """
-        return self.read_seq(corpus_idx)
-
     @property
     def has_fast_rows(self) -> bool:
         """Whether `read_rows` and `read_into` can be called, and are faster than reading one by one."""

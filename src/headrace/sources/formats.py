@@ -21,8 +21,7 @@ from headrace.files.packed import PACKED_SUFFIXES, is_damage, open_packed
 _HEAD_BYTES = 512  # a block of a tar, whose mark stands at its end
 _MAX_LINE_BYTES = 1 << 20  # of a first line; a longer one is a document, not a recording
 _GZIP, _ARROW_STREAM = b"\x1f\x8b", b"\xff\xff\xff\xff"
-# Also those that are not read: such files are named with the others of a folder, and their source refuses them.
-_PACKED = (*PACKED_SUFFIXES, ".zstd", ".lz4", ".br", ".z", ".zip", ".7z")
+_UNREAD = (".zstd", ".lz4", ".br", ".z", ".zip", ".7z")  # compressions that are not read
 _MAX_NAMES = 10_000  # of a folder: if none of this many names tells the format, none will
 _HUGGING_FACE_MEMBER = "state.json"  # of a folder as `save_to_disk` leaves it
 
@@ -145,7 +144,7 @@ def format_of_name(name: str) -> Format | None:
 
 def _unpacked(name: str) -> str:
     lower = name.lower()
-    return os.path.splitext(lower)[0] if lower.endswith(_PACKED) else lower
+    return os.path.splitext(lower)[0] if lower.endswith((*PACKED_SUFFIXES, *_UNREAD)) else lower
 
 
 def find_format(path: str | os.PathLike[str]) -> Format:
@@ -184,7 +183,7 @@ def _format_of_file(path: str) -> Format | None:
     found = format_of_name(path)
     if found is None and head.startswith(_ARROW_STREAM):
         return FORMATS["arrow"]
-    if found is None and path.lower().removesuffix(".gz").endswith(".json"):
+    if found is None and _unpacked(path).endswith(".json"):
         found = FORMATS["jsonl"]
     if found in (FORMATS["jsonl"], FORMATS["csv"]) and _names_audio(path, head, found.name):
         return FORMATS["manifest"]
@@ -235,7 +234,7 @@ def files_of(folder: str, entry: Format) -> list[str]:
     """Return the files of a format in a folder by name, without those of sub-folders, hidden ones, and side files.
 
     Raises:
-        SourceError: The folder cannot be read, or has none.
+        SourceError: The folder cannot be read, has none, or has one that is compressed in a way that is not read.
     """
     try:
         names = sorted(os.listdir(folder))
@@ -245,6 +244,12 @@ def files_of(folder: str, entry: Format) -> list[str]:
     found = [
         name for name in shown if name.lower().endswith(entry.suffixes) or _unpacked(name).endswith(entry.suffixes)
     ]
+    for name in found:
+        if name.lower().endswith(_UNREAD):  # without it, a part of the corpus would be missing
+            what = f"the file is compressed in a way that {entry.source} does not read"
+            raise SourceError(
+                what, where=os.path.join(folder, name), fix="decompress it, or name the others by a pattern"
+            )
     if not found:
         raise SourceError(
             f"the folder itself has no {entry.title} files",

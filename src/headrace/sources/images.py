@@ -22,7 +22,7 @@ from headrace.errors import ConfigError, SourceError
 from headrace.files import open_regular
 from headrace.specs import DataSpec
 
-from .shared.codec import Codec, Facts
+from .shared.codec import Facts, FileCodec
 from .shared.folder import list_corpus_files
 from .shared.listed import FOLDER_FIELD, TAG_FIELD, Listed, ListedSource, entries_of, parse_targets
 from .shared.paths import Files, IndexOption
@@ -49,7 +49,7 @@ def import_pillow() -> ModuleType:
         raise ConfigError(f"images need the package Pillow: {error}", fix="pip install 'headrace[image]'") from error
 
 
-class ImageCodec(Codec):
+class ImageCodec(FileCodec):
     """Images as `uint8[H, W, C]`; `uint16[H, W, 1]` for mode "I;16".
 
     Args:
@@ -93,16 +93,12 @@ class ImageCodec(Codec):
         return [self.mode, self.size]
 
     def look(self, value: str | bytes | IO[bytes], where: str) -> tuple[int, int]:
-        """Return height and width as they will be, from the header; may be called by several threads."""
+        """Return height and width as they will be, from the header."""
         if self.size is not None:
             return self.size
         with _opened(value, where) as image:
             width, height = image.size
             return (width, height) if _orientation_of(image) in _TURNED else (height, width)
-
-    def note(self, value: str | bytes | IO[bytes], where: str, facts: Facts) -> int:
-        """Note height and width of an image; return 1, as it has no time."""
-        return self.note_look(self.look(value, where), where, facts)
 
     def note_look(self, found: tuple[int, int], where: str, facts: Facts) -> int:
         """Note what `look` returned; return 1."""

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import inspect
 import sys
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,8 +19,6 @@ from headrace.specs import DataSpec
 
 from .base import SORT_LENGTHS, Source, check_corpus_idx, check_data_key, num_frames_of, slice_frames
 from .shared.data_types import checked_seq, dtype_of, learn_specs, parse_data_types, with_labels
-
-_MIN_LENT_BYTES = 1 << 14  # a copy of less costs about as much as finding out whether it is needed
 
 
 class LearntSpecs(dict[str, DataSpec]):
@@ -105,8 +102,6 @@ class MapSource(Source):
         if SORT_LENGTHS in self.specs:
             raise ConfigError(f"{SORT_LENGTHS!r} cannot be a data key: it names what sequences are sorted by")
         self._expected = [_Expected.of(key, spec) for key, spec in self.specs.items()]
-        are_numbers = all(np.dtype(spec.dtype).kind in "biufc" for spec in self.specs.values())
-        self._min_lent_bytes = _MIN_LENT_BYTES if are_numbers else sys.maxsize  # batches get texts as they are
         self._claims: dict[str, NDArray[Any]] = {}  # lengths of the index, once it is made: they must be true
 
     def _find_specs(self, given: Mapping[str, DataSpec | Mapping[str, Any]] | None) -> dict[str, DataSpec]:
@@ -197,12 +192,7 @@ class MapSource(Source):
         """Return copies of all values of an item."""
         if self._last is not None and self._last[0] == corpus_idx:
             return {data_key: array.copy() for data_key, array in self._last[1].items()}
-        return self._take(corpus_idx, sys.maxsize)  # nothing of it is left to be read, so it is not kept
-
-    def lend_seq(self, corpus_idx: int) -> dict[str, Any]:
-        """Return all values of an item: copies of small arrays, and large ones and numbers as they are."""
-        is_kept = self._last is not None and self._last[0] == corpus_idx
-        return self.read_seq(corpus_idx) if is_kept else self._take(corpus_idx, self._min_lent_bytes)
+        return self._take(corpus_idx, copies=True)  # nothing of it is left to be read, so it is not kept
 
     def _seq(self, corpus_idx: int, data_key: str | None = None) -> dict[str, NDArray[Any]]:
         """Return the checked arrays of a sequence; they may belong to the object.
@@ -210,26 +200,21 @@ class MapSource(Source):
         It is taken anew for a key that was read of it before, or what an object draws would depend on earlier reads.
         """
         if self._last is None or self._last[0] != corpus_idx or data_key in self._last[2]:
-            self._last = corpus_idx, self._take(corpus_idx, 0), set()
+            self._last = corpus_idx, self._take(corpus_idx, copies=False), set()
         if data_key is not None:
             self._last[2].add(data_key)
         return self._last[1]
 
-    def _take(self, corpus_idx: int, min_lent_bytes: int) -> dict[str, NDArray[Any]]:
-        """Take a sequence from the object; return its checked arrays.
-
-        Arrays of at least `min_lent_bytes` may belong to the object; the others are copies.
-        """
+    def _take(self, corpus_idx: int, *, copies: bool) -> dict[str, NDArray[Any]]:
+        """Take a sequence from the object; return its checked arrays, which may belong to it, or copies of them."""
         check_corpus_idx(corpus_idx, self._num_seqs)
         item = self._obj[corpus_idx]
-        arrays = self._arrays_as_expected(item, min_lent_bytes)
+        arrays = self._arrays_as_expected(item)
         if arrays is None:
             where, keys = self._where(corpus_idx), None if self._learnt else list(self.specs)
             arrays = checked_seq(_item_to_seq(item, keys, where), self.specs, exact=self._learnt, where=where)
-            arrays = {
-                data_key: array if array.nbytes >= min_lent_bytes else array.copy()
-                for data_key, array in arrays.items()
-            }
+        if copies:
+            arrays = {data_key: array.copy() for data_key, array in arrays.items()}
         for key, lengths in self._claims.items():
             actual, claimed = num_frames_of(arrays[key], self.specs[key]), lengths[corpus_idx]
             if claimed != actual:
@@ -240,11 +225,8 @@ class MapSource(Source):
                 )
         return arrays
 
-    def _arrays_as_expected(self, item: Any, min_lent_bytes: int) -> dict[str, Any] | None:
-        """Return the arrays of an item that is a dict of arrays, tensors and numbers of the layouts; or `None`.
-
-        As in `_take`, large ones may belong to the object.
-        """
+    def _arrays_as_expected(self, item: Any) -> dict[str, NDArray[Any]] | None:
+        """Return the arrays of an item that is a dict of arrays, tensors and numbers of the layouts; or `None`."""
         if type(item) is not dict or (self._learnt and len(item) != len(self._expected)):
             return None
         arrays = {}
@@ -253,7 +235,7 @@ class MapSource(Source):
             if type(array) is not np.ndarray:
                 is_int = takes_int and type(array) is int and -1 << 62 < array < 1 << 62
                 if is_int or (not num_axes and isinstance(array, np.generic) and array.dtype == dtype):
-                    arrays[key] = array if 0 < min_lent_bytes < sys.maxsize else np.array(array, dtype)
+                    arrays[key] = np.array(array, dtype)
                     continue
                 array = _array_of_tensor(array)
                 if array is None:
@@ -265,7 +247,7 @@ class MapSource(Source):
                 for axis, size in sizes:
                     if shape[axis] != size:
                         return None
-            arrays[key] = array if array.nbytes >= min_lent_bytes else array.copy()
+            arrays[key] = array
         return arrays
 
     def _where(self, corpus_idx: int) -> str:
@@ -365,47 +347,3 @@ def _transposed(rows: list[Any]) -> Any:
         raise SourceError(
             "get_seq_len does not give the same data keys for every sequence", fix="return the same keys for every i"
         ) from error
-
-
-def own_arrays(arrays: dict[str, Any]) -> None:
-    """Copy the arrays of a dict that other objects may refer to; small ones are copies already.
-
-    A map-style dataset may return the same memory for each item, filled anew. So a borrowed array is copied before the
-    next item is asked for, unless no other object refers to its memory: then nothing can write to it.
-    """
-    for key in arrays:
-        is_large = isinstance(arrays[key], np.ndarray) and arrays[key].nbytes >= _MIN_LENT_BYTES
-        if is_large and not _is_owned(arrays, key):
-            arrays[key] = arrays[key].copy()
-
-
-def _is_owned(arrays: dict[str, NDArray[Any]], key: str) -> bool:
-    """Tell whether an array, and its memory, is referred to by the dict alone."""
-    if sys.getrefcount(arrays[key]) > _NUM_REFS_IN_DICT:
-        return False
-    array = arrays[key]
-    while weakref.getweakrefcount(array) == 0:
-        base: Any = array.base
-        if base is None:
-            return array.flags.owndata
-        if type(base) is bytes:  # immutable
-            return True
-        if type(base) is not np.ndarray or sys.getrefcount(base) > _NUM_REFS_OF_BASE:
-            return False
-        array = base
-    return False
-
-
-def _num_refs_in_dict() -> int:
-    arrays = {"": np.zeros(1)}
-    return sys.getrefcount(arrays[""])
-
-
-def _num_refs_of_base() -> int:
-    array = np.zeros(1)[:]
-    base: Any = array.base
-    return sys.getrefcount(base)
-
-
-# How many references are counted where there is no other: versions of Python differ in that.
-_NUM_REFS_IN_DICT, _NUM_REFS_OF_BASE = _num_refs_in_dict(), _num_refs_of_base()

@@ -235,13 +235,13 @@ def _names_in(config: Any) -> Iterator[tuple[str, str]]:
             option is not None
             and isinstance(value, str)
             and CALLABLE.fullmatch(value)
-            and not (option == "seq_ordering" and _is_ordering(value))
+            and not (option == "seq_ordering" and is_ordering(value))
         ):
             yield option, value
 
 
-def _is_ordering(text: str) -> bool:
-    """Whether a text is an ordering, perhaps a misspelt one that is refused later."""
+def is_ordering(text: str) -> bool:
+    """Tell whether a text is an ordering, perhaps a misspelt one that is refused later, and not a name."""
     try:
         parse_seq_ordering(text)
     except ConfigError:

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.errors import ConfigError, SourceError
-from headrace.files.lists import sizes as sizes_module
-from headrace.files.lists.sizes import FileTable
+from headrace.files.lists.sizes import FileTable, measure_files
 from servers import FileServer
 
 
@@ -152,18 +151,16 @@ def test_progress_is_told_to_the_end_and_may_stop_the_work(cache: Path, files: l
         FileTable.of(files, progress=stop)
 
 
-@given(sizes=st.lists(st.integers(0, 2000), max_size=200), slow=st.booleans(), max_threads=st.integers(1, 40))
+@given(sizes=st.lists(st.integers(0, 2000), max_size=200), max_threads=st.integers(1, 40))
 def test_any_number_of_files_and_threads_give_the_same_sizes(
-    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], slow: bool, max_threads: int
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], max_threads: int
 ) -> None:
     folder = tmp_path_factory.mktemp("many")
     names = []
     for place, size in enumerate(sizes):
         names.append(str(folder / str(place)))
         Path(names[-1]).write_bytes(bytes(size))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes_module, "_SLOW_SECONDS_PER_FILE", 0.0 if slow else 1.0)
-        stats = sizes_module.measure_files(names, max_threads=max_threads)
+    stats = measure_files(names, max_threads=max_threads)
     assert list(stats) == names
     assert [stat.size for stat in stats.values()] == sizes
 

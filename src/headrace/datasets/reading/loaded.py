@@ -33,17 +33,16 @@ class OrderCursor:
     Args:
         order: Not changed.
         first: Its first position in the epoch: more than 0 if only a part of an epoch is here.
+
+    Attributes:
+        stop: The position after the last one.
     """
 
     def __init__(self, order: Order | None = None, first: int = 0) -> None:
         self.order: Order = RangeOrder(range(0)) if order is None else order
-        self.first = first
+        self.first, self.stop = first, first + len(self.order)
         self._start = first
         self._block: list[int] = []
-
-    def __len__(self) -> int:
-        """Return the position after the last one."""
-        return self.first + len(self.order)
 
     def __getitem__(self, seq_idx: int) -> int:
         """Return the corpus index at a position.
@@ -63,7 +62,7 @@ class OrderCursor:
 
 def outside_of_epoch(error: IndexError, dataset: EpochApi, cursor: OrderCursor) -> IndexError:
     """Return the error of a cursor with the dataset and the epoch that it is about."""
-    hint = "" if len(cursor) else "; has init_seq_order(epoch=...) been called?"
+    hint = "" if cursor.stop else "; has init_seq_order(epoch=...) been called?"
     return IndexError(f"{error} (dataset {dataset.name!r}, epoch {int(dataset.epoch) or None}{hint})")
 
 
@@ -165,34 +164,30 @@ class LastArrays:
             raise SourceError(f"{data_key!r} has {len(array)} frames, but {planned} in the index")
 
 
-class LoadedSeqs:
+class LoadedSeqs(dict[int, Features]):
     """Sequences by position in the current order: the loaded window, and the last one that was requested alone.
 
-    Each array is handed out once, by taking it out of what `get` returns.
+    Each array is handed out once, by taking it out of the features.
     """
 
     def __init__(self) -> None:
-        self._window: dict[int, Features] = {}
-        self._positions: list[int] = []  # a heap of the keys of _window, so that dropping the first ones is cheap
-        self._alone: dict[int, Features] = {}  # one at most, so that memory does not grow with random access
+        super().__init__()
+        self._window: list[int] = []  # a heap of positions, so that dropping the first ones is cheap
+        self._alone: int | None = None  # so that memory does not grow with random access
 
-    def __contains__(self, seq_idx: object) -> bool:
-        return seq_idx in self._window or seq_idx in self._alone
-
-    def put(self, seq_idx: int, features: Features) -> None:
-        """Keep a sequence until `drop_before` passes it."""
-        heapq.heappush(self._positions, seq_idx)
-        self._window[seq_idx] = features
+    def load(self, seq_idx: int, features: Features) -> None:
+        """Keep a sequence that is not held until `drop_before` passes it."""
+        heapq.heappush(self._window, seq_idx)
+        self[seq_idx] = features
 
     def put_alone(self, seq_idx: int, features: Features) -> Features:
         """Keep a sequence until another one is requested alone; return it."""
-        self._alone = {seq_idx: features}
+        if seq_idx not in self:
+            if self._alone is not None:
+                del self[self._alone]
+            self._alone = seq_idx
+        self[seq_idx] = features
         return features
-
-    def get(self, seq_idx: int) -> Features | None:
-        """Return what is left of a sequence, `None` if it is not held."""
-        features = self._window.get(seq_idx)
-        return self._alone.get(seq_idx) if features is None else features
 
     def take(self, seq_idx: int, num_keys: int) -> Features | None:
         """Hand out a sequence, unless some of its arrays were handed out before."""
@@ -205,8 +200,8 @@ class LoadedSeqs:
 
     def drop_before(self, start: int) -> None:
         """Drop the sequences of the window before `start`."""
-        while self._positions and self._positions[0] < start:
-            del self._window[heapq.heappop(self._positions)]
+        while self._window and self._window[0] < start:
+            del self[heapq.heappop(self._window)]
 
 
 def shuffle_group_frames(

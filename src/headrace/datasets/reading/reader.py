@@ -185,13 +185,6 @@ class Reader(ABC):
         for tag, seq in self.read_each(wanted):
             yield tag, seq if isinstance(seq, FailedSeq) else seq.features
 
-    def lent_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | FailedSeq]]:
-        """Do as `features_each`, for a caller that only copies the arrays; it leaves the dicts as they are.
-
-        Large arrays may belong to the user's code; those that it might overwrite are replaced before it runs again.
-        """
-        return self.features_each(wanted)
-
     def take_each(
         self, wanted: ReadRequest, take: Callable[[int], _Taken], told_epoch: int | None = None
     ) -> Iterator[tuple[str, _Taken | FailedSeq]]:

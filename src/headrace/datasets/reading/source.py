@@ -15,7 +15,6 @@ from headrace.errors import HeadraceError, TransformError, takes_note
 from headrace.order import ArrayOrder, occurrences
 from headrace.rng import derive_rng, wants_rng
 from headrace.sources import Source
-from headrace.sources.mapped import own_arrays
 from headrace.specs import DataSpec
 
 from ..checks import check_indices
@@ -211,29 +210,11 @@ class SourceReader(Reader):
 
         return self.take_each(wanted, read_stored)
 
-    def lent_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | FailedSeq]]:
-        """Have the source lend the arrays."""
-        if not self._reads_by_key:
-            return self.features_each(wanted)
-        indices, lend_seq, lent = wanted.indices.tolist(), self._source.lend_seq, Features()
-
-        def take_lent(number: int) -> Features:
-            nonlocal lent
-            own_arrays(lent)
-            try:
-                lent = lend_seq(indices[number])
-            except Exception as error:
-                self._add_note(error, number)
-                raise
-            return lent
-
-        return self.take_each(wanted, take_lent)
-
     def _read_group(self, number: int) -> dict[int, Features]:
         """Read the sequences whose frames are shuffled together, by number: neighbours in the epoch."""
         start, size = self._wanted.first or 0, self._group
         first = start + number - (start + number) % size
-        numbers = range(first - start, min(first - start + size, len(self._cursor)))
+        numbers = range(first - start, min(first - start + size, self._cursor.stop))
         stored = [self._cache.read(self._source, self._cursor[one]) for one in numbers]
         where = f"dataset {self._finishing.name!r}, sequences {first}..{start + numbers.stop - 1}"
         group = zip(numbers, shuffle_group_frames(stored, first, where=where), strict=True)

@@ -497,7 +497,11 @@ class FileCache(Shown):
                 self._current.append(source)
             failure, has_room = None, True
             try:
-                self._copy_one_ahead(source)
+                stat = stat_source(source, options=self.options.fetch_options)
+                key = EntryKey.of(source, stat)
+                lock = self._find(key) or self._make(source, stat, key)
+                if lock is not None:
+                    lock.close()
             except NoRoomError:
                 has_room = False
             except FetchStoppedError:
@@ -513,13 +517,6 @@ class FileCache(Shown):
                 self._changed.notify_all()
                 if not (has_room or self._stop.is_set()):
                     self._changed.wait(_LOOK_SECONDS)
-
-    def _copy_one_ahead(self, source: str) -> None:
-        stat = stat_source(source, options=self.options.fetch_options)
-        key = EntryKey.of(source, stat)
-        lock = self._find(key) or self._make(source, stat, key)
-        if lock is not None:
-            lock.close()
 
 
 def _closed_error() -> CacheError:

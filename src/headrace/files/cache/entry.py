@@ -148,7 +148,7 @@ def plain_source(source: str | os.PathLike[str]) -> str:
 def name_of(source: str) -> str:
     """Return the last component of a path or URL as a name for the copy: readers look at the suffix.
 
-    Characters that are not allowed are replaced, and names that are too long are shortened in the middle. Different
+    Characters that are not allowed are replaced, and of names that are too long the end is kept. Different
     sources may get the same name: they have different folders.
     """
     if is_url(source):
@@ -160,11 +160,7 @@ def name_of(source: str) -> str:
     name = re.sub(r"[/\0]", "_", name)
     if name in ("", ".", ".."):
         return "file"
-    encoded = os.fsencode(name)
-    if len(encoded) <= _MAX_NAME_BYTES:
-        return name
-    half = _MAX_NAME_BYTES // 2 - 1
-    return os.fsdecode(encoded[:half] + b"~" + encoded[-half:])
+    return os.fsdecode(os.fsencode(name)[-_MAX_NAME_BYTES:])
 
 
 @dataclass(frozen=True)

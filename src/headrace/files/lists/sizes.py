@@ -5,8 +5,8 @@ sequences and frames of an entry, which take long to find, are cached in the use
 of the sizes and versions (modification times, or what a store reports) of its files. Invariant: a cached number is used
 only for files that have not changed since, by size and version.
 
-On a network disk or a store each request takes a round trip, so many are sent at once. On a local disk it takes a few
-microseconds, and threads would only slow each other down: there is one until the disk turns out to be slow.
+On a network disk or a store each request takes a round trip, so many are sent at once. On a local disk, threads take as
+long as one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +34,6 @@ Progress = Callable[[int, int], None]
 
 _LOGGER = logging.getLogger("headrace.files")
 _PROGRESS_SECONDS = 0.1
-_SLOW_SECONDS_PER_FILE = 1e-4  # a local disk takes 3 us, a round trip in one building 200 us
 _FILES_PER_STEP = 16  # that a thread takes at a time, of a long list
 _MAX_FAILURES = 32  # other than missing files: each may have used all its tries, and the next would, too
 _MAX_NAMED = 3
@@ -65,7 +64,7 @@ def measure_files(
     """
     found: dict[str, SourceStat] = {}
     failures: dict[str, SourceError] = {}
-    num_unusual, start, told = 0, time.monotonic(), 0.0
+    num_unusual, told = 0, 0.0
 
     def measure(some: Sequence[str]) -> None:
         nonlocal num_unusual
@@ -84,20 +83,10 @@ def measure_files(
             told = time.monotonic()
             progress(num_done, len(names))
 
-    pool, futures, is_slow = ThreadPoolExecutor(max_threads, thread_name_prefix="headrace-sizes"), [], False
+    pool = ThreadPoolExecutor(max_threads, thread_name_prefix="headrace-sizes")
     step = max(1, min(_FILES_PER_STEP, len(names) // (4 * max_threads)))
     try:
-        for at in range(0, len(names), step):
-            some = names[at : at + step]
-            is_slow = is_slow or any(map(is_url, some))
-            is_slow = is_slow or (at > 0 and time.monotonic() - start > _SLOW_SECONDS_PER_FILE * at)
-            if is_slow:
-                futures.append(pool.submit(measure, some))
-            else:
-                measure(some)
-                tell()
-        for done in as_completed(futures):
-            done.result()
+        for _ in pool.map(measure, (names[at : at + step] for at in range(0, len(names), step))):
             tell()
     finally:
         pool.shutdown(cancel_futures=True)

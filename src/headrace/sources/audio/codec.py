@@ -19,7 +19,7 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.features.log_mel import LogMel
 from headrace.specs import DataSpec
 
-from ..shared.codec import Codec, Facts
+from ..shared.codec import Facts, FileCodec
 
 # Of libsndfile's. Seeking changes the last bits of Opus, and sometimes those of Vorbis, and more of MP3; GSM and G.72x
 # cannot be sought at all.
@@ -134,7 +134,7 @@ def resampled_length(num_samples: int, from_rate: int, to_rate: int) -> int:
     return (2 * num_samples * to_rate + from_rate) // (2 * from_rate)
 
 
-class RecordingCodec(Codec):
+class RecordingCodec(FileCodec):
     """Recordings as `float32[T, 1]` samples, or `float32[T, num_mels]` features. Needs `headrace[audio]`.
 
     Args:
@@ -192,12 +192,8 @@ class RecordingCodec(Codec):
             self._log_mel = LogMel(**{**self.features, "sample_rate": rate})
 
     def look(self, value: Recording, where: str) -> tuple[int, int]:
-        """Return number of samples and rate of a recording; keeps nothing, and may be called by several threads."""
+        """Return number of samples and rate of a recording."""
         return read_header(value, where)
-
-    def note(self, value: Recording, where: str, facts: Facts) -> int:
-        """Note the header of a recording; return the number of samples or frames."""
-        return self.note_look(self.look(value, where), where, facts)
 
     def note_look(self, found: tuple[int, int], where: str, facts: Facts) -> int:
         """Note what `look` returned; return the number of samples or frames."""

@@ -16,7 +16,7 @@ from headrace.files.locations import is_remote, local_path, shown_url
 from headrace.files.packed import is_packed
 
 from ..shared.delimited import Delimited, number_of
-from ..shared.fields import IndexField
+from ..shared.json_fields import IndexField
 from ..shared.lines import decode_object, scan_lines
 from ..shared.listed import Entry, Listed, ListedSource, parse_targets, value_of
 from ..shared.paths import PACK_FIX, IndexOption, local_file, path_text
@@ -34,8 +34,12 @@ class RecordingSource(ListedSource):
     @property
     def sample_rate(self) -> int | None:
         """The rate of the samples that "data" is made of, in Hz; `None` if there are no recordings to have one."""
-        rate: int | None = self._options.data.rate
-        return rate
+        return self._audio.rate
+
+    @property
+    def _audio(self) -> RecordingCodec:
+        assert isinstance(self._options.data, RecordingCodec)
+        return self._options.data
 
     def _prepare_files(self) -> None:
         super()._prepare_files()
@@ -48,7 +52,7 @@ class RecordingSource(ListedSource):
     def _load_part(self, corpus_idx: int, data_key: str, start: int, end: int) -> NDArray[Any]:
         if data_key != "data":
             return super()._load_part(corpus_idx, data_key, start, end)
-        audio: RecordingCodec = self._options.data
+        audio = self._audio
         if self._held is None or self._held[0] != corpus_idx:
             if audio.features is None:
                 path, num_samples = self._path(corpus_idx), self._lengths["data"][corpus_idx]
@@ -95,12 +99,6 @@ class _Columns:
     tag: str | None = "tag"
     length: str = "num_samples"
 
-    def __post_init__(self) -> None:
-        """Refuse names that are not text."""
-        for name in (self.audio, self.tag or "", self.length):
-            if not isinstance(name, str):
-                raise ConfigError(f"the name of a field is a str, not {name!r}")
-
     def entry(self, record: Mapping[str, Any], where: str, folder: str = "") -> Entry:
         """Return what an entry says; a path is put below a folder.
 
@@ -126,8 +124,8 @@ def _count(record: Mapping[str, Any], name: str, smallest: int, where: str) -> i
     value = record.get(name)
     if value is None:
         return None
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value % 1 != 0 or not smallest <= value <= _LARGEST_COUNT:
         what = f"the field {name!r} has {value!r}, not a whole number of at least {smallest}"
         fix = "correct it, or leave it out: the recording says the same; length_field= names another field of samples"
         raise SourceError(what, where=where, fix=fix)

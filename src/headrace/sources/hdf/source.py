@@ -62,7 +62,7 @@ class FileHandles(PlainFiles):
         self._chunk_bytes = chunk_bytes
         self._hdf5_files: dict[int, tuple[h5py.File, dict[str | None, h5py.Dataset]]] = {}
         self._hdf5_pid = os.getpid()
-        self._chunks: dict[tuple[int, str | None], PlainChunks] = {}
+        self._chunks: dict[tuple[int, str | None], PlainChunks | None] = {}
         self._reads_left: dict[tuple[int, str | None], float] = {}  # through HDF5, until chunks are looked for
 
     def read_hdf5(
@@ -103,15 +103,10 @@ class FileHandles(PlainFiles):
     def _count_read(self, file_idx: int, data_key: str | None, dataset: h5py.Dataset) -> None:
         """Find out where the chunks are once the dataset was read so often that this pays."""
         key = file_idx, data_key
-        left = self._reads_left.get(key)
-        if left is None:
-            left = num_chunks(dataset) / CHUNKS_PER_READ or float("inf")
+        left = self._reads_left.get(key) or num_chunks(dataset) / CHUNKS_PER_READ or math.inf
         self._reads_left[key] = left - 1
         if left <= 1:
-            self._reads_left[key] = float("inf")
-            chunks = find_chunks(dataset)
-            if chunks is not None:
-                self._chunks[key] = chunks
+            self._reads_left[key], self._chunks[key] = math.inf, find_chunks(dataset)
 
     def _open_hdf5(self, file_idx: int) -> tuple[h5py.File, dict[str | None, h5py.Dataset]]:
         stamp = self._stamps[file_idx]
@@ -218,12 +213,11 @@ def _all_tags(layouts: Sequence[FileLayout]) -> Tags:
     if all(layout.tags is None for layout in layouts):
         return GeneratedTags(num_seqs)
     tags: list[PackedTags] = []
-    num_before = 0
+    stop = 0
     for layout in layouts:
-        stop = num_before + layout.num_seqs
-        own = layout.tags
-        tags.append(pack_texts(GeneratedTags(stop).block(num_before, stop)) if own is None else own)
-        num_before = stop
+        start, stop = stop, stop + layout.num_seqs
+        named = layout.tags
+        tags.append(pack_texts(GeneratedTags(stop).block(start, stop)) if named is None else named)
     return chain_tags(tags)
 
 
@@ -256,7 +250,6 @@ class _Column:
         row_bytes: Size of one row.
         extents: For each file, the position of the first row, or -1 where the rows have to be read through HDF5; and
             how many rows it has.
-        extent_table: The same, `int64[2, F]`.
         rows: `int64[N]`, the first row of each sequence in its file.
         lengths: `int32[N]` or `int64[N]`.
 
@@ -268,7 +261,6 @@ class _Column:
     frame_shape: tuple[int | None, ...]
     row_bytes: int
     extents: list[tuple[int, int]]
-    extent_table: NDArray[np.int64]
     rows: memoryview[int]
     lengths: memoryview[int]
 
@@ -314,9 +306,8 @@ class HDFSource(IndexedSource):
         row_bytes = int(np.prod([size or 0 for size in spec.shape], dtype=np.int64)) * dtype.itemsize
         rows = column_view(self._index.locator(f"frame:{length_key}"))
         lengths = column_view(self._index.lengths(length_key))
-        extent_table = np.array([stored["byte_offsets"], stored["num_frames"]], np.int64)
         extents = list(zip(stored["byte_offsets"], stored["num_frames"], strict=True))
-        return _Column(name, dtype, spec.shape, row_bytes, extents, extent_table, rows, lengths)
+        return _Column(name, dtype, spec.shape, row_bytes, extents, rows, lengths)
 
     def reads_slices(self, data_key: str) -> bool:
         """Yes: HDF5 itself finds the chunks that hold some frames."""
@@ -395,14 +386,3 @@ class HDFSource(IndexedSource):
             what = f"frames {row}..{row + num_rows} of the {num_frames} in {self.files[file_idx]}"
             raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
         return file_idx, -1 if byte_offset < 0 else byte_offset + row * column.row_bytes
-
-    def _locate_many(self, corpus_indices: NDArray[np.int64], data_key: str) -> tuple[list[int], list[int]]:
-        column = self._columns[data_key]
-        files = np.asarray(self._file_of)[corpus_indices]
-        if files.size and 0 <= int(files.min()) <= int(files.max()) < self._num_files:
-            byte_offsets, num_frames = column.extent_table[:, files]
-            rows = np.asarray(column.rows)[corpus_indices]
-            num_rows = np.asarray(column.lengths)[corpus_indices]
-            if ((rows >= 0) & (num_rows >= 0) & (rows <= num_frames - num_rows)).all():
-                return files.tolist(), (byte_offsets + rows * column.row_bytes).tolist()
-        return super()._locate_many(corpus_indices, data_key)  # which says what is wrong

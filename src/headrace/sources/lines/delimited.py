@@ -11,8 +11,7 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 
 from ..shared.decompressed import plain_copy
 from ..shared.delimited import Delimited, number_of
-from ..shared.fields import IndexField
-from ..shared.json_fields import JsonField
+from ..shared.json_fields import IndexField, JsonField
 from ..shared.lines import LineStretch
 from ..shared.paths import Files, IndexOption, list_paths
 from .jsonl import DEFAULT_TAG_FIELD, Objects, ObjectSource, parse_fields
@@ -119,7 +118,7 @@ class CsvSource(ObjectSource):
         parsed = parse_fields(fields, [column for column in columns if column != tag_field])
         known = {name: "text" if isinstance(number_of(text), str) else "number" for name, text in first.items()}
         for one in parsed.values():
-            if not isinstance(one, JsonField):
+            if isinstance(one, IndexField) or not isinstance(one, JsonField):
                 known[one.name] = "int" if isinstance(one, IndexField) else "text"
         for column in [
             *(one.name for one in parsed.values()),

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
@@ -135,7 +134,7 @@ class Objects:
         if len(self.files) == 1:
             del found.locators[FILE]
         generated = GeneratedTags(len(found.locators[LINE_START]), tag_prefix) if self.tag_field is None else None
-        return found.index(self.fields, adopt=self._adopt, tags=generated)
+        return found.index(self.fields, tags=generated)
 
     def _take(self, stretch: LineStretch) -> Gathered:
         found = Gathered.of(self.fields, _LOCATORS)
@@ -146,11 +145,6 @@ class Objects:
             if self.tag_field is not None:
                 found.tags.append(self.tag(record, where))
         return found
-
-    def _adopt(self, lengths: dict[str, NDArray[np.int64]]) -> None:
-        for key, field in self.fields.items():
-            if not field.spec.has_time:
-                lengths[key][:] = 1
 
 
 class ObjectSource(LineSource):
@@ -165,7 +159,7 @@ class ObjectSource(LineSource):
         self._open(options, options.files, partial(options.gather, tag_prefix), index=index, kind=kind)
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - one line has all
-        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
+        file_idx, start, num_bytes = self._locate(corpus_idx)
         data = self._files.read(file_idx, start, num_bytes)
         return self._options.parse(file_idx, data, f"{self._options.names[file_idx]}, byte {start}")
 

@@ -32,7 +32,7 @@ from headrace.vocabularies.files import (
     read_vocabulary_file,
 )
 
-from ..shared.fields import Field
+from ..shared.fields import VocabularyField
 
 _BLOCK_BYTES = 1 << 20
 _HEADS = (b"<?xml", b"<corpus")
@@ -181,7 +181,7 @@ class OrthSymbols(Vocabulary):
         return self._class_of[symbol]
 
 
-class OrthField(Field):
+class OrthField(VocabularyField):
     """A line as classes of a vocabulary, in the dtype that RETURNN chooses, as it is or moved by one.
 
     Args:
@@ -190,19 +190,14 @@ class OrthField(Field):
         start: For input: the class that comes first, while the last one of the line is left out; else `None`.
     """
 
-    name = "text"
-    is_slow = True
-
     def __init__(self, vocabulary: Vocabulary, dtype: str | None, start: int | None = None) -> None:
-        self.vocabulary = vocabulary
+        super().__init__("text", vocabulary)
         dim = vocabulary.dim
-        chosen = np.dtype(dtype or ("int8" if dim <= 128 else "uint8" if dim <= 256 else "int32"))
-        if chosen.kind not in "iu" or dim - 1 > np.iinfo(chosen).max:
-            raise ConfigError(
-                f"dtype is {chosen}, which does not hold {dim} classes", where="LmDataset", fix="give a wider"
-            )
-        self._dtype, self._start = chosen, start
-        self.labels = list(vocabulary.labels)
+        self._dtype = np.dtype(dtype or ("int8" if dim <= 128 else "uint8" if dim <= 256 else "int32"))
+        self._start = start
+        if self._dtype.kind not in "iu" or dim - 1 > np.iinfo(self._dtype).max:
+            what = f"dtype is {self._dtype}, which does not hold {dim} classes"
+            raise ConfigError(what, where="LmDataset", fix="give a wider one")
 
     @property
     def spec(self) -> DataSpec:
@@ -211,15 +206,12 @@ class OrthField(Field):
 
     @property
     def identity(self) -> list[Any]:
-        """Its kind, dtype and start, and the identity of the vocabulary."""
-        return [type(self).__name__, self._dtype.name, self._start, self.vocabulary.identity]
+        """Its kind, the vocabulary, dtype and start."""
+        return [*super().identity, self._dtype.name, self._start]
 
     def encode(self, value: Any, where: str) -> NDArray[Any]:
         """Return the classes of a line without white space at its ends, `dtype[T]`."""
-        try:
-            classes = self.vocabulary.encode(value.strip()).astype(self._dtype)
-        except SourceError as error:
-            raise SourceError(error.what, where=where, fix=error.fix) from error
+        classes = super().encode(value.strip(), where).astype(self._dtype)
         if self._start is not None and len(classes):
             classes[1:] = classes[:-1].copy()
             classes[0] = self._start

@@ -232,9 +232,6 @@ class TextSource(LineSource):
             if type(asked) is ByteField:
                 self._plain[key] = PlainKey.of(self.specs[key], self._index.lengths(key))
 
-    def _locate(self, corpus_idx: int, data_key: str) -> tuple[int, int, int]:  # noqa: ARG002 - one line has all
-        return self._lines.locate(corpus_idx)
-
     @property
     def files(self) -> tuple[str, ...]:
         """The paths of the files as they were given, absolute."""
@@ -245,7 +242,7 @@ class TextSource(LineSource):
         return self._record(check_corpus_idx(corpus_idx, self._num_seqs), ())
 
     def _record(self, corpus_idx: int, data_keys: Sequence[str]) -> str:  # noqa: ARG002 - there is only the text
-        file_idx, start, num_bytes = self._lines.locate(corpus_idx)
+        file_idx, start, num_bytes = self._locate(corpus_idx)
         data = self._files.read(file_idx, start, num_bytes)
         return decode_utf8(data, self._options.names[file_idx], first_byte=start).removesuffix("\r")
 

@@ -16,6 +16,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.errors import ConfigError, SourceError
@@ -145,26 +146,19 @@ def find_archives(path: Any, content_name: Any, resolve_symlink: bool) -> list[A
     names = list(content_name) if isinstance(content_name, list | tuple) else [content_name] * len(paths)
     if len(names) != len(paths) or not all(name is None or isinstance(name, str) for name in names):
         raise ConfigError(f"content_name {content_name!r} for {len(paths)} paths", where="OggZip", fix="one name each")
-    zips: list[tuple[str, str]] = []
-    texts: dict[str, str] = {}
+    found: dict[str, list[tuple[str, str]]] = {".zip": [], ".txt.gz": []}
     for one, said in zip(paths, names, strict=True):
         file_name = os.path.basename(os.path.realpath(one) if resolve_symlink else one)
-        if file_name.endswith(".zip"):
-            zips.append((one, said or file_name.removesuffix(".zip")))
-        elif file_name.endswith(".txt.gz"):
-            texts[said or file_name.removesuffix(".txt.gz")] = one
-        else:
-            raise ConfigError(
-                "an archive ends in .zip, a text in .txt.gz", where=one, fix="rename it, or check the path"
-            )
-    unused = sorted(set(texts) - {name for _, name in zips})
-    if unused:
-        raise ConfigError(
-            f"there is no archive {unused[0]}.zip for this text",
-            where=texts[unused[0]],
-            fix="name the text like its archive, or give content_name",
-        )
-    return [Archive(one, name, texts.get(name), is_folder=False) for one, name in zips]
+        end = next((end for end in found if file_name.endswith(end)), None)
+        if end is None:
+            fix = "rename it, or check the path"
+            raise ConfigError("an archive ends in .zip, a text in .txt.gz", where=one, fix=fix)
+        found[end].append((said or file_name.removesuffix(end), one))
+    texts = dict(found[".txt.gz"])
+    for unused in texts.keys() - dict(found[".zip"]).keys():
+        fix = "name the text like its archive, or give content_name"
+        raise ConfigError(f"there is no archive {unused}.zip for this text", where=texts[unused], fix=fix)
+    return [Archive(one, name, texts.get(name), is_folder=False) for name, one in found[".zip"]]
 
 
 def _files_for(path: str) -> list[str]:
@@ -175,17 +169,12 @@ def _files_for(path: str) -> list[str]:
     """
     if path.endswith(".zip") or not os.path.isdir(path) or os.path.lexists(f"{path}.txt"):
         return [path]
-    try:
-        names = sorted(name for name in os.listdir(path) if name[0] != "." and name.endswith((".zip", ".txt.gz")))
-    except OSError as error:
-        raise SourceError(f"cannot read the folder: {error.strerror}", where=path, fix="check the path") from error
-    if not any(name.endswith(".zip") for name in names):
-        raise SourceError(
-            f"the folder has no .zip files, and there is no {os.path.basename(path)}.txt beside it",
-            where=path,
-            fix="give a folder of OggZip archives, or name them: ['a.zip', 'b.zip']",
-        )
-    return [os.path.join(path, name) for name in names]
+    found = sorted(str(one) for end in (".zip", ".txt.gz") for one in Path(path).glob(f"[!.]*{end}"))
+    if not any(one.endswith(".zip") for one in found):
+        what = f"the folder has no .zip files, and there is no {os.path.basename(path)}.txt beside it"
+        fix = "give a folder of OggZip archives, or name them: ['a.zip', 'b.zip']"
+        raise SourceError(what, where=path, fix=fix)
+    return found
 
 
 class Member(NamedTuple):
@@ -252,9 +241,9 @@ def read_member(read: Callable[[int, int], bytes], member: Member, where: str) -
         mark, *_, name_bytes, extra_bytes = _HEADER.unpack(head)
         content = read(member.start + _HEADER.size + name_bytes + extra_bytes, member.packed)
         if member.deflated:  # not more than its size, whatever a damaged one would swell to
-            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, member.size + 1)
+            content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, max(member.size, 0) + 1)
         is_whole = mark == b"PK\x03\x04" and len(content) == member.size and zlib.crc32(content) == member.crc
-    except (struct.error, zlib.error):
+    except (struct.error, zlib.error, OverflowError):
         is_whole = False
     if not is_whole:
         fix = "restore the archive; open the corpus again if it was changed"

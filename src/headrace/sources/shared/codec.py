@@ -77,6 +77,37 @@ class Codec(ABC):
         """Take what was concluded of the same values before."""
 
 
+class FileCodec(Codec):
+    """How files of one kind become arrays: recordings, images. What all say together is in their headers."""
+
+    @abstractmethod
+    def look(self, value: Any, where: str) -> Any:
+        """Return what the header of a file says, given by path, bytes, or as an open file. Threads may call it."""
+
+    @abstractmethod
+    def note_look(self, found: Any, where: str, facts: Facts) -> int:
+        """Add what `look` returned to the facts; return the length of the array."""
+
+    def note(self, value: Any, where: str, facts: Facts) -> int:
+        """Look at a file, and note what it says."""
+        return self.note_look(self.look(value, where), where, facts)
+
+
+class Field(Codec):
+    """How the values of one field of a record become arrays.
+
+    Attributes:
+        name: Name of the field.
+    """
+
+    name: str
+
+    @property
+    def identity(self) -> list[Any]:
+        """Its kind and name."""
+        return [type(self).__name__, self.name]
+
+
 def found_by(codecs: Mapping[str, Codec]) -> dict[str, Any]:
     """Return what `make_index` takes of codecs, after `conclude`."""
     learnt = {key: codec.learnt for key, codec in codecs.items() if codec.learnt is not None}

@@ -56,8 +56,17 @@ def _parse_data_type(key: str, options: DataSpec | Mapping[str, Any]) -> DataSpe
     sparse = options.get("sparse", options.get("sparse_dim") is not None)
     if not isinstance(sparse, bool):
         raise ConfigError(f"sparse is True or False, not {sparse!r}", where=where)
-    dim = _one_dim(options, where)
-    shape = _parse_shape(options.get("shape"), sparse=sparse, dim=dim, where=where)
+    dims = {name: options[name] for name in ("dim", "sparse_dim", "feature_dim") if options.get(name) is not None}
+    if len(set(dims.values())) > 1:
+        raise ConfigError(f"options that mean the same disagree: {dims}", where=where, fix="give only dim")
+    dim = next(iter(dims.values()), None)
+    shape = options.get("shape")
+    shape = ((None,) if sparse or dim is None else (None, dim)) if shape is None else shape
+    if not isinstance(shape, tuple | list) or not all(size is None or _is_size(size) for size in shape):
+        raise ConfigError(f"a shape is a tuple of sizes, None for a free axis, not {shape!r}", where=where)
+    if dim is not None and not _is_size(dim):
+        raise ConfigError(f"dim is a number of classes or features, not {dim!r}", where=where)
+    shape, dim = tuple(None if size is None else int(size) for size in shape), None if dim is None else int(dim)
     has_time = bool(shape) and shape[0] is None
     frame_shape = shape[1:] if has_time else shape
     if not sparse:
@@ -73,28 +82,8 @@ def _parse_data_type(key: str, options: DataSpec | Mapping[str, Any]) -> DataSpe
     return spec
 
 
-def _one_dim(options: Mapping[str, Any], where: str) -> int | None:
-    """Return the one value of the options that mean the dim."""
-    dims = {name: options[name] for name in ("dim", "sparse_dim", "feature_dim") if options.get(name) is not None}
-    if len(set(dims.values())) > 1:
-        raise ConfigError(f"options that mean the same disagree: {dims}", where=where, fix="give only dim")
-    for name, dim in dims.items():
-        if isinstance(dim, bool) or not isinstance(dim, int | np.integer) or dim < 0:
-            raise ConfigError(f"{name} is a number of classes or features, not {dim!r}", where=where)
-        return int(dim)
-    return None
-
-
-def _parse_shape(shape: Any, *, sparse: bool, dim: int | None, where: str) -> tuple[int | None, ...]:
-    if shape is None:
-        return (None,) if sparse or dim is None else (None, dim)
-    valid = isinstance(shape, tuple | list) and all(
-        size is None or (isinstance(size, int | np.integer) and not isinstance(size, bool) and size >= 0)
-        for size in shape
-    )
-    if not valid:
-        raise ConfigError(f"a shape is a tuple of sizes, None for a free axis, not {shape!r}", where=where)
-    return tuple(None if size is None else int(size) for size in shape)
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(value >= 0)
 
 
 def learn_specs(seq: Mapping[str, Any], where: str) -> dict[str, DataSpec]:

@@ -2,8 +2,8 @@
 
 One label or number a sequence is a scalar: a batch of B has `[B]`. A text is a sequence of classes with time.
 
-One class for each way to encode a field: `ClassField`, `IndexField`, `CharField`, `ByteField`, `VocabularyField`, and
-`NumberField` for a whole number. `parse_field` chooses by the user's option. They never see audio.
+One class for each way to encode a field: `ClassField`, `CharField`, `ByteField`, `VocabularyField`; and those of
+`json_fields.py` for numbers. `parse_field` chooses by the user's option. They never see audio.
 """
 
 from __future__ import annotations
@@ -21,30 +21,17 @@ from headrace.specs import DataSpec
 from headrace.vocabularies.base import FORMS, Vocabulary, init_vocabulary, short_form
 from headrace.vocabularies.ends import WithEnds, check_ends
 
-from .codec import Codec, Facts
+from .codec import Facts
+from .codec import Field as Field
+from .json_fields import IndexField, JsonField
 
 _FORMS = (
     'valid: a field name, or {"field": name, "vocab": ...}, with None, a list of labels, a dict label -> class, a '
     f'number of classes, "chars" or a vocabulary: {FORMS}'
 )
 _OPTIONS = ("field", "labels", "vocab")
-_ENDS: dict[str, Any] = {"bos": None, "eos": None, "adds": "both"}  # the options of `WithEnds`, with their defaults
+_NO_ENDS = (None, None, "both")  # bos, eos and adds of `WithEnds`
 _SCALAR = "scalar"  # of identities: before, one label was an array of one
-
-
-class Field(Codec):
-    """How the values of one field of a record become arrays.
-
-    Attributes:
-        name: Name of the field.
-    """
-
-    name: str
-
-    @property
-    def identity(self) -> list[Any]:
-        """Its kind and name."""
-        return [type(self).__name__, self.name]
 
 
 class ClassField(Field):
@@ -127,48 +114,39 @@ class ClassField(Field):
 
 
 class CharField(ClassField):
-    """A text, as class indices of its characters (Unicode code points): `int32[T]`."""
-
-    _has_time = True
-
-    def _labels_in(self, text: str) -> Sequence[str]:
-        return text
-
-
-class CharFieldWithEnds(CharField):
-    """A text, as class indices of its characters, with a start or an end, see `WithEnds`: `int32[T]`.
+    """A text, as class indices of its characters (Unicode code points): `int32[T]`.
 
     Args:
         name: Name of the field.
-        ends: The options `bos`, `eos` and `adds` of `WithEnds`. The classes of its symbols follow those of the
-            characters, the start first.
+        labels: See `ClassField`.
+        ends: Options of `WithEnds`, for a start or an end. The classes of its symbols follow those of the characters,
+            the start first.
 
     Raises:
         ConfigError: An option is wrong.
     """
 
-    def __init__(self, name: str, ends: Mapping[str, Any]) -> None:
-        super().__init__(name, None)
-        for option in ends:
-            if option not in _ENDS:
-                raise ConfigError(f"WithEnds has no option {option!r}", fix=did_you_mean(str(option), _ENDS))
-        bos, eos, adds = (ends.get(option, default) for option, default in _ENDS.items())
-        check_ends(bos, eos, adds)
-        self._ends = bos, eos, adds
+    _has_time = True
+
+    def __init__(
+        self, name: str, labels: Sequence[str] | None, ends: tuple[str | None, str | None, str] = _NO_ENDS
+    ) -> None:
+        super().__init__(name, labels)
+        self._ends = bos, eos, adds = ends
         self._symbols = list(dict.fromkeys(symbol for symbol in (bos, eos) if symbol is not None))
         self._before = [bos] if bos is not None and adds in ("both", "bos") else []
         self._behind = [eos] if eos is not None and adds in ("both", "eos") else []
 
     @property
     def identity(self) -> list[Any]:
-        """Its kind and name, and the options."""
+        """That of labels, and the ends."""
         return [*super().identity, *self._ends]
 
     def _labels_in(self, text: str) -> Sequence[str]:
-        return [*self._before, *text, *self._behind]
+        return [*self._before, *text, *self._behind] if self._symbols else text
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.name, dict(zip(_ENDS, self._ends, strict=True)))
+        return CharField, (*super().__reduce__()[1], self._ends)
 
 
 class ByteField(Field):
@@ -185,59 +163,6 @@ class ByteField(Field):
     def encode(self, value: Any, where: str) -> NDArray[np.uint8]:
         """Return the UTF-8 bytes of a text, `uint8[T]`."""
         return np.frombuffer(_checked_text(value, self.name, where).encode(), dtype=np.uint8).copy()
-
-
-class IndexField(Field):
-    """Class indices that are stored as numbers: one a sequence, `int32[]`, or lists of them, `int32[T]`.
-
-    Where some sequences have a list, a single number is a list of one.
-    """
-
-    def __init__(self, name: str, num_classes: int) -> None:
-        self.name, self._num_classes, self._has_time = name, num_classes, False
-
-    @property
-    def identity(self) -> list[Any]:
-        """Its kind, name and number of classes."""
-        return [*super().identity, _SCALAR, self._num_classes]
-
-    @property
-    def spec(self) -> DataSpec:
-        """Layout of the arrays."""
-        return DataSpec("int32", sparse=True, dim=self._num_classes, has_time=self._has_time)
-
-    def note(self, value: Any, where: str, facts: Facts) -> int:
-        """Note whether there are lists; return the number of class indices."""
-        facts.setdefault(isinstance(value, list), where)
-        return len(self._indices(value, where))
-
-    def conclude(self, facts: Facts) -> None:
-        """Take whether there are lists."""
-        self._has_time = True in facts
-
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
-        """Take what was concluded of the same values."""
-        self._has_time = spec.has_time
-
-    def _indices(self, value: Any, where: str) -> list[int]:
-        indices = value if isinstance(value, list) else [value]
-        for index in indices:
-            if type(index) is not int or not 0 <= index < self._num_classes:
-                raise SourceError(
-                    f"the field {self.name!r} has {index!r}, not a class index 0..{self._num_classes - 1}", where=where
-                )
-        return indices
-
-    def encode(self, value: Any, where: str) -> NDArray[np.int32]:
-        """Return the class index, `int32[]`, or the class indices, `int32[T]`."""
-        if isinstance(value, list) and not self._has_time:
-            raise SourceError(
-                f"the field {self.name!r} has a list here, and had numbers when it was indexed",
-                where=where,
-                fix="the data changed: open the corpus again",
-            )
-        indices = self._indices(value, where)
-        return np.array(indices if self._has_time else indices[0], dtype=np.int32)
 
 
 class VocabularyField(Field):
@@ -270,52 +195,22 @@ class VocabularyField(Field):
         return VocabularyField, (self.name, self.vocabulary)
 
 
-class NumberField(Field):
-    """A whole number: a scalar, `int64[]`, or as class index `int32[]`.
+class NumberField(JsonField):
+    """A whole number as class index, `int32[]`; the number of classes is the largest and one."""
 
-    Args:
-        name: Name of the field.
-        is_class: Whether values are class indices, whose number of classes is the largest and one.
-    """
-
-    def __init__(self, name: str, *, is_class: bool) -> None:
-        self.name, self._is_class, self._dim = name, is_class, 0 if is_class else None
-
-    @property
-    def identity(self) -> list[Any]:
-        """Its kind and name."""
-        return [*super().identity, _SCALAR, self._is_class]
-
-    @property
-    def spec(self) -> DataSpec:
-        """Layout of the arrays."""
-        return DataSpec("int32" if self._is_class else "int64", sparse=True, dim=self._dim, has_time=False)
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "int32")
 
     def note(self, value: Any, where: str, facts: Facts) -> int:
         """Note a class; return the length of its array, which is 1."""
-        if self._is_class:
-            facts[value] = ""
-        return self.encode(value, where).size
+        super().note(value, where, {})
+        facts.setdefault(value, where)
+        return 1
 
     def conclude(self, facts: Facts) -> None:
         """Take the number of classes, unless there are negative ones."""
-        if self._is_class:
-            self._dim = None if min(facts, default=0) < 0 else max(facts, default=-1) + 1
-
-    def settle(self, spec: DataSpec, labels: Sequence[str] | None, learnt: Any = None) -> None:  # noqa: ARG002
-        """Take the number of classes."""
-        self._dim = spec.dim
-
-    def encode(self, value: int, where: str) -> NDArray[Any]:
-        """Return the array of one number."""
-        dtype: np.dtype[Any] = np.dtype(np.int32 if self._is_class else np.int64)
-        if not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
-            raise SourceError(
-                f"{self.name!r} has {value}, beyond {8 * dtype.itemsize} bits",
-                where=where,
-                fix="store such numbers as a .npy member of a tar, or as text",
-            )
-        return np.array(value, dtype)
+        dim = None if min(facts, default=0) < 0 else max(facts, default=-1) + 1
+        self._spec = DataSpec("int32", sparse=True, dim=dim, has_time=False)
 
 
 def parse_field(data_key: str, target: Any, natural: Callable[..., Field] | None = None) -> Field:
@@ -370,10 +265,16 @@ def parse_field(data_key: str, target: Any, natural: Callable[..., Field] | None
 
 def _learnt_with_ends(name: str, vocab: Mapping[str, Any]) -> Field | None:
     """Return the field for characters that are learnt, with start or end, if a dict means that."""
-    if vocab["class"] not in ("WithEnds", WithEnds) or not isinstance(vocab.get("vocab"), str):
+    if vocab["class"] not in ("WithEnds", WithEnds) or vocab.get("vocab") != "chars":
         return None
-    ends = {option: value for option, value in vocab.items() if option not in ("class", "vocab")}
-    return CharFieldWithEnds(name, ends) if vocab["vocab"] == "chars" else None
+    ends = {"bos": None, "eos": None, "adds": "both", **vocab}
+    for option in ends:
+        if option not in ("class", "vocab", "bos", "eos", "adds"):
+            raise ConfigError(
+                f"WithEnds has no option {option!r}", fix=did_you_mean(str(option), ("bos", "eos", "adds"))
+            )
+    check_ends(ends["bos"], ends["eos"], ends["adds"])
+    return CharField(name, None, (ends["bos"], ends["eos"], ends["adds"]))
 
 
 def _guessed(name: str) -> ClassField:

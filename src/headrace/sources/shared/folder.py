@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import xxhash
 
@@ -97,23 +97,19 @@ def list_corpus_files(files: Files, suffixes: Sequence[str], owner: str) -> List
     if isinstance(suffixes, str) or not all(isinstance(one, str) and one.startswith(".") for one in suffixes):
         raise ConfigError(f"suffixes={suffixes!r}", where=owner, fix='a list such as [".flac"]')
     forms = tuple(form for suffix in suffixes for form in (suffix, suffix.lower(), suffix.upper()))
-    if isinstance(files, str | os.PathLike):
-        named = expand_path(files, owner)
-        files = named[0] if len(named) == 1 and not os.path.isfile(named[0]) else named
-    if isinstance(files, str) and not is_remote(files):
+    is_one = isinstance(files, str | bytes | os.PathLike) or not isinstance(files, Iterable)
+    given: Iterable[Any] = [files] if is_one else files  # type: ignore[assignment] # what is wrong is refused below
+    paths = [name for path in given for name in expand_path(path, owner)]
+    if is_one and len(paths) == 1 and not is_remote(paths[0]) and not os.path.isfile(paths[0]):
         found: dict[str, os.stat_result] = {}
-        _walk(files, forms, "", (os.path.realpath(files),), found)
-        return Listing.of(files, sorted(found), found)
-    if not isinstance(files, Iterable) or isinstance(files, bytes):
-        raise ConfigError(f"{files!r} is neither a folder nor a list of files", where=owner, fix="give a path")
-    paths = [name for path in ([files] if isinstance(files, str) else files) for name in expand_path(path, owner)]
+        _walk(paths[0], forms, "", (os.path.realpath(paths[0]),), found)
+        return Listing.of(paths[0], sorted(found), found)
     for path in paths:
         if is_remote(path):
             raise named_by_path_error(owner, path)
         if not path.endswith(forms):
-            raise SourceError(
-                "the name of the file has another ending", where=path, fix=f"it must end in {', '.join(suffixes)}"
-            )
+            fix = f"it must end in {', '.join(suffixes)}"
+            raise SourceError("the name of the file has another ending", where=path, fix=fix)
     root = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else os.getcwd()
     names = [os.path.relpath(path, root) for path in paths]
     if len(set(paths)) < len(paths):

@@ -16,13 +16,12 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, SourceError
 from headrace.specs import DataSpec
 
-from .codec import Facts
+from .codec import Facts, Field
 from .data_types import check_classes, extremes, learn_spec
-from .fields import Field
 
 _TEXT = DataSpec("uint8", sparse=True, dim=256, is_text=True)
 _DTYPES = ("bool", "int32", "int64", "uint64", "float32", "float64")  # in the order of preference
-TEXT_FACT = (), ("text",)  # of all texts
+_TEXT_FACT = (), ("text",)  # of all texts
 _EMPTY = "of no shape"  # of empty lists, which may be of any but that of a number
 _LARGEST = 2**53  # up to here float64 has all whole numbers
 
@@ -42,9 +41,9 @@ class JsonField(Field):
         self.name, self._dim, self._spec = name, dim, _TEXT
         try:
             self._dtype = None if dtype is None else np.dtype(dtype).name
-        except TypeError as error:
-            raise ConfigError(f"the dtype of {name!r} is {dtype!r}", fix='for example "float32"') from error
-        if self._dtype is not None and np.dtype(self._dtype).kind not in "biuf":
+        except TypeError:
+            self._dtype = ""
+        if self._dtype not in (None, *_LIMITS):
             raise ConfigError(f"the dtype of {name!r} is {dtype!r}, not one of numbers", fix='for example "float32"')
 
     @property
@@ -63,7 +62,7 @@ class JsonField(Field):
             if self._dtype is not None or self._dim is not None:
                 what = f"the field {self.name!r} has a text, but numbers are expected"
                 raise SourceError(what, where=where, fix="leave out its dtype and dim, if it is a text")
-            facts.setdefault(TEXT_FACT, where)
+            facts.setdefault(_TEXT_FACT, where)
             return len(value) if value.isascii() else len(_utf8(value, where))
         array = self._array_of(value, where)
         if array.shape == (0,):
@@ -127,8 +126,7 @@ class JsonField(Field):
                 if array.dtype.kind in "fO" and array.size and np.max(np.abs(array)) >= _LARGEST:
                     # NumPy makes fractions of what needs 64 bits
                     exact = np.array(value, object)
-                    is_whole = [type(number) is int for number in exact.flat]
-                    array = exact if any(is_whole) else array
+                    array = exact if any(type(one) is int and abs(one) > _LARGEST for one in exact.flat) else array
             except (ValueError, OverflowError, TypeError):  # inner lists of different lengths, or no numbers
                 array = np.array("")
             if array.dtype.kind in "biufO":
@@ -139,8 +137,12 @@ class JsonField(Field):
             fix="make inner lists equally long, fill in what is null, or leave the field out: fields=",
         )
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return JsonField, (self.name, self._dtype, self._dim)
+
+class IndexField(JsonField):
+    """Class indices that are stored as numbers: one a sequence, `int32[]`, or lists of them, `int32[T]`."""
+
+    def __init__(self, name: str, num_classes: int) -> None:
+        super().__init__(name, "int32", num_classes)
 
 
 def _limits(dtype: str) -> tuple[int, int]:

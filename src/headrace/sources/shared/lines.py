@@ -1,4 +1,4 @@
-"""Finds the lines of files; decodes JSON objects from lines; `LineTable` finds lines again by the index.
+"""Finds the lines of files; decodes JSON objects from lines; `LineSource` finds lines again by the index.
 
 A line ends with a line feed, or the file; a carriage return before that belongs to the end. No other character ends
 one, also if Unicode calls it a line separator: so every tool that counts lines counts the same. A byte order mark at
@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from headrace.errors import SourceError
 from headrace.files import open_regular
-from headrace.index import CorpusIndex
 
 from .parts import count_workers
 from .records import RecordSource
@@ -158,40 +157,27 @@ def not_an_object(what: str, where: str) -> SourceError:
 LINE_START, LINE_BYTES, FILE = "line_start", "line_bytes", "file"
 
 
-class LineTable:
-    """Where the lines of a corpus are: columns `line_start`, `line_bytes` and, for several files, `file` of its index.
-
-    Args:
-        index: The index. Other files that it was made from may come after those with the lines.
-    """
-
-    def __init__(self, index: CorpusIndex) -> None:
-        self._index, self._sizes = index, [stamp.size for stamp in index.files]
-        self._starts, self._num_bytes = column_view(index.locator(LINE_START)), column_view(index.locator(LINE_BYTES))
-        self._file_of = column_view(index.locator(FILE)) if index.has_locator(FILE) else None
-
-    def locate(self, corpus_idx: int) -> tuple[int, int, int]:
-        """Return file, first byte and number of bytes of a line; a damaged index must not read anything else."""
-        file_idx = 0 if self._file_of is None else self._file_of[corpus_idx]
-        start, num_bytes = self._starts[corpus_idx], self._num_bytes[corpus_idx]
-        if not 0 <= file_idx < len(self._sizes):
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is in file {file_idx}")
-        if not 0 <= start <= start + num_bytes <= self._sizes[file_idx]:
-            what = f"bytes {start}..{start + num_bytes} of a file of {self._sizes[file_idx]}"
-            raise self._index.damaged(f"it says that sequence {corpus_idx} is in {what}")
-        return file_idx, start, num_bytes
-
-
 class LineSource(RecordSource):
-    """A source whose records are lines of text files.
+    """A source whose records are lines of text files, found by the columns that `LINE_START` and the others name.
 
     Its `_options` have `names`, what the user called the files, and `fields`, data key -> field.
     """
 
     def _prepare(self) -> None:
-        self._lines = LineTable(self._index)
+        index = self._index
+        self._starts, self._num_bytes = column_view(index.locator(LINE_START)), column_view(index.locator(LINE_BYTES))
+        self._file_of = column_view(index.locator(FILE)) if index.has_locator(FILE) else None  # of several
+        self._sizes = [stamp.size for stamp in index.files]
         for key, field in self._options.fields.items():
             field.settle(self.specs[key], self.labels.get(key))
+
+    def _locate(self, corpus_idx: int, data_key: str = "") -> tuple[int, int, int]:  # noqa: ARG002 - one line has all
+        file_idx = 0 if self._file_of is None else self._file_of[corpus_idx]
+        start, num_bytes, sizes = self._starts[corpus_idx], self._num_bytes[corpus_idx], self._sizes
+        if not 0 <= file_idx < len(sizes) or not 0 <= start <= start + num_bytes <= sizes[file_idx]:
+            what = f"it says that sequence {corpus_idx} is at bytes {start}..{start + num_bytes} of file {file_idx}"
+            raise self._index.damaged(what)
+        return file_idx, start, num_bytes
 
     @property
     def encodes_texts(self) -> bool:
@@ -199,7 +185,7 @@ class LineSource(RecordSource):
         return any(field.is_slow for field in self._options.fields.values())
 
     def _where(self, corpus_idx: int) -> str:
-        return f"{self._options.names[self._lines.locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
+        return f"{self._options.names[self._locate(corpus_idx)[0]]}, tag {self._index.tags[corpus_idx]!r}"
 
 
 def _block_of(data: bytes, position: int, line: int) -> LineBlock:

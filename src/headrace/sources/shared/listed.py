@@ -20,9 +20,10 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import FileStamp, resolve_inside
 from headrace.index import CorpusIndex
 
-from .codec import Codec
-from .fields import Field, IndexField, parse_field
+from .codec import Codec, FileCodec
+from .fields import Field, parse_field
 from .folder import Listing, for_each
+from .json_fields import IndexField
 from .open_files import check_stamp
 from .paths import IndexOption
 from .records import Gathered
@@ -59,13 +60,13 @@ class Listed:
     Attributes:
         listed_in: What lists them, for errors.
         root: Absolute path of the folder that their paths are relative to, and must not lead out of.
-        data: Makes "data" of a path; `look` says what `note_look` takes.
+        data: Makes "data" of a path.
         fields: Data key -> field of an entry.
     """
 
     listed_in: str
     root: str
-    data: Any
+    data: FileCodec
     fields: dict[str, Field]
 
     @property
@@ -154,7 +155,7 @@ def _real(root: str, path: str, where: str) -> str:
         raise SourceError(error.what, where=where, fix=error.fix) from error
 
 
-def _look(root: str, data: Any, item: tuple[str, Entry]) -> Any:
+def _look(root: str, data: FileCodec, item: tuple[str, Entry]) -> Any:
     """Return what is known of a file, or a look at it."""
     folder, entry = item
     path = os.path.join(folder, os.path.basename(entry.path))

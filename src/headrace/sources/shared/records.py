@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError
+from headrace.files import open_regular
 from headrace.index import CorpusIndex, GeneratedTags
 from headrace.specs import DataSpec
 
@@ -226,18 +227,12 @@ def _gather_records(
     labels: Mapping[str, Sequence[str]],
 ) -> CorpusIndex:
     specs = given
-    for path in paths if given is None else ():
-        with open(path, "rb") as file:
-            for tag, start, num_bytes in record_format.scan(path):
-                file.seek(start)
-                where = f"{path}, tag {tag!r}"
-                specs = learn_specs(record_format.decode(file.read(num_bytes), where), where)
-                break
-        if specs is not None:
-            break
     if specs is None:
-        what = "there are no records, and so no layout"
-        raise ConfigError(what, where=", ".join(paths[:3]), fix="check the path, or give specs=")
+        first = next((record for path in paths for record in _records_of(record_format, path)), None)
+        if first is None:
+            what = "there are no records, and so no layout"
+            raise ConfigError(what, where=", ".join(paths[:3]), fix="check the path, or give specs=")
+        specs = learn_specs(record_format.decode(first[2], first[3]), first[3])
     specs = with_labels(specs, labels)
     gather = partial(_gather_records_of, record_format, specs, is_exact=given is None)
     found = Gathered.of(specs, ("file", "start", "bytes"))
@@ -248,12 +243,9 @@ def _gather_records(
     )
 
 
-def _gather_records_of(
-    record_format: RecordFormat, specs: Mapping[str, DataSpec], path: str, *, is_exact: bool
-) -> Gathered:
-    """Return what is known of the records of one file."""
-    found = Gathered.of(specs, ("start", "bytes"))
-    with open(path, "rb") as file:
+def _records_of(record_format: RecordFormat, path: str) -> Iterator[tuple[str, int, bytes, str]]:
+    """Yield tag, first byte, bytes, and what to call it, of each record of a file."""
+    with open_regular(path) as file:
         for tag, start, num_bytes in record_format.scan(path):
             where = f"{path}, tag {tag!r}"
             file.seek(start)
@@ -261,9 +253,18 @@ def _gather_records_of(
             if len(data) < num_bytes:
                 what = f"the file ends in a record of {num_bytes} bytes at byte {start}"
                 raise SourceError(what, where=where, fix="it is truncated: get or write it again")
-            arrays = checked_seq(record_format.decode(data, where), specs, exact=is_exact, where=where)
-            for key, spec in specs.items():
-                found.lengths[key].append(num_frames_of(arrays[key], spec))
-            found.tags.append(tag)
-            found.locate(start=start, bytes=num_bytes)
+            yield tag, start, data, where
+
+
+def _gather_records_of(
+    record_format: RecordFormat, specs: Mapping[str, DataSpec], path: str, *, is_exact: bool
+) -> Gathered:
+    """Return what is known of the records of one file."""
+    found = Gathered.of(specs, ("start", "bytes"))
+    for tag, start, data, where in _records_of(record_format, path):
+        arrays = checked_seq(record_format.decode(data, where), specs, exact=is_exact, where=where)
+        for key, spec in specs.items():
+            found.lengths[key].append(num_frames_of(arrays[key], spec))
+        found.tags.append(tag)
+        found.locate(start=start, bytes=len(data))
     return found

@@ -152,18 +152,6 @@ class IndexedSource(Source):
         """
         raise NotImplementedError
 
-    def _locate_many(self, corpus_indices: NDArray[np.int64], data_key: str) -> tuple[list[int], list[int]]:
-        """Return file and position for several sequences of a plain key. For formats that do it at once."""
-        plain = self._plain[data_key]
-        files, positions = [], []
-        for corpus_idx in corpus_indices.tolist():
-            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
-            if not 0 <= plain.lengths[corpus_idx] * plain.frame_bytes <= num_bytes:
-                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
-            files.append(file_idx)
-            positions.append(position)
-        return files, positions
-
     def _inspect(self, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]) -> None:
         """Refuse numbers that cannot be, for a key that is inspected; `start` is the first frame of the array."""
 
@@ -322,7 +310,7 @@ class IndexedSource(Source):
         lengths = [plain.lengths[corpus_idx] for corpus_idx in indices]
         if sum(lengths) != len(out) or min(lengths, default=0) < 0:
             raise IndexError(f"{sum(lengths)} frames of {data_key!r} do not fit into {len(out)} rows")
-        files, positions = self._locate_many(corpus_indices, data_key)
+        files, positions = self._locate_many(plain, indices, data_key)
         target = out if plain.stored is plain.dtype else np.empty(out.shape, plain.stored)
         reads: list[tuple[int, int, NDArray[Any]]] = []
         file_idx = first_position = next_position = -1  # of neighbours in a file, which are read at once
@@ -361,13 +349,24 @@ class IndexedSource(Source):
         if plain is None or not are_alike:
             super().read_into(corpus_indices, data_key, outs)
             return
-        files, positions = self._locate_many(corpus_indices, data_key)
+        files, positions = self._locate_many(plain, indices, data_key)
         targets = outs if plain.stored is plain.dtype else [np.empty(out.shape, plain.stored) for out in outs]
         self._files.read_many(zip(files, positions, targets, strict=True))
         if not plain.is_final:
             for corpus_idx, out, target in zip(indices, outs, targets, strict=True):
                 out[...] = target
                 self._finished(plain, corpus_idx, data_key, 0, out)
+
+    def _locate_many(self, plain: PlainKey, indices: Sequence[int], data_key: str) -> tuple[list[int], list[int]]:
+        """Return file and position of several sequences of a plain key."""
+        files, positions = [], []
+        for corpus_idx in indices:
+            file_idx, position, num_bytes = self._locate(corpus_idx, data_key)
+            if not 0 <= plain.lengths[corpus_idx] * plain.frame_bytes <= num_bytes:
+                raise self._beyond_bytes(corpus_idx, data_key, num_bytes)
+            files.append(file_idx)
+            positions.append(position)
+        return files, positions
 
     def _finished(
         self, plain: PlainKey, corpus_idx: int, data_key: str, start: int, array: NDArray[Any]

@@ -53,7 +53,6 @@ class Cells:
                 lengths = array.value_lengths().fill_null(0).to_numpy()
                 self._levels.append(np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)]))
                 array = array.flatten()
-            array = getattr(array, "storage", array)
         self._note_nulls(array, may_be=nulls_are_empty and (is_text or is_float))
         if is_text:
             starts, self.values = (np.frombuffer(buffer or b"", np.uint8) for buffer in array.buffers()[1:])

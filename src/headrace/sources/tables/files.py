@@ -11,6 +11,7 @@ So its size is looked at before each read, by a descriptor that is kept: a file 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,15 +31,41 @@ _CONTINUES = b"\xff\xff\xff\xff"  # before each message of a stream, but for tho
 _TORN_FIX = "is it truncated, or of another format? write or download it again"
 
 
-class ArrowFile:
+class TableFile(ABC):
+    """One open table, in pieces.
+
+    Attributes:
+        schema: Its Arrow schema.
+        num_pieces: How many pieces it has.
+    """
+
+    schema: Any
+    num_pieces: int
+
+    @abstractmethod
+    def num_rows(self, piece: int) -> int:
+        """Return the number of rows of a piece."""
+
+    @abstractmethod
+    def column(self, piece: int, name: str) -> Any:
+        """Return a column of a piece."""
+
+    def holds(self, array: Any) -> bool:  # noqa: ARG002
+        """Tell whether an array is a view of the table, and was not decoded."""
+        return False
+
+    def check(self, stamp: FileStamp) -> None:  # noqa: B027
+        """Refuse a file that was cut, if reading it beyond its end would not give an error."""
+
+    def close(self) -> None:  # noqa: B027
+        """Close it."""
+
+
+class ArrowFile(TableFile):
     """One Arrow file, mapped; a piece is a record batch.
 
     Args:
         path: Path of the file.
-
-    Attributes:
-        schema: Its Arrow schema.
-        num_pieces: How many batches it has.
 
     Raises:
         SourceError: It has no end.
@@ -74,11 +101,11 @@ class ArrowFile:
         # Without the mark, a stream that was truncated between two batches could not be told from a whole one.
         end_mark = bytes(4) if self._buffer[:4].to_pybytes() != _CONTINUES else _CONTINUES + bytes(4)
         end, size = stream.tell(), stream.size()
-        if self._buffer[max(size - len(end_mark), 0) :].to_pybytes() != end_mark:
-            raise SourceError("the Arrow stream has no end mark: rows may be missing", where=path, fix=_TORN_FIX)
-        if end != size:
-            fix = "write or download it again; streams cannot be joined with `cat`: give them as several files"
-            raise SourceError(f"the Arrow stream ends at byte {end} of {size}", where=path, fix=fix)
+        if end != size or self._buffer[max(size - len(end_mark), 0) :].to_pybytes() != end_mark:
+            what = (
+                f"the Arrow stream of {size} bytes has no end mark, or another one at byte {end}: rows may be missing"
+            )
+            raise SourceError(what, where=path, fix=f"{_TORN_FIX}; give several streams as several files")
 
     def num_rows(self, piece: int) -> int:
         """Return the number of rows of a batch."""
@@ -119,24 +146,17 @@ class ArrowFile:
         return all(buffer is None or not buffer.size or start <= buffer.address < end for buffer in array.buffers())
 
 
-class ParquetFile:
+class ParquetFile(TableFile):
     """One Parquet file; a piece is a row group, the least that Parquet decodes.
 
     Args:
         path: Path of the file. Arrow reads it by positions (`pread`), so that a forked process may go on with it.
-
-    Attributes:
-        schema: Its Arrow schema.
-        num_pieces: How many row groups it has.
     """
 
     def __init__(self, path: str) -> None:
         parquet = import_arrow().parquet
         self._file = parquet.ParquetFile(path, pre_buffer=False, page_checksum_verification=True)
         self.schema, self.num_pieces = self._file.schema_arrow, int(self._file.metadata.num_row_groups)
-
-    def check(self, stamp: FileStamp) -> None:
-        """Do nothing: what was cut is read beyond its end, which is an error."""
 
     def num_rows(self, piece: int) -> int:
         """Return the number of rows of a row group."""
@@ -150,10 +170,6 @@ class ParquetFile:
             return column.chunk(0)
         pa = import_arrow()
         return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-
-    def holds(self, array: Any) -> bool:  # noqa: ARG002
-        """Tell whether an array is a view of the file: never."""
-        return False
 
     def close(self) -> None:
         """Close it."""
@@ -174,9 +190,9 @@ class Tables:
 
     are_shared = True
 
-    def __init__(self, opener: type[ArrowFile] | type[ParquetFile], stamps: Sequence[FileStamp]) -> None:
+    def __init__(self, opener: Callable[[str], TableFile], stamps: Sequence[FileStamp]) -> None:
         self._opener, self._stamps, self.num_tables = opener, stamps, len(stamps)
-        self._handles: dict[int, ArrowFile | ParquetFile] = {}
+        self._handles: dict[int, TableFile] = {}
 
     def name(self, table_idx: int) -> str:
         """Return what messages call a table: its path."""
@@ -249,7 +265,7 @@ class Tables:
             handle = self._handles[table_idx] = self._opened(stamp.path)
         return handle
 
-    def _opened(self, path: str) -> ArrowFile | ParquetFile:
+    def _opened(self, path: str) -> TableFile:
         """Open a file; where the system allows no more open files, close half of the others."""
         pa = import_arrow()
         while True:

@@ -26,9 +26,9 @@ from headrace.specs import DataSpec
 from ..audio.codec import RecordingCodec
 from ..shared.paths import IndexOption, PathLike
 from .fields import choose_options
-from .files import ArrowFile, Tables
+from .files import ArrowFile, TableFile, Tables
 from .gather import gather_tables
-from .schema import Schema, import_arrow, read_schema
+from .schema import import_arrow
 from .source import TableSource
 
 _INDEX_KIND = "hugging-face/3"
@@ -73,16 +73,13 @@ def load_hugging_face(dataset: Any) -> Any:
         (dataset,) = dataset.values()
     if isinstance(dataset, datasets.Dataset) and dataset.format["type"] != "custom":
         return dataset
-    what, fix = f"this is not a dataset of Hugging Face: {where}", "give one, or a folder, files, or a dict"
-    if isinstance(dataset, datasets.Dataset):
-        what = "the dataset has a transform (set_transform), which would not be applied here"
-        fix = "take it off (reset_format), and give it as transform= to the headrace dataset or loader"
-    elif isinstance(dataset, Mapping):
-        what, fix = f"there are several splits: {sorted(map(str, dataset))}", 'choose one: dataset["train"]'
-    elif isinstance(dataset, datasets.IterableDataset):
-        what = "a streaming dataset has no random access"
-        fix = "give it to headrace.DataLoader as it is, or load it without streaming=True"
-    raise ConfigError(what, where=where, fix=fix)
+    raise ConfigError(
+        "this is not a dataset of Hugging Face that has random access to rows as they are stored",
+        where=where,
+        fix='give a folder, files, a dict, or a datasets.Dataset: one split (dataset["train"]), loaded without '
+        "streaming=True, without a transform (reset_format; pass the function as transform= to the loader); "
+        "a streaming dataset is given to headrace.DataLoader as it is",
+    )
 
 
 def is_named(dataset: Any) -> bool:
@@ -94,7 +91,9 @@ def _load(datasets: ModuleType, named: Any, where: str) -> Any:
     pa = import_arrow()
     try:
         if isinstance(named, Mapping):
-            _refuse_programs(named, where)
+            if named.get("path") == "pandas" or named.get("trust_remote_code"):
+                what = 'a dataset is not loaded by programs of a file (path="pandas"), or of a repository'
+                raise ConfigError(what, where=where, fix="convert the data to Parquet; or pass the dataset itself")
             return datasets.load_dataset(**named)
         if isinstance(named, str | os.PathLike):
             return datasets.load_from_disk(_absolute(named))
@@ -109,14 +108,6 @@ def _load(datasets: ModuleType, named: Any, where: str) -> Any:
             where=where,
             fix="check the path; is a file of the folder damaged? save the dataset again",
         ) from error
-
-
-def _refuse_programs(named: Mapping[str, Any], where: str) -> None:
-    """Refuse arguments of `load_dataset` by which older versions run what a file or a repository has."""
-    if named.get("path") == "pandas" or named.get("trust_remote_code"):
-        what = 'path="pandas" loads pickles' if named.get("path") == "pandas" else "trust_remote_code runs a script"
-        fix = "convert the data to Parquet, and load that; or pass the dataset itself, loaded by your own program"
-        raise ConfigError(f"a dataset is not loaded by running programs: {what}", where=where, fix=fix)
 
 
 def _absolute(path: str | os.PathLike[str]) -> str:
@@ -179,7 +170,8 @@ class HuggingFaceSource(TableSource):
             may_be_absolute=not _is_named,
             may_be_empty=may_be_empty,
         )
-        rows = tables.rows
+        indices = self.dataset._indices  # of the rows of its table; not public, and the public ways copy all rows
+        rows = None if indices is None else indices.table.column(0).to_numpy().astype(np.int64)
         files = [str(entry["filename"]) for entry in self.dataset.cache_files]
         is_dear = rows is None and files and not all(field.is_plain for field in options.fields)
         if index == "auto" and not is_dear:
@@ -228,20 +220,13 @@ class HuggingFaceSource(TableSource):
 
 
 class _DatasetTables(Tables):
-    """The table of a dataset, all of its rows; a piece is one of its record batches."""
+    """The table of a dataset, all of its rows."""
 
     are_shared = False
 
     def __init__(self, dataset: Any) -> None:
         super().__init__(ArrowFile, ())
         self.num_tables, self._dataset = 1, dataset
-        self._batches: _Batches | None = None
-
-    @property
-    def rows(self) -> NDArray[np.int64] | None:
-        """The row of the table that each row of the dataset is, `int64[N]`; None: they are the same."""
-        indices = self._dataset._indices  # not public, and the public ways copy all rows
-        return None if indices is None else indices.table.column(0).to_numpy().astype(np.int64)
 
     def name(self, table_idx: int) -> str:  # noqa: ARG002
         """Return what messages call the dataset."""
@@ -249,37 +234,29 @@ class _DatasetTables(Tables):
         about = "" if dataset is None else f", {len(dataset)} rows, fingerprint {dataset._fingerprint}"
         return f"dataset of Hugging Face{about}"
 
-    def schema(self, table_idx: int) -> Schema:
-        """Return the schema, with what the features of the dataset say now."""
-        features = json.dumps({"info": {"features": self._dataset.features.to_dict()}})
-        schema = self._dataset.data.table.schema.with_metadata({b"huggingface": features.encode()})
-        return read_schema(schema, self.name(table_idx))
-
-    def _handle(self, table_idx: int) -> _Batches:  # noqa: ARG002
-        if self._batches is None:
-            self._batches = _Batches(self._dataset.data.table.to_batches())
-        return self._batches
+    def _handle(self, table_idx: int) -> Any:
+        if table_idx not in self._handles:
+            self._handles[table_idx] = _DatasetTable(self._dataset)
+        return self._handles[table_idx]
 
     def check_size(self, table_idx: int) -> None:
         """Do nothing: the library maps the files itself."""
 
-    def close(self) -> None:
-        """Drop the batches; the dataset stays as it is."""
-        self._batches = None
 
+class _DatasetTable(TableFile):
+    """What `ArrowFile` is of a file; a piece is a record batch, which is a view."""
 
-class _Batches(list[Any]):
-    """Record batches, which are views; what `ArrowFile` is of a file."""
-
-    @property
-    def num_pieces(self) -> int:
-        return len(self)
+    def __init__(self, dataset: Any) -> None:
+        self._batches = dataset.data.table.to_batches()
+        features = json.dumps({"info": {"features": dataset.features.to_dict()}})  # as they are now
+        self.schema = dataset.data.table.schema.with_metadata({b"huggingface": features.encode()})
+        self.num_pieces = len(self._batches)
 
     def num_rows(self, piece: int) -> int:
-        return int(self[piece].num_rows)
+        return int(self._batches[piece].num_rows)
 
     def column(self, piece: int, name: str) -> Any:
-        return self[piece].column(name)
+        return self._batches[piece].column(name)
 
     def holds(self, array: Any) -> bool:  # noqa: ARG002
         return True

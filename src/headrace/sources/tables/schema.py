@@ -79,6 +79,8 @@ def layout_of(arrow_type: Any) -> Layout | None:
     items = layout_of(arrow_type.value_type) if hasattr(arrow_type, "value_field") else None
     if items is None or not items.is_numbers or types.is_dictionary(arrow_type.value_type):
         return None
+    if hasattr(arrow_type.value_type, "permutation"):  # lists of tensors, whose axes are one of the lists below
+        return None
     return Layout((getattr(arrow_type, "list_size", None), *items.axes), items.leaf)
 
 

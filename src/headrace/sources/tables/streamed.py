@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 import datasets
 from headrace.errors import SourceError
-from headrace.files.locations import local_path
 
 from ..audio.codec import read_samples, resample
 
@@ -73,16 +72,12 @@ class RowDecoder:
         if data is None:
             if path is None:
                 raise SourceError("the recording has neither bytes nor a path", where=where)
-            data = local_path(path) or _fetch(path, where)
+            try:
+                with fsspec.open(path, "rb") as file:  # a path of this machine, or a URL
+                    data = file.read()
+            except (OSError, ValueError) as error:
+                raise SourceError(f"the recording cannot be read: {error}", where=where) from error
         return read_samples(data, None, where)
-
-
-def _fetch(url: str, where: str) -> bytes:
-    try:
-        with fsspec.open(url, "rb") as file:
-            return bytes(file.read())
-    except OSError as error:
-        raise SourceError(f"the recording cannot be fetched: {error}", where=where) from error
 
 
 def decode_here(dataset: Any) -> tuple[Any, RowDecoder | None]:

@@ -28,8 +28,8 @@ from ..images import EXTENSIONS as IMAGE_EXTENSIONS
 from ..images import IMAGE_OPTIONS, ImageCodec
 from ..shared.codec import Codec, Facts, layout_of
 from ..shared.data_types import check_classes
-from ..shared.fields import IndexField, NumberField, parse_field
-from ..shared.json_fields import JsonField
+from ..shared.fields import NumberField, parse_field
+from ..shared.json_fields import IndexField, JsonField
 from ..shared.npy import HEAD_BYTES, USUAL_BYTES, NpyHeader, parse_any_npy, parse_npy, parse_usual_npy
 from .archive import MemberFile
 
@@ -188,24 +188,27 @@ class MemberKey:
 
     def has_value(self, member: MemberFile, where: str) -> bool:
         """Tell whether there is something to encode: a JSON object has the field, and not null."""
-        return not self.steps or self.take is None or _find(json_of(member.head(member.size), where), self.steps)[0]
+        return not self.steps or self.take is None or self._found(member.head(member.size), where) is not None
 
     def note(self, member: MemberFile, where: str, facts: Facts) -> int:
         """Look at one member; return the length of its array."""
-        value: Any = member
-        if self.take is not None:
-            value = self._value(member.head(member.size), where)
-        elif not isinstance(self.codec, BytesCodec | ArrayCodec):
-            value = io.BufferedReader(member, 1 << 13)
+        value = member if self.take is None else self._value(member.head(member.size), where)
         return self.codec.note(value, where, facts)
 
     def encode(self, data: bytes, where: str) -> NDArray[Any]:
         """Return the array of a member, `dtype[T, ...]`, as a new one."""
         return self.codec.encode(data if self.take is None else self._value(data, where), where)
 
-    def _value(self, data: bytes, where: str) -> Any:
+    def _found(self, data: bytes, where: str) -> Any:
         assert self.take is not None
-        return value_in(self.take(data, where), self.steps, where)
+        return value_in(self.take(data, where), self.steps)
+
+    def _value(self, data: bytes, where: str) -> Any:
+        value = self._found(data, where)
+        if value is None:
+            what = f"there is no field {'.'.join(self.steps)!r} in the object, or it is null"
+            raise SourceError(what, where=where, fix="name a field that every sequence has")
+        return value
 
 
 def text_of(data: bytes, where: str) -> str:
@@ -230,23 +233,11 @@ def json_of(data: bytes, where: str) -> Any:
         raise SourceError(f"the member is not JSON: {error}", where=where, fix="write UTF-8, and no NaN") from error
 
 
-def _find(value: Any, steps: tuple[str, ...]) -> tuple[bool, Any]:
-    """Return whether names lead to a value in an object, and the value, or else the last one on the way."""
+def value_in(value: Any, steps: tuple[str, ...]) -> Any:
+    """Return what names lead to in an object; `None` where nothing is."""
     for step in steps:
-        if not isinstance(value, dict) or step not in value:
-            return False, value
-        value = value[step]
-    return value is not None, value
-
-
-def value_in(value: Any, steps: tuple[str, ...], where: str) -> Any:
-    """Return what names lead to in an object."""
-    is_there, found = _find(value, steps)
-    if not is_there and found is not None:
-        there = sorted(found) if isinstance(found, dict) else type(found).__name__
-        what = f"there is no field {'.'.join(steps)!r}, only {there}"
-        raise SourceError(what, where=where, fix="name a field that every sequence has")
-    return found
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
 
 
 AUDIO_EXTENSIONS = frozenset(("wav", "flac", "ogg", "oga", "opus", "mp3", "aiff", "aif", "au", "w64", "rf64", "caf"))
@@ -332,7 +323,9 @@ def parse_members(data_key: str, target: Any, *, is_found: bool = False) -> Memb
         named = JsonField(options["field"]) if is_bare else parse_field(data_key, options)
         return MemberKey(field, named, json_of, steps)
     if is_bare and last in _NUMBER_EXTENSIONS:
-        return MemberKey(field, NumberField(field, is_class=last in _CLASS_EXTENSIONS), number_of)
+        return MemberKey(
+            field, NumberField(field) if last in _CLASS_EXTENSIONS else JsonField(field, "int64"), number_of
+        )
     if is_bare:
         return MemberKey(field, BytesCodec(is_text=last in _TEXT_EXTENSIONS), has_stored_layout=True)
     if last in _NUMBER_EXTENSIONS and isinstance(vocab, int | list | tuple):

@@ -318,7 +318,7 @@ def _tag_of(options: TarOptions, archive: IO[bytes], path: str, key: str, parts:
     if member is None:
         raise SourceError(f"there is no member .{ext} for the tag", where=where, fix="choose another tag_field=")
     data = MemberFile(archive, member).head(member.num_bytes)
-    value = value_in(json_of(data, where), steps, where) if steps else text_of(data, where)
+    value = value_in(json_of(data, where), steps) if steps else text_of(data, where)
     if type(value) not in (str, int):
         raise SourceError(f"the field {'.'.join(steps)!r} has {value!r}, not a text", where=where)
     return str(value)

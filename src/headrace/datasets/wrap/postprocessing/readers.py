@@ -100,7 +100,7 @@ class MapReader(Reader):
     def _frac(self, position: int) -> float:
         """Return how much of the epoch is done after a position."""
         if self._is_all:
-            num_seqs = len(self._cursor)
+            num_seqs = self._cursor.stop
         else:
             epoch = self._wanted.epoch
             if self._size[0] != epoch:

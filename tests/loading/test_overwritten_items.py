@@ -1,4 +1,4 @@
-"""Large arrays of a map-style dataset are copied once; what batches hold is that of the items all the same."""
+"""Batches hold what the items were, also where a map-style dataset fills the same memory again for the next one."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ pytestmark = pytest.mark.usefixtures("warm_workers")
 
 SKIP = EngineOptions(on_error=Skipping())
 NUM_ITEMS = 23
-LEAST, MOST = 1000, 1400  # frames of 16 bytes and more: the longer ones are lent, the shorter ones copied at once
+LEAST, MOST = 1000, 1400  # frames of 16 bytes and more
 
 
 def length(i, is_even):
