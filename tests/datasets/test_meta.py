@@ -346,9 +346,10 @@ def test_only_the_data_keys_that_are_wanted_are_read_and_nothing_for_the_order()
     assert sources[0].reads == [(1, "data"), (0, "data")]
     assert sources[1].reads == [(0, "classes"), (1, "classes")]
     dataset.init_seq_order(1)
-    dataset.load_seqs(0, 2)
     dataset.get_data(0, "data")
-    assert sources[0].reads[2:] == [(1, "data")]
+    assert [source.reads[2:] for source in sources] == [[(1, "data")], []]
+    dataset.load_seqs(0, 2)
+    assert sources[0].reads[3:] == [(1, "data"), (0, "data")]
 
 
 # --- copies, ends ---

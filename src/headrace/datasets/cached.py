@@ -103,7 +103,7 @@ class CachedDataset(OrderedDataset):
                 )
         self._planner.invalidate()
         self._cache.clear()
-        self._started_reader = None
+        self._forget_reader()
 
     @cached_property
     def source(self) -> Source:
@@ -309,10 +309,10 @@ class CachedDataset(OrderedDataset):
         if self._has_user_ways:
             yield from super()._iterate(version)
             return
-        for seq_idx in range(len(self._cursor)):
+        for seq_idx in range(self._cursor.stop):
             self._check_version(version, seq_idx)
             yield self.get_seq(seq_idx)
-        self._check_version(version, len(self._cursor))
+        self._check_version(version, self._cursor.stop)
 
     def get_tag(self, seq_idx: int) -> str:
         """Return the tag of a sequence of the current order."""
@@ -336,10 +336,10 @@ class CachedDataset(OrderedDataset):
     @property
     def num_seqs_cached_at_start(self) -> int:
         """Number of sequences at the start of the current order that the cache holds."""
-        for seq_idx in range(len(self._cursor)):
+        for seq_idx in range(self._cursor.stop):
             if self._corpus_idx(seq_idx) not in self._cache:
                 return seq_idx
-        return len(self._cursor)
+        return self._cursor.stop
 
     def is_cached(self, start: int, end: int, blocking: bool = False) -> bool:
         """Whether sequences start..end (exclusive) need no reading.
@@ -349,13 +349,13 @@ class CachedDataset(OrderedDataset):
             end: Position after the last one.
             blocking: Read them first if they are not there.
         """
-        end = min(end, len(self._cursor))
+        end = min(end, self._cursor.stop)
         if blocking:
             self.load_seqs(start, end)
         return all(self._holds(seq_idx) for seq_idx in range(start, end))
 
     def _holds(self, seq_idx: int) -> bool:
-        return self._corpus_idx(seq_idx) in self._cache or self._order_reader.holds(seq_idx - self._cursor.first)
+        return self._corpus_idx(seq_idx) in self._cache or seq_idx in self._loaded
 
     def batch_set_generator_cache_whole_epoch(self) -> bool:
         """Whether batches can be kept: yes, they are planned from the index alone."""

@@ -21,7 +21,7 @@ from headrace.order import ArrayOrder, Order, RangeOrder, occurrences
 from .base import Dataset
 from .checks import check_epoch, check_indices, check_tags, is_of_headrace
 from .corpus import Corpus
-from .reading.loaded import OrderCursor, outside_of_epoch
+from .reading.loaded import LoadedSeqs, OrderCursor, outside_of_epoch
 from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from .seq import DatasetSeq
 
@@ -55,7 +55,11 @@ class OrderedDataset(Dataset):
         self._count = partial(occurrences, order) if count is None else count
         self._counted: NDArray[np.int64] | None = None
         self._order_is_whole = is_whole
+        self._forget_reader()
+
+    def _forget_reader(self) -> None:
         self._started_reader: Reader | None = None
+        self._loaded = LoadedSeqs()
 
     @property
     @abstractmethod
@@ -140,7 +144,7 @@ class OrderedDataset(Dataset):
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch, see `Dataset.finish_epoch`."""
         super().finish_epoch(free_resources=free_resources)
-        self._started_reader = None
+        self._forget_reader()
         if free_resources:
             self._take_order(RangeOrder(range(0)))
             self._file_lengths = None
@@ -202,13 +206,22 @@ class OrderedDataset(Dataset):
 
     def load_seqs(self, start: int, end: int) -> None:
         """Read sequences start..end (exclusive; may exceed the epoch); drop those before `start`."""
-        first = self._cursor.first
-        self._order_reader.load(max(start - first, 0), min(end, len(self._cursor)) - first)
+        first, loaded = self._cursor.first, self._loaded
+        loaded.drop_before(start)
+        for seq_idx in range(max(start, first), min(end, self._cursor.stop)):
+            if seq_idx not in loaded:
+                loaded.load(seq_idx, self._order_reader.features(seq_idx - first))
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again."""
+        features = self._loaded.get(seq_idx)
+        if features is not None and key in features:
+            return features.pop(key)
         self._check_key(key)
-        return self._order_reader.array(self._number(seq_idx), key)
+        number = self._number(seq_idx)
+        if self._order_reader.reads_by_key():
+            return self._order_reader.array(number, key)
+        return self._loaded.put_alone(seq_idx, self._order_reader.features(number)).pop(key)
 
     def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
         """Return frames start..end (exclusive; what lies after the last frame is left out) of one data key.
@@ -222,7 +235,10 @@ class OrderedDataset(Dataset):
         if not 0 <= start_frame <= end_frame:
             where = f"sequence {seq_idx} of dataset {self.name!r}"
             raise IndexError(f"frames {start_frame}..{end_frame} of {key!r}, {where}")
-        if self._has_user_keys:
+        features = self._loaded.get(seq_idx)
+        if features is not None and key in features:
+            return features[key][start_frame:end_frame].copy()
+        if self._has_user_keys or not self._order_reader.reads_by_key():
             return self.get_data(seq_idx, key)[start_frame:end_frame]
         return self._order_reader.frames(self._number(seq_idx), key, start_frame, end_frame)
 
@@ -234,12 +250,21 @@ class OrderedDataset(Dataset):
             data = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
             tag = self.get_tag(seq_idx)
             return DatasetSeq(seq_idx, data, seq_tag=tag, complete_frac=frac, corpus_idx=corpus_idx)
-        features = self._order_reader.features(seq_idx - self._cursor.first)
+        features = self._loaded.take(seq_idx, len(self.get_data_keys()))
+        if features is None:
+            features = self._order_reader.features(seq_idx - self._cursor.first)
         return DatasetSeq.made_of(seq_idx, features, self.get_tag(seq_idx), frac, corpus_idx)
 
     def get_seq_length(self, seq_idx: int) -> NumbersDict:
         """Return data key -> number of frames; reads the sequence if they are not known, or may be others."""
-        return self._order_reader.num_frames(self._number(seq_idx))
+        number = self._number(seq_idx)
+        known = self._order_reader.known_frames(number)
+        if known is None:
+            features = self._loaded.get(seq_idx)
+            if features is None or len(features) < len(self.get_data_keys()):
+                features = self._loaded.put_alone(seq_idx, self._order_reader.features(number))
+            known = NumbersDict({key: len(array) if array.ndim else 1 for key, array in features.items()})
+        return known
 
     def _sort_lengths(self) -> NDArray[Any]:
         """Return `int[N]`: what sequences are sorted by."""
@@ -274,7 +299,7 @@ class OrderedDataset(Dataset):
     @property
     def num_seqs(self) -> int:
         """Number of sequences of the current epoch."""
-        return len(self._cursor)
+        return self._cursor.stop
 
 
 def sum_lengths(corpus: Corpus, data_keys: Sequence[str], order: Order) -> NumbersDict | None:

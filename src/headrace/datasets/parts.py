@@ -289,14 +289,6 @@ class PartReader:
         # Data keys that are not asked for stay unread. (A dataset that reads all at once may have to be read for them.)
         self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.dataset.get_data_keys())
 
-    def load(self, start: int, stop: int) -> None:
-        """Get sequences ready, if they must be loaded in rising order."""
-        if not self.keys or self._reads_by_key:
-            return
-        if stop == start + 1 and not self.reader.needs_load:
-            stop = start  # one alone is read when it is taken: only what lies before it is dropped
-        self.reader.load(start, stop)
-
     def array(self, number: int, key: str) -> NDArray[Any]:
         """Return the array of one data key of the whole."""
         return self.reader.array(number, self.keys[key])
@@ -323,7 +315,7 @@ class PartReader:
             return {key: features[own] for key, own in self.keys.items()}
         return {key: features[own].copy() for key, own in self.keys.items()}
 
-    def num_frames(self, number: int) -> dict[str, Any]:
-        """Return data key of the whole -> number of frames."""
-        frames = self.reader.num_frames(number)
-        return {key: frames[own] for key, own in self.keys.items()}
+    def known_frames(self, number: int) -> dict[str, Any] | None:
+        """Return data key of the whole -> number of frames, see `Reader.known_frames`."""
+        frames = self.reader.known_frames(number)
+        return None if frames is None else {key: frames[own] for key, own in self.keys.items()}

@@ -100,7 +100,7 @@ class OpenSubEpoch:
         reader = dataset.make_reader()
         self._reader = PartsReader(reader)
         self._whole: ReadRequest | None = None  # where any sequence can be read
-        if reader.needs_load:  # read from its start, by its only owner
+        if reader.is_sequential:  # read from its start, by its only owner
             dataset.init_seq_order(epoch=spec.full_epoch)
             self.num_seqs = dataset.known_num_seqs()
         else:

@@ -48,14 +48,19 @@ class PartsReader(Reader):
     def __init__(self, corpus: IndexedCorpus, readers: Iterable[PartReader]) -> None:
         inner = [part.reader for part in readers]
         self._tags_of = corpus.tags_of
-        self.needs_load = any(reader.needs_load for reader in inner)
+        self.is_sequential = any(reader.is_sequential for reader in inner)
         self.gives_own = all(reader.gives_own for reader in inner)
+        self._reads_by_key = all(reader.reads_by_key() for reader in inner)
         self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
         """Set the sequences to read next."""
         self._wanted = wanted
         self._tags: list[str] | None = None  # if somebody asked for all of them
+
+    def reads_by_key(self) -> bool:
+        """Whether all parts do."""
+        return self._reads_by_key
 
     def tags(self) -> list[str]:
         """Look up the tags."""
@@ -70,8 +75,6 @@ class PartsReader(Reader):
 
     def read(self, number: int) -> DatasetSeq:
         """Read a sequence."""
-        if self.needs_load:
-            self.load(number, number + 1)
         corpus_idx = self._wanted.order[number]
         return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
 
@@ -122,20 +125,6 @@ class JointReader(PartsReader):
         part.reader.reader.start(ReadRequest.of(epoch, indices, counted, first))
         self._started.add(owner)
 
-    def load(self, start: int, stop: int) -> None:
-        """Get the sequences ready in their parts."""
-        bounds: dict[str, tuple[PartReader, int, int]] = {}
-        for number in range(start, stop):
-            part, own = self._at(number)
-            first = bounds.get(part.name, (part, own, 0))[1]
-            bounds[part.name] = part, first, own + 1
-        for part, first, end in bounds.values():
-            try:
-                part.load(first, end)
-            except Exception as error:
-                takes_note(error, f"sub-dataset {part.name!r} of {self._name!r}, sequences {start}..{stop - 1}")
-                raise
-
     def features(self, number: int) -> Features:
         """Return all arrays of a sequence."""
         part, own = self._at(number)
@@ -166,10 +155,12 @@ class JointReader(PartsReader):
         found = part.sliced_frames(own)
         return None if found is None else {key: found.get(key) for key in self._layout.data_keys}
 
-    def num_frames(self, number: int) -> NumbersDict:
+    def known_frames(self, number: int) -> NumbersDict | None:
         """Return data key -> number of frames."""
         part, own = self._at(number)
-        frames, empty_length = part.num_frames(own), self._layout.empty_length
+        frames, empty_length = part.known_frames(own), self._layout.empty_length
+        if frames is None:
+            return None
         return NumbersDict({key: frames.get(key, empty_length(key)) for key in self._layout.data_keys})
 
     def fast_source(self) -> Source | None:

@@ -6,10 +6,8 @@ No other reader positions a dataset.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import SourceError
@@ -139,33 +137,17 @@ class EpochReader(Reader):
         corpus = self._dataset.get_corpus()
         return corpus.tags_of(self._wanted.indices) if corpus.is_indexed else None
 
-    def load(self, start: int, stop: int) -> None:
-        """Load the sequences."""
-        first = self._position()
-        self._dataset.load_seqs(first + start, first + stop)
-
     def read(self, number: int) -> DatasetSeq:
         """Load a sequence, and take it."""
-        self.load(number, number + 1)
+        position = self._position() + number
+        self._dataset.load_seqs(position, position + 1)
         return self._dataset.get_seq(self._seq_idx(number))
-
-    def features(self, number: int) -> Features:
-        """Take a sequence."""
-        return dict(self._dataset.get_seq(self._seq_idx(number)).features)
-
-    def array(self, number: int, key: str) -> NDArray[Any]:
-        """Take one data key."""
-        return self._dataset.get_data(self._seq_idx(number), key)
 
     def texts(self, number: int) -> Features:
         """Take the texts."""
         dataset, seq_idx = self._dataset, self._seq_idx(number)
         return {key: dataset.get_data(seq_idx, key) for key in dataset.get_text_keys()}
 
-    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
-        """Take some frames."""
-        return self._dataset.get_data_slice(self._seq_idx(number), key, start, stop)
-
-    def num_frames(self, number: int) -> NumbersDict:
+    def known_frames(self, number: int) -> NumbersDict:
         """Ask the dataset, which may have to read the sequence."""
         return self._dataset.get_seq_length(self._seq_idx(number))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from headrace.sources import Source
 from ..epoch import EpochApi
 from .reader import Features
 
-_Seq = TypeVar("_Seq")
 _BLOCK = 4096  # positions decoded at a time: a look-up in a lazy order alone costs as much as hundreds in a block
 
 
@@ -34,17 +33,16 @@ class OrderCursor:
     Args:
         order: Not changed.
         first: Its first position in the epoch: more than 0 if only a part of an epoch is here.
+
+    Attributes:
+        stop: The position after the last one.
     """
 
     def __init__(self, order: Order | None = None, first: int = 0) -> None:
         self.order: Order = RangeOrder(range(0)) if order is None else order
-        self.first = first
+        self.first, self.stop = first, first + len(self.order)
         self._start = first
         self._block: list[int] = []
-
-    def __len__(self) -> int:
-        """Return the position after the last one."""
-        return self.first + len(self.order)
 
     def __getitem__(self, seq_idx: int) -> int:
         """Return the corpus index at a position.
@@ -64,7 +62,7 @@ class OrderCursor:
 
 def outside_of_epoch(error: IndexError, dataset: EpochApi, cursor: OrderCursor) -> IndexError:
     """Return the error of a cursor with the dataset and the epoch that it is about."""
-    hint = "" if len(cursor) else "; has init_seq_order(epoch=...) been called?"
+    hint = "" if cursor.stop else "; has init_seq_order(epoch=...) been called?"
     return IndexError(f"{error} (dataset {dataset.name!r}, epoch {int(dataset.epoch) or None}{hint})")
 
 
@@ -166,48 +164,44 @@ class LastArrays:
             raise SourceError(f"{data_key!r} has {len(array)} frames, but {planned} in the index")
 
 
-class LoadedSeqs(Generic[_Seq]):
-    """Sequences by position in the current order: the loaded window, and the last ones that were requested alone.
+class LoadedSeqs(dict[int, Features]):
+    """Sequences by position in the current order: the loaded window, and the last one that was requested alone.
 
-    Memory does not grow with random access: of what lies outside of the window only the last sequence, or group of
-    sequences that are read together, is kept.
+    Each array is handed out once, by taking it out of the features.
     """
 
     def __init__(self) -> None:
-        self._window: dict[int, _Seq] = {}
-        self._seq_indices: list[int] = []  # a heap of the keys of _window, so that dropping the first ones is cheap
-        self._alone: dict[int, _Seq] = {}
+        super().__init__()
+        self._window: list[int] = []  # a heap of positions, so that dropping the first ones is cheap
+        self._alone: int | None = None  # so that memory does not grow with random access
 
-    def __contains__(self, seq_idx: object) -> bool:
-        return seq_idx in self._window or seq_idx in self._alone
+    def load(self, seq_idx: int, features: Features) -> None:
+        """Keep a sequence that is not held until `drop_before` passes it."""
+        heapq.heappush(self._window, seq_idx)
+        self[seq_idx] = features
 
-    def __len__(self) -> int:
-        return len(self._window) + len(self._alone)
+    def put_alone(self, seq_idx: int, features: Features) -> Features:
+        """Keep a sequence until another one is requested alone; return it."""
+        if seq_idx not in self:
+            if self._alone is not None:
+                del self[self._alone]
+            self._alone = seq_idx
+        self[seq_idx] = features
+        return features
 
-    def put_window(self, seqs: dict[int, _Seq]) -> None:
-        """Keep sequences until `drop_before` passes them."""
-        for seq_idx, features in seqs.items():
-            if seq_idx not in self._window:
-                heapq.heappush(self._seq_indices, seq_idx)
-            self._window[seq_idx] = features
-
-    def put_alone(self, seqs: dict[int, _Seq]) -> None:
-        """Keep sequences until others are asked for alone."""
-        self._alone = seqs
-
-    def get(self, seq_idx: int) -> _Seq | None:
-        """Return what is left of a sequence, `None` if it is not held."""
-        features = self._window.get(seq_idx)
-        return self._alone.get(seq_idx) if features is None else features
+    def take(self, seq_idx: int, num_keys: int) -> Features | None:
+        """Hand out a sequence, unless some of its arrays were handed out before."""
+        features = self.get(seq_idx)
+        if features is None or len(features) < num_keys:
+            return None
+        taken = dict(features)
+        features.clear()
+        return taken
 
     def drop_before(self, start: int) -> None:
         """Drop the sequences of the window before `start`."""
-        while self._seq_indices and self._seq_indices[0] < start:
-            del self._window[heapq.heappop(self._seq_indices)]
-
-    def clear(self) -> None:
-        """Forget everything."""
-        self._window, self._seq_indices, self._alone = {}, [], {}
+        while self._window and self._window[0] < start:
+            del self[heapq.heappop(self._window)]
 
 
 def shuffle_group_frames(

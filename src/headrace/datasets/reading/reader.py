@@ -101,11 +101,11 @@ class Reader(ABC):
 
     Attributes:
         gives_own: Whether arrays are the caller's own; else the same ones may come again.
-        needs_load: Whether a sequence must be loaded before it is taken.
+        is_sequential: Whether sequences are read in rising order, each once: there is no random access, or it costs.
     """
 
     gives_own = False
-    needs_load = True
+    is_sequential = True
 
     @abstractmethod
     def start(self, wanted: ReadRequest) -> None:
@@ -113,7 +113,7 @@ class Reader(ABC):
 
     @abstractmethod
     def read(self, number: int) -> DatasetSeq:
-        """Return a sequence, loaded if it must be, with all of its data keys."""
+        """Return a sequence, with all of its data keys."""
 
     def tags(self) -> list[str] | None:
         """Return the tags of the requested sequences if that reads none of them; otherwise `None`."""
@@ -124,15 +124,8 @@ class Reader(ABC):
         tags = self.tags()
         return None if tags is None else tags[number]
 
-    def load(self, start: int, stop: int) -> None:  # noqa: B027 (not all keep anything)
-        """Get sequences start..stop ready, all at once; those before `start` may be gone afterwards."""
-
-    def holds(self, number: int) -> bool:  # noqa: ARG002 (a contract)
-        """Whether a sequence was loaded, and is still there."""
-        return False
-
     def features(self, number: int) -> Features:
-        """Return data key -> array of a sequence; with `load`, if others are ready as well."""
+        """Return data key -> array of a sequence, in a dict that is the caller's own."""
         return dict(self.read(number).features)
 
     def array(self, number: int, key: str) -> NDArray[Any]:
@@ -160,9 +153,14 @@ class Reader(ABC):
         """
         return None
 
-    @abstractmethod
+    def known_frames(self, number: int) -> NumbersDict | None:  # noqa: ARG002 (a contract)
+        """Return data key -> number of frames of a sequence, 1 without a time axis; `None` if only reading tells it."""
+        return None
+
     def num_frames(self, number: int) -> NumbersDict:
-        """Return data key -> number of frames of a sequence, 1 without a time axis; from an index, if one tells it."""
+        """Return data key -> number of frames of a sequence, which is read if need be."""
+        known = self.known_frames(number)
+        return self.read(number).num_frames if known is None else known
 
     def reads_by_key(self) -> bool:
         """Whether one data key can be read alone: nothing looks at the whole sequence."""

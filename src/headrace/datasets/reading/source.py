@@ -19,9 +19,8 @@ from headrace.specs import DataSpec
 
 from ..checks import check_indices
 from ..seq import DatasetSeq
-from .keeping import KeepingReader
-from .loaded import LastArrays, SeqCache, shuffle_group_frames
-from .reader import FailedSeq, Features, ReadRequest
+from .loaded import LastArrays, OrderCursor, SeqCache, shuffle_group_frames
+from .reader import FailedSeq, Features, Reader, ReadRequest
 
 Transform = Callable[..., Mapping[str, NDArray[Any]]]
 
@@ -124,7 +123,7 @@ class Finishing:
         takes_note(error, f"dataset {self.name!r}, epoch {epoch}, sequence {name}")
 
 
-class SourceReader(KeepingReader):
+class SourceReader(Reader):
     """Reads sequences of a source.
 
     Args:
@@ -135,6 +134,8 @@ class SourceReader(KeepingReader):
         texts_of: Returns the texts of a corpus index; `None`: there are none.
     """
 
+    is_sequential = False
+
     def __init__(
         self,
         source: Source,
@@ -143,13 +144,12 @@ class SourceReader(KeepingReader):
         group: int = 0,
         texts_of: Callable[[int], Features] | None = None,
     ) -> None:
-        super().__init__(list(source.specs))
         self._source, self._cache, self._finishing, self._group = source, cache, finishing, group
         self.gives_own = finishing.transform is None
         self._is_stored, self._draws = finishing.does_nothing, finishing.draws
         self._texts_of = texts_of
-        self._occurrences: NDArray[np.int64] | None = None
-        self._tags: list[str] | None = None
+        self._reads_by_key = cache.max_bytes == 0 and not group and self._is_stored
+        self._start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
         """Set the sequences to read next.
@@ -159,10 +159,16 @@ class SourceReader(KeepingReader):
         """
         if isinstance(wanted.order, ArrayOrder):
             check_indices(wanted.indices, len(self._source), f"dataset {self._finishing.name!r}")
-        super().start(wanted)
-        self._occurrences, self._tags = wanted.occurrences, None
-        if self._draws and wanted.epoch is None and wanted.occurrences is None:
-            self._occurrences = occurrences(wanted.order)
+        self._start(wanted)
+
+    def _start(self, wanted: ReadRequest) -> None:
+        self._wanted, self._cursor = wanted, OrderCursor(wanted.order)
+        counted = wanted.occurrences
+        if self._draws and wanted.epoch is None and counted is None:
+            counted = occurrences(wanted.order)
+        self._occurrences = counted
+        self._tags: list[str] | None = None
+        self._read_together: dict[int, Features] = {}  # of the last group, those that were not asked for yet
 
     def tags(self) -> list[str]:
         """Look up the tags."""
@@ -171,22 +177,27 @@ class SourceReader(KeepingReader):
         return self._tags
 
     def _get_tag(self, number: int) -> str:
-        return self._source.tag(self._corpus_idx(number)) if self._tags is None else self._tags[number]
+        return self._source.tag(self._cursor[number]) if self._tags is None else self._tags[number]
 
     def read(self, number: int) -> DatasetSeq:
         """Read a sequence."""
-        corpus_idx = self._corpus_idx(number)
-        return DatasetSeq.made_of(number, self.features(number), self._get_tag(number), None, corpus_idx)
+        return DatasetSeq.made_of(number, self.features(number), self._get_tag(number), None, self._cursor[number])
 
     def features(self, number: int) -> Features:
-        """Hand out all arrays of a sequence."""
-        if self._group or self._cursor.first + number in self._loaded:
-            return super().features(number)
-        return self._read_one(number)
+        """Read all arrays of a sequence."""
+        try:
+            if not self._group:
+                return self._finished(number, self._cache.read(self._source, self._cursor[number]))
+            if number not in self._read_together:
+                self._read_together = self._read_group(number)
+            return self._read_together.pop(number)
+        except Exception as error:
+            self._add_note(error, number)
+            raise
 
     def features_each(self, wanted: ReadRequest) -> Iterator[tuple[str, Features | FailedSeq]]:
         """Read the arrays: tags are known without them."""
-        if not self.reads_by_key():
+        if not self._reads_by_key:
             return self.take_each(wanted, self.features)
         indices, read_seq = wanted.indices.tolist(), self._source.read_seq
 
@@ -199,70 +210,50 @@ class SourceReader(KeepingReader):
 
         return self.take_each(wanted, read_stored)
 
-    def _read(self, number: int) -> dict[int, Features]:
-        if not self._group:
-            return {self._cursor.first + number: self._read_one(number)}
-        try:
-            return self._read_group(number)
-        except Exception as error:
-            self._add_note(error, number)
-            raise
-
-    def _read_one(self, number: int) -> Features:
-        try:
-            return self._finished(number, self._cache.read(self._source, self._corpus_idx(number)))
-        except Exception as error:
-            self._add_note(error, number)
-            raise
-
     def _read_group(self, number: int) -> dict[int, Features]:
-        """Read the sequences whose frames are shuffled together, by position."""
-        cursor, size = self._cursor, self._group
-        position = cursor.first + number
-        first = position - position % size
-        positions = range(first, min(first + size, len(cursor)))
-        stored = [self._cache.read(self._source, cursor[position]) for position in positions]
-        where = f"dataset {self._finishing.name!r}, sequences {positions.start}..{positions.stop - 1}"
-        group = zip(positions, shuffle_group_frames(stored, first, where=where), strict=True)
-        return {position: self._finished(position - cursor.first, seq) for position, seq in group}
+        """Read the sequences whose frames are shuffled together, by number: neighbours in the epoch."""
+        start, size = self._wanted.first or 0, self._group
+        first = start + number - (start + number) % size
+        numbers = range(first - start, min(first - start + size, self._cursor.stop))
+        stored = [self._cache.read(self._source, self._cursor[one]) for one in numbers]
+        where = f"dataset {self._finishing.name!r}, sequences {first}..{start + numbers.stop - 1}"
+        group = zip(numbers, shuffle_group_frames(stored, first, where=where), strict=True)
+        return {one: self._finished(one, seq) for one, seq in group}
 
     def _add_note(self, error: Exception, number: int) -> None:
         get_tag = partial(self._get_tag, number)
-        self._finishing.add_note(error, self._wanted.epoch, get_tag, self._cursor.first + number)
+        self._finishing.add_note(error, self._wanted.epoch, get_tag, (self._wanted.first or 0) + number)
 
     def _finished(self, number: int, features: Features) -> Features:
         if self._is_stored:
             return features
         occurrence = 0 if self._occurrences is None else int(self._occurrences[number])
         get_tag = partial(self._get_tag, number)
-        return self._finishing.apply(features, self._wanted.epoch, self._corpus_idx(number), occurrence, get_tag)
+        return self._finishing.apply(features, self._wanted.epoch, self._cursor[number], occurrence, get_tag)
 
     def reads_by_key(self) -> bool:
         """Whether one data key can be read alone: nothing looks at the whole sequence."""
-        return self._cache.max_bytes == 0 and not self._group and self._is_stored
-
-    def _reads_alone(self, number: int) -> bool:
-        return self._cursor.first + number not in self._loaded and self.reads_by_key()
+        return self._reads_by_key
 
     def array(self, number: int, key: str) -> NDArray[Any]:
-        """Hand out one array; from now on it is the caller's."""
-        if not self._reads_alone(number):
+        """Read one array."""
+        if not self._reads_by_key:
             return super().array(number, key)
         try:
-            return self._source.read(self._corpus_idx(number), key)
+            return self._source.read(self._cursor[number], key)
         except Exception as error:
             self._add_note(error, number)
             raise
 
     def texts(self, number: int) -> Features:
         """Look up the texts."""
-        return {} if self._texts_of is None else self._texts_of(self._corpus_idx(number))
+        return {} if self._texts_of is None else self._texts_of(self._cursor[number])
 
     def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
         """Return frames start..stop (what lies after the last one is left out) of one data key."""
-        if not self._reads_alone(number):
+        if not self._reads_by_key:
             return self.array(number, key)[start:stop]
-        corpus_idx = self._corpus_idx(number)
+        corpus_idx = self._cursor[number]
         try:
             if key in self._kept_keys:
                 return self._last.read(corpus_idx, key)[start:stop].copy()
@@ -274,10 +265,10 @@ class SourceReader(KeepingReader):
 
     def whole(self, number: int, key: str) -> NDArray[Any]:
         """Hand out a copy of an array that is kept."""
-        if not (self._reads_alone(number) and key in self._kept_keys):
+        if not (self._reads_by_key and key in self._kept_keys):
             return self.array(number, key)
         try:
-            return self._last.read(self._corpus_idx(number), key).copy()
+            return self._last.read(self._cursor[number], key).copy()
         except Exception as error:
             self._add_note(error, number)
             raise
@@ -285,9 +276,9 @@ class SourceReader(KeepingReader):
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
         """Ask the index; a sequence to which something is done is read whole."""
         lengths = self._lengths
-        if lengths is None or not self._reads_alone(number):
+        if lengths is None or not self._reads_by_key:
             return None
-        corpus_idx = self._corpus_idx(number)
+        corpus_idx = self._cursor[number]
         return {key: None if column is None else int(column[corpus_idx]) for key, column in lengths.items()}
 
     @cached_property
@@ -311,15 +302,15 @@ class SourceReader(KeepingReader):
     def _last(self) -> LastArrays:
         return LastArrays(self._source, _LAST_BYTES)
 
-    def num_frames(self, number: int) -> NumbersDict:
-        """Return data key -> number of frames; reads the sequence if a transform may change them."""
-        if self._finishing.transform is None:
-            return NumbersDict(self._source.seq_lengths(self._corpus_idx(number)))
-        return super().num_frames(number)
+    def known_frames(self, number: int) -> NumbersDict | None:
+        """Ask the index, unless a transform may change them."""
+        if self._finishing.transform is not None:
+            return None
+        return NumbersDict(self._source.seq_lengths(self._cursor[number]))
 
     def fast_source(self) -> Source | None:
         """Return the source, where nothing is done to sequences."""
-        return self._source if self.reads_by_key() and self._source.has_fast_rows else None
+        return self._source if self._reads_by_key and self._source.has_fast_rows else None
 
 
 def _name_of(function: Any) -> str:

@@ -31,7 +31,7 @@ from ..configs import DatasetConfig
 from ..corpus import Corpus
 from ..digests import digest_text
 from ..parts import open_part, tags_of
-from ..reading.keeping import KeepingReader
+from ..reading.loaded import OrderCursor
 from ..reading.reader import Features, Reader, ReadRequest
 from ..reading.source import Finishing
 from ..seq import DatasetSeq
@@ -269,7 +269,7 @@ class JoinedSource(Source):
         return self._seqs.stored(corpus_idx)
 
 
-class JoinedReader(KeepingReader):
+class JoinedReader(Reader):
     """Reads the parts of sequences, and joins them.
 
     The dataset is asked for the parts of all that is wanted, so that its workers can be ahead.
@@ -280,18 +280,19 @@ class JoinedReader(KeepingReader):
         finishing: What is done to them.
     """
 
+    is_sequential = False
+
     def __init__(self, seqs: JoinedSeqs, source: Source, finishing: Finishing) -> None:
-        super().__init__(list(source.specs))
         self._seqs, self._source, self._finishing = seqs, source, finishing
         is_changed = finishing.transform is not None or seqs.inner.get_corpus().may_change_lengths
         self._knows_lengths = not is_changed and all(map(source.index.has_lengths, source.specs))
         self._inner = seqs.inner.make_reader()
-        self._starts: NDArray[np.int64] | None = None
+        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
         """Set the sequences to read next."""
-        super().start(wanted)
-        self._starts = None
+        self._wanted, self._cursor = wanted, OrderCursor(wanted.order)
+        self._starts: NDArray[np.int64] | None = None
 
     def _begin(self) -> NDArray[np.int64]:
         """Ask for the parts, once; return where those of each sequence start."""
@@ -307,30 +308,29 @@ class JoinedReader(KeepingReader):
 
     def read(self, number: int) -> DatasetSeq:
         """Read and join a sequence."""
-        corpus_idx = self._corpus_idx(number)
+        corpus_idx = self._cursor[number]
         return DatasetSeq.made_of(number, self.features(number), self._source.tag(corpus_idx), None, corpus_idx)
 
-    def _read(self, number: int) -> dict[int, Features]:
-        corpus_idx, wanted = self._corpus_idx(number), self._wanted
+    def features(self, number: int) -> Features:
+        """Read and join all arrays of a sequence."""
+        corpus_idx, wanted = self._cursor[number], self._wanted
         get_tag = partial(self._source.tag, corpus_idx)
         try:
             starts = self._begin()
             parts = range(int(starts[number]), int(starts[number + 1]))
-            self._inner.load(parts.start, parts.stop)
             seqs = [self._inner.features(part) for part in parts]
             joined = self._seqs.join(corpus_idx, seqs, are_own=self._inner.gives_own)
             occurrence = 0 if wanted.occurrences is None else int(wanted.occurrences[number])
-            finished = self._finishing.apply(joined, wanted.epoch, corpus_idx, occurrence, get_tag)
+            return self._finishing.apply(joined, wanted.epoch, corpus_idx, occurrence, get_tag)
         except Exception as error:
             self._finishing.add_note(error, wanted.epoch, get_tag, corpus_idx)
             raise
-        return {self._cursor.first + number: finished}
 
-    def num_frames(self, number: int) -> NumbersDict:
-        """Return data key -> number of frames; reads the sequence if they are not known, or may be others."""
+    def known_frames(self, number: int) -> NumbersDict | None:
+        """Ask the index, unless they are not known, or may be others."""
         if not self._knows_lengths:
-            return super().num_frames(number)
-        corpus_idx, index = self._corpus_idx(number), self._source.index
+            return None
+        corpus_idx, index = self._cursor[number], self._source.index
         return NumbersDict({key: int(index.lengths(key)[corpus_idx]) for key in self._source.specs})
 
 

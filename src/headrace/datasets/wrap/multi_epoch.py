@@ -30,8 +30,7 @@ from ..corpus import Corpus, LengthsOf
 from ..delegating import InnerAnswers, inherited_options, outer_options
 from ..ordered import sum_lengths
 from ..parts import check_no_cycle, open_part, taken_away
-from ..reading.passing import PassingReader
-from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
+from ..reading.reader import CountedOrder, Features, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 
 _MAX_EPOCHS = 1_000_000  # more are a mistake, most likely
@@ -314,7 +313,7 @@ def _num_seqs_of(segments: Sequence[Segment]) -> int:
     return segments[-1].start + len(segments[-1].wanted.order) if segments else 0
 
 
-class EpochsReader(PassingReader):
+class EpochsReader(Reader):
     """Reads sequences of several epochs of a dataset; each segment of neighbours is started when it is reached.
 
     Args:
@@ -322,7 +321,7 @@ class EpochsReader(PassingReader):
         multi_epoch: How many epochs of it are one.
     """
 
-    needs_load = False
+    is_sequential = False
 
     def __init__(self, inner: Reader, multi_epoch: int) -> None:
         self._inner, self._multi_epoch = inner, multi_epoch
@@ -343,10 +342,47 @@ class EpochsReader(PassingReader):
         if segment is not self._current:
             self._inner.start(segment.wanted)
             self._current = segment
-        own = number - segment.start
-        if self._inner.needs_load:
-            self._inner.load(own, own + 1)
-        return self._inner, own
+        return self._inner, number - segment.start
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence."""
+        reader, own = self._at(number)
+        return reader.read(own)
+
+    def tag(self, number: int) -> str | None:
+        """Ask the reader of the sequence."""
+        reader, own = self._at(number)
+        return reader.tag(own)
+
+    def features(self, number: int) -> Features:
+        """Read all data keys."""
+        reader, own = self._at(number)
+        return reader.features(own)
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Read one data key."""
+        reader, own = self._at(number)
+        return reader.array(own, key)
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Read some frames."""
+        reader, own = self._at(number)
+        return reader.frames(own, key, start, stop)
+
+    def whole(self, number: int, key: str) -> NDArray[Any]:
+        """Read one data key."""
+        reader, own = self._at(number)
+        return reader.whole(own, key)
+
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Ask the reader of the sequence."""
+        reader, own = self._at(number)
+        return reader.sliced_frames(own)
+
+    def known_frames(self, number: int) -> NumbersDict | None:
+        """Ask the reader of the sequence."""
+        reader, own = self._at(number)
+        return reader.known_frames(own)
 
 
 class StreamedEpochs:

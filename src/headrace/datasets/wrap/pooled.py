@@ -11,8 +11,7 @@ import numpy as np
 from headrace.errors import SourceError
 
 from ..base import Dataset
-from ..reading.reader import GivenOrder, ReadRequest
-from ..reading.whole import WholeSeqReader
+from ..reading.reader import GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .blockwise import SeqBlock
 from .ordered_runs import OrderedRuns, ReadBlock
@@ -36,7 +35,7 @@ class Pool(Protocol):
         """Let the workers read a request from a number on; it ends when another reader takes them over."""
 
 
-class PooledReader(WholeSeqReader):
+class PooledReader(Reader):
     """Returns sequences that workers read ahead, in the order of a request.
 
     They begin anew at a sequence that is asked for out of turn. What their policy on errors leaves out is an error
@@ -47,11 +46,10 @@ class PooledReader(WholeSeqReader):
     """
 
     gives_own = True
-    needs_load = True  # it costs least in rising order
+    is_sequential = True  # it costs least in rising order
 
     def __init__(self, pool: Pool) -> None:
-        super().__init__()
-        self._pool = pool
+        self._pool, self._wanted = pool, ReadRequest.of(None, np.zeros(0, np.int64))
         self._forget()
 
     def _forget(self) -> None:
@@ -66,7 +64,7 @@ class PooledReader(WholeSeqReader):
         if wanted.tags is not None:
             order, counted = self._pool.inner.get_epoch_order(wanted.epoch, GivenOrder(wanted.tags))
             wanted = dataclasses.replace(wanted, order=order, occurrences=counted)
-        super().start(wanted)
+        self._wanted = wanted
         self._forget()
 
     def tags(self) -> list[str] | None:
@@ -76,7 +74,8 @@ class PooledReader(WholeSeqReader):
         corpus = self._pool.inner.get_corpus()
         return corpus.tags_of(self._wanted.indices) if corpus.is_indexed else None
 
-    def _make(self, number: int) -> DatasetSeq:
+    def read(self, number: int) -> DatasetSeq:
+        """Return a sequence; workers begin anew if it is far from those that they read."""
         if not self._first <= number < self._first + len(self._asked):
             self._go_to(number)
         at = number - self._first

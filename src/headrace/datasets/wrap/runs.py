@@ -401,7 +401,7 @@ class DedicatedWork:
 
         def read_epoch(epoch: int) -> Iterator[int | RunResult | None]:
             reader = dataset.make_reader()
-            if reader.needs_load:  # a stream, or a user-defined class: read from its start
+            if reader.is_sequential:  # a stream, or a user-defined class: read from its start
                 dataset.init_seq_order(epoch=epoch)
                 yield dataset.known_num_seqs()
                 results = _runs_to_the_end(dataset, epoch, limits, skips=self.skips)

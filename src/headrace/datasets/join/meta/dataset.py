@@ -229,7 +229,7 @@ class MetaDataset(LaidOutByParts):
             SourceError: A sequence is not in all sub-datasets, or its tag is there more than once.
         """
         super().init_seq_order(epoch, seq_list, seq_order)
-        if len(self._cursor) and not all(part.corpus.is_indexed for part in self._read_parts):
+        if self._cursor.stop and not all(part.corpus.is_indexed for part in self._read_parts):
             _ = self._order_reader  # they say now whether they take the order
         return True
 

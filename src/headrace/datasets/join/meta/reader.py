@@ -81,18 +81,6 @@ class MetaReader(PartsReader):
             share = ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), None, wanted.first, tags)
         return dataclasses.replace(share, is_whole=wanted.is_whole) if side.gives_order else share
 
-    def load(self, start: int, stop: int) -> None:
-        """Get the sequences ready in all sub-datasets."""
-        for side in self._sides if start < stop else ():
-            try:
-                self._ready(side).load(start, stop)
-            except Exception as error:
-                self._add_note(error, side, f"sequences {start}..{stop - 1}")
-                raise
-
-    def _add_note(self, error: Exception, side: MetaSide, what: str) -> None:
-        takes_note(error, f"sub-dataset {side.reader.name!r} of {self._name!r}, {what}")
-
     def features(self, number: int) -> Features:
         """Return all arrays of a sequence."""
         found: Features = {}
@@ -100,7 +88,7 @@ class MetaReader(PartsReader):
             try:
                 found.update(self._ready(side).features(number))
             except Exception as error:
-                self._add_note(error, side, f"sequence {self._tag(number)!r}")
+                takes_note(error, f"sub-dataset {side.reader.name!r} of {self._name!r}, sequence {self._tag(number)!r}")
                 raise
         return {key: found[key] for key in self._data_keys}
 
@@ -113,17 +101,20 @@ class MetaReader(PartsReader):
         return self._ready(self._side_of[key]).frames(number, key, start, stop)
 
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
-        """Ask the sub-datasets; where one must be loaded, sequences are read whole."""
-        if self.needs_load:
+        """Ask the sub-datasets; where one has no random access, sequences are read whole."""
+        if self.is_sequential:
             return None
         found: dict[str, int | None] = {}
         for side in self._sides:
             found.update(self._ready(side).sliced_frames(number) or dict.fromkeys(side.reader.keys))
         return {key: found[key] for key in self._data_keys}
 
-    def num_frames(self, number: int) -> NumbersDict:
-        """Return data key -> number of frames."""
+    def known_frames(self, number: int) -> NumbersDict | None:
+        """Return data key -> number of frames, where all sub-datasets know it."""
         found: dict[str, Any] = {}
         for side in self._sides:
-            found.update(self._ready(side).num_frames(number))
+            frames = self._ready(side).known_frames(number)
+            if frames is None:
+                return None
+            found.update(frames)
         return NumbersDict({key: found[key] for key in self._data_keys})

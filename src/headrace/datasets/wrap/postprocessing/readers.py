@@ -19,15 +19,15 @@ from headrace.errors import HeadraceError, takes_note
 from headrace.order import occurrences
 
 from ...base import Dataset
-from ...reading.reader import GivenOrder, ReadRequest
-from ...reading.whole import WholeSeqReader
+from ...reading.loaded import OrderCursor
+from ...reading.reader import GivenOrder, Reader, ReadRequest
 from ...seq import DatasetSeq
 from ..multi_proc import MultiProcDataset
 from .inner import with_texts
 from .map_seq import DrawKey, MapSeq
 
 
-class MapReader(WholeSeqReader):
+class MapReader(Reader):
     """Reads any sequence of the inner dataset, and calls the function.
 
     Args:
@@ -38,10 +38,11 @@ class MapReader(WholeSeqReader):
         keys: Data keys whose lengths the function leaves as they are; `None`: it may change them.
     """
 
+    is_sequential = False
+
     def __init__(
         self, inner: Dataset, map_seq: MapSeq, *, draws: bool, by_tag: bool, keys: list[str] | None = None
     ) -> None:
-        super().__init__()
         self._dataset, self._inner = inner, inner.make_reader()
         self._map_seq, self._draws, self._by_tag, self._keys = map_seq, draws, by_tag, keys
         self._occurrences: NDArray[np.int64] | None = None
@@ -61,7 +62,7 @@ class MapReader(WholeSeqReader):
             given = GivenOrder(wanted.tags)
             order, counted = self._dataset.get_epoch_order(wanted.epoch, given, counts=self._draws)
             wanted = replace(wanted, order=order, occurrences=counted)
-        super().start(wanted)
+        self._wanted, self._cursor = wanted, OrderCursor(wanted.order)
         self._inner.start(wanted)
         self._occurrences, self._is_all = wanted.occurrences, is_all
         if self._draws and self._occurrences is None and (is_all or wanted.epoch is None):
@@ -71,7 +72,8 @@ class MapReader(WholeSeqReader):
         """Ask the reader of the inner dataset: the function leaves tags as they are."""
         return self._inner.tags()
 
-    def _make(self, number: int) -> DatasetSeq:
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence, and call the function."""
         wanted = self._wanted
         position = number + (wanted.first or 0)
         try:
@@ -98,7 +100,7 @@ class MapReader(WholeSeqReader):
     def _frac(self, position: int) -> float:
         """Return how much of the epoch is done after a position."""
         if self._is_all:
-            num_seqs = len(self._cursor)
+            num_seqs = self._cursor.stop
         else:
             epoch = self._wanted.epoch
             if self._size[0] != epoch:
@@ -106,10 +108,10 @@ class MapReader(WholeSeqReader):
             num_seqs = self._size[1]
         return min(1.0, (position + 1) / max(num_seqs, 1))
 
-    def num_frames(self, number: int) -> NumbersDict:
-        """Return data key -> number of frames; reads the sequence, unless it was said that lengths stay."""
-        if self._keys is None or self.holds(number):
-            return super().num_frames(number)
+    def known_frames(self, number: int) -> NumbersDict | None:
+        """Ask the reader of the inner dataset, if it was said that lengths stay."""
+        if self._keys is None:
+            return None
         lengths = self._inner.num_frames(number)
         return NumbersDict({key: lengths[key] for key in self._keys})
 
