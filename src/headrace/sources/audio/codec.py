@@ -1,7 +1,8 @@
 """Recordings, wherever they are stored: decoded, one channel, at the wanted sample rate, as samples or features.
 
 Needs `headrace[audio]`, but only when it reads. `soundfile` decides what a recording is, and how
-many samples it has: the index has that number, and what is read must have it.
+many samples it has: the index has that number, and what is read must have it. Where a header claims more samples than
+memory has room for, or does not say how many (FLAC in a pipe), decoding counts them.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ..shared.codec import Facts, FileCodec
 # cannot be sought at all.
 _EXACT_SUBTYPES = ("PCM_", "FLOAT", "DOUBLE", "ULAW", "ALAW", "ALAC_", "IMA_ADPCM", "MS_ADPCM")
 _MAX_SAMPLES = 1 << 28  # of one channel: 4 hours at 16 kHz, a GiB of memory
+_BLOCK = 1 << 16  # samples that are decoded at a time where it is not known how many there are
 Recording = str | bytes | IO[bytes]  # a path, the bytes of a file, or an open file that can seek
 
 
@@ -35,7 +37,8 @@ def read_header(recording: Recording, where: str) -> tuple[int, int]:
         SourceError: The file is missing or damaged.
     """
     with _opened(recording, where) as file:
-        return int(file.frames), int(file.samplerate)
+        num_samples = file.frames if _is_measured(file) else sum(map(len, _blocks(file)))
+        return int(num_samples), int(file.samplerate)
 
 
 def read_samples(recording: Recording, channel: int | None, where: str) -> tuple[NDArray[np.float32], int]:
@@ -50,7 +53,11 @@ def read_samples(recording: Recording, channel: int | None, where: str) -> tuple
         SourceError: The file is missing, damaged, has other channels, or has samples that are not finite.
     """
     with _opened(recording, where) as file:
-        return _mono(file.read(dtype="float32", always_2d=True), channel, 0, where), int(file.samplerate)
+        if file.seekable():
+            samples = file.read(dtype="float32", always_2d=True)
+        else:
+            samples = np.concatenate([np.zeros((0, file.channels), np.float32), *_blocks(file)])
+        return _mono(samples, channel, 0, where), int(file.samplerate)
 
 
 def read_part(
@@ -84,16 +91,43 @@ def _opened(recording: Recording, where: str) -> Iterator[Any]:
             f"reading audio needs the package soundfile: {error}", fix="pip install 'headrace[audio]'"
         ) from error
     try:
-        with soundfile.SoundFile(io.BytesIO(recording) if isinstance(recording, bytes) else recording) as file:
-            # A stream may have been written without the number of samples; a damaged Ogg file seems to have none.
-            if not (file.format == "OGG") <= file.frames <= _MAX_SAMPLES:
-                what = f"the header says {file.frames} samples, which cannot be read"
-                raise SourceError(what, where=where, fix="write it again to a file: ffmpeg -i IN.flac OUT.flac")
+        file = soundfile.SoundFile(_start_of(recording))
+        if not _is_measured(file):
+            file.close()
+
+            class Unmeasured(soundfile.SoundFile):  # type: ignore[misc] # soundfile has no type hints
+                """Reads on where its header says that it ends."""
+
+                def seekable(self) -> bool:
+                    return False
+
+            file = Unmeasured(_start_of(recording))
+        with file:
+            if not file.frames and file.format == "OGG":
+                what = "no sample of the recording can be read"
+                raise SourceError(what, where=where, fix="it is damaged, or empty: get or write it again")
             yield file
     except (RuntimeError, OSError, MemoryError) as error:  # soundfile's errors are RuntimeErrors
         raise SourceError(
             f"the recording cannot be read: {error}", where=where, fix="check the file; is it truncated?"
         ) from error
+
+
+def _start_of(recording: Recording) -> str | IO[bytes]:
+    if isinstance(recording, bytes):
+        return io.BytesIO(recording)
+    if not isinstance(recording, str):
+        recording.seek(0)
+    return recording
+
+
+def _is_measured(file: Any) -> bool:
+    return bool(0 <= file.frames <= _MAX_SAMPLES)
+
+
+def _blocks(file: Any) -> Iterator[NDArray[np.float32]]:
+    while len(block := file.read(_BLOCK, dtype="float32", always_2d=True)):
+        yield block
 
 
 def _mono(samples: NDArray[np.float32], channel: int | None, start: int, path: str) -> NDArray[np.float32]:
