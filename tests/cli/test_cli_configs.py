@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cli.configs import Job, load_job, parse_epochs, parse_settings
+from headrace.cli.configs import RunPlan, load_job, parse_epochs, parse_settings
 from headrace.datasets import StaticDataset
 from headrace.errors import ConfigError
 
@@ -111,7 +111,7 @@ def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_program_defines_options_or_a_function_that_returns_them(tmp_path: Path, body: str) -> None:
     write(tmp_path / "beside_me.py", "NAME = 'StaticDataset'")
     job = load_job(write(tmp_path / "c.py", f"import os\nepochs = 3\nother = 1\n{body}\n"))
-    assert job == Job({"class": "StaticDataset"}, range(1, 4))
+    assert job == RunPlan({"class": "StaticDataset"}, range(1, 4))
 
 
 def test_a_program_may_build_the_dataset_itself(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from headrace.engine import CurrentItem, Failure
 from headrace.engine.events import Done, Failed, Ready, SetupFailed, StreamEnded
 from headrace.engine.process.channel import MAX_PACKET_BYTES, Channel, read_memfd, write_memfd
 from headrace.engine.process.messages import (
-    Begin,
+    BeginRun,
     Cancel,
     GiveUp,
     SentAfterRecord,
@@ -119,7 +119,7 @@ def test_descriptors_that_cannot_arrive_are_an_error(ends: tuple[Channel, Channe
 
 numbers = st.integers(0, 2**63 - 1)
 to_worker = st.one_of(
-    st.builds(Begin, numbers, st.booleans(), st.binary(), numbers),
+    st.builds(BeginRun, numbers, st.booleans(), st.binary(), numbers),
     st.builds(Submit, numbers, st.lists(numbers), st.lists(st.none() | st.binary())),
     st.builds(Cancel, numbers),
     st.builds(GiveUp, numbers),
@@ -139,7 +139,7 @@ to_trainer = st.one_of(
 
 
 @given(st.lists(to_worker))
-def test_messages_to_a_worker_survive_their_packet(messages: list[Begin | Submit | Cancel | GiveUp]) -> None:
+def test_messages_to_a_worker_survive_their_packet(messages: list[BeginRun | Submit | Cancel | GiveUp]) -> None:
     assert decode_for_worker(encode_packet(messages)) == messages
 
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from headrace.errors import SourceError
 from headrace.files import FileStamp
 from headrace.index import CorpusIndex, storage
-from headrace.index.storage import Header, open_stored
+from headrace.index.storage import IndexHeader, open_stored
 
 PREAMBLE = struct.Struct("<8s3Q")
 
@@ -90,13 +90,13 @@ def column_bytes(dtype: str, size: int) -> int:
     return int(dtype[2:]) * size
 
 
-def read_header(path: Path) -> Header:
+def read_header(path: Path) -> IndexHeader:
     whole = path.read_bytes()
     _, _, header_size, _ = PREAMBLE.unpack_from(whole)
-    return msgspec.json.decode(whole[48 : 48 + header_size], type=Header)
+    return msgspec.json.decode(whole[48 : 48 + header_size], type=IndexHeader)
 
 
-def rewrite_header(path: Path, header: Header) -> None:
+def rewrite_header(path: Path, header: IndexHeader) -> None:
     """Put in another header, with a right checksum: what a program that is not ours might write."""
     whole = path.read_bytes()
     _, version, header_size, _ = PREAMBLE.unpack_from(whole)

@@ -57,7 +57,7 @@ class TrainLoader(StepLoader):
 
     def __init__(self, loader: DataLoader | TorchLoader, device: Any = "cpu") -> None:
         super().__init__(loader, device=device)
-        self.dataset = _Steps(self)
+        self.dataset = _TrainerSteps(self)
         self.batch_sampler = _StepNumbers(self)
         self.step = 0  # batches that were given in this epoch of the Trainer
 
@@ -100,7 +100,7 @@ class _Seqs:
         return self._loader.count(1).seqs
 
 
-class _Steps(_Seqs):
+class _TrainerSteps(_Seqs):
     """The batches of an epoch by their number, for a loader that begins in the middle.
 
     Args:

@@ -112,7 +112,7 @@ def pack_columns(
     """Lay out the columns of a batch in shared rows, see `pack_batch`; allocated arrays are not checked."""
     packed = _packed_columns(columns, layout)
     lengths = _common_lengths(packed, tags)
-    plan = _Rows.of(layout, lengths)
+    plan = _PackedRows.of(layout, lengths)
     packed_keys = {column.key for column in packed}
     arrays: dict[str, NDArray[Any] | list[Any]] = {}
     all_lengths = {}
@@ -204,7 +204,7 @@ def _common_lengths(packed: list[Column], tags: Sequence[str] | None) -> NDArray
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _PackedRows:
     """Where each of n sequences is in R rows of T tokens."""
 
     rows: NDArray[np.int32]
@@ -214,7 +214,7 @@ class _Rows:
     shape: tuple[int, int]
 
     @classmethod
-    def of(cls, layout: RowLayout, lengths: NDArray[np.int64]) -> _Rows:
+    def of(cls, layout: RowLayout, lengths: NDArray[np.int64]) -> _PackedRows:
         rows = np.asarray(layout.rows)
         used = int(rows[-1]) + 1 if len(rows) else 0
         num_rows = used if layout.num_rows is None else layout.num_rows

@@ -28,7 +28,7 @@ _NUMBERS = {int, float, complex, bool}
 _dtype, _shape = attrgetter("dtype"), attrgetter("shape")
 
 
-class _Rows:
+class _StackedRows:
     """The rows of one part of the structure of the items, of which the first ones are filled."""
 
     __slots__ = ("array", "num")
@@ -60,7 +60,7 @@ class ItemStack:
     def __init__(self, num_items: int, allocate: Allocate | None) -> None:
         self.items: list[Any] = []
         self._num_items, self._allocate = num_items, allocate
-        self._rows: Any = None  # `_Rows`, or a dict of them by the numbers of the parts of a tuple
+        self._rows: Any = None  # `_StackedRows`, or a dict of them by the numbers of the parts of a tuple
 
     def add(self, item: Any) -> None:
         """Take the next item. Look it up for each: the first one decides how the others are taken, mostly by a list."""
@@ -86,7 +86,7 @@ class ItemStack:
             return None
         if type(item) is np.ndarray:
             is_large = item.nbytes >= _MIN_ROW_BYTES and item.dtype.isnative and not item.dtype.hasobject
-            return _Rows(item, self._num_items, self._allocate) if is_large else None
+            return _StackedRows(item, self._num_items, self._allocate) if is_large else None
         if type(item) is not tuple:
             return None
         opened = {number: self._open(part) for number, part in enumerate(item) if type(part) is np.ndarray}
@@ -115,7 +115,7 @@ class CopyingItemStack(ItemStack):
 
 
 def _add_to_rows(items: list[Any], rows: Any, item: Any) -> None:
-    if type(rows) is _Rows:
+    if type(rows) is _StackedRows:
         item = rows.take(item)
     elif rows is not None and type(item) is tuple:
         item = tuple([rows[number].take(part) if number in rows else part for number, part in enumerate(item)])
@@ -124,7 +124,7 @@ def _add_to_rows(items: list[Any], rows: Any, item: Any) -> None:
 
 def _stacked(items: list[Any], allocate: Allocate, rows: Any) -> Any:
     num, first = len(items), items[0]
-    if type(rows) is _Rows:
+    if type(rows) is _StackedRows:
         if rows.num == num:  # all of them are there
             return rows.array if num == len(rows.array) else rows.array[:num]
         rows = None

@@ -1,4 +1,4 @@
-"""Config files: from a path to a `Job`, which is a dataset and the epochs to run.
+"""Config files: from a path to a `RunPlan`, which is a dataset and the epochs to run.
 
 TOML, JSON and Python literals are data: nothing in them is executed, and what they name as "module:function" is
 imported only from modules that the user allowed or that lie beside the config. A relative file name is relative to the
@@ -80,7 +80,7 @@ _PARSE_ERRORS = (ValueError, SyntaxError, TypeError, RecursionError, MemoryError
 
 
 @dataclass(frozen=True)
-class Job:
+class RunPlan:
     """What a config describes.
 
     Attributes:
@@ -92,7 +92,7 @@ class Job:
     epochs: range = range(1, 2)
 
 
-def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[str] = ()) -> Job:
+def load_job(path: Path, settings: Iterable[str] = (), *, callables: Iterable[str] = ()) -> RunPlan:
     """Read a config file.
 
     Args:
@@ -266,13 +266,13 @@ def extend_import_path(folder: Path, *, front: bool) -> None:
         sys.path.insert(0 if front else len(sys.path), str(folder))
 
 
-def _job_of(content: Any, where: str, *, strict: bool) -> Job:
+def _job_of(content: Any, where: str, *, strict: bool) -> RunPlan:
     """Find the dataset among the top-level names; `strict` refuses unknown ones (a program may define more)."""
     if not isinstance(content, Mapping):
         raise ConfigError(f"expected a dict of options, got a {type(content).__name__}", where=where)
     if strict and "class" in content:
         options = {key: value for key, value in content.items() if key != "epochs"}
-        return Job(options, parse_epochs(content["epochs"], where)) if "epochs" in content else Job(options)
+        return RunPlan(options, parse_epochs(content["epochs"], where)) if "epochs" in content else RunPlan(options)
     unknown = [str(key) for key in content if key not in JOB_KEYS]
     if strict and unknown:
         fix = did_you_mean(unknown[0], (*JOB_KEYS, "class"))
@@ -289,7 +289,7 @@ def _job_of(content: Any, where: str, *, strict: bool) -> Job:
         raise ConfigError(f"`{found[0]}` is a {kind}, not a dict of options or a Dataset", where=where)
     if not strict and found[0] == "train" and isinstance(dataset, Mapping):
         _refuse_settings_of_returnn(dataset, content, where)
-    return Job(dataset, parse_epochs(content["epochs"], where)) if "epochs" in content else Job(dataset)
+    return RunPlan(dataset, parse_epochs(content["epochs"], where)) if "epochs" in content else RunPlan(dataset)
 
 
 def _refuse_settings_of_returnn(dataset: Mapping[str, Any], content: Mapping[str, Any], where: str) -> None:

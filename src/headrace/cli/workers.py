@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import Console
 
 from headrace.datasets import Dataset, resolve_class
-from headrace.datasets.workers import Workers
+from headrace.datasets.workers import DatasetWorkers
 from headrace.engine import EngineOptions, EngineReport, Skipping
 from headrace.errors import ConfigError
 from headrace.show.drawing import format_count, format_seconds
@@ -105,7 +105,7 @@ def _has_workers(config: Mapping[str, Any]) -> bool:
     return "class" in config and resolve_class(config["class"]).has_own_workers
 
 
-def report_to_json(workers: Workers, report: EngineReport) -> dict[str, Any]:
+def report_to_json(workers: DatasetWorkers, report: EngineReport) -> dict[str, Any]:
     """Return what the workers did and where the time went, in seconds, as plain JSON data."""
     return {
         "num_workers": workers.num_workers,
@@ -120,7 +120,7 @@ def report_to_json(workers: Workers, report: EngineReport) -> dict[str, Any]:
     }
 
 
-def print_report(output: Console, workers: Workers, report: EngineReport, quarantine: Path | None) -> None:
+def print_report(output: Console, workers: DatasetWorkers, report: EngineReport, quarantine: Path | None) -> None:
     """Print where the time went, here and in the workers, and what was skipped or restarted."""
     taken, consumer = format_seconds(report.seconds_taken), format_seconds(report.seconds_consumer)
     loading = format_seconds(report.seconds_loaded)

@@ -57,7 +57,7 @@ class _Death:
     error: WorkerDiedError
 
 
-class _Progress(msgspec.Struct, forbid_unknown_fields=True):
+class _ConsumerState(msgspec.Struct, forbid_unknown_fields=True):
     """The state of a `WorkerConsumer`."""
 
     workers: list[_WorkerPosition]
@@ -151,7 +151,7 @@ class WorkerConsumer(IterPipe[Any]):
             ResumeError: It was with another number of workers, or is damaged.
         """
         try:
-            saved = msgspec.convert(state, _Progress)
+            saved = msgspec.convert(state, _ConsumerState)
         except msgspec.ValidationError as error:
             raise ResumeError(f"the state of the workers is damaged: {error}") from error
         workers = saved.workers

@@ -39,14 +39,14 @@ _LARGE = 10_000
 def copy_graph(thing: T) -> T:
     """Return a copy of a graph, given by its end, or of a reading service, which shares the data with the original."""
     file = io.BytesIO()
-    pickler = _Pickler(file)
+    pickler = _GraphPickler(file)
     pickler.dump(thing)
     file.seek(0)
     copied: T = _Unpickler(file, pickler.shared).load()
     return copied
 
 
-class _Pickler(pickle.Pickler):
+class _GraphPickler(pickle.Pickler):
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.shared: list[Any] = []

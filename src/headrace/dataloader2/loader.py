@@ -28,7 +28,7 @@ from .copying import copy_graph
 from .error import PauseIteration
 from .interface import CheckpointableReadingServiceInterface, Processes, ReadingServiceInterface
 from .services.in_process import InProcessGraph
-from .state import LoaderState, list_recipe
+from .state import GraphState, list_recipe
 from .transport.worker_error import is_named
 
 T_co = TypeVar("T_co", covariant=True)
@@ -86,7 +86,7 @@ class DataLoader2(Shown, Generic[T_co]):
         self._epoch = self._position = 0
         self._is_in_epoch = False
         self._has_warned = False  # about an epoch that was left in the middle
-        self._resuming: LoaderState | None = None
+        self._resuming: GraphState | None = None
         self._terminated = False
 
     def _adapted(self, datapipe: Any) -> Any:
@@ -169,7 +169,7 @@ class DataLoader2(Shown, Generic[T_co]):
             raise TypeError(f"Cannot restore from non-checkpointable reading service: {type(service).__name__}")
         return service.restore(self.datapipe, state)
 
-    def _go_to(self, state: LoaderState) -> None:
+    def _go_to(self, state: GraphState) -> None:
         """Continue at the position of a state, in the middle of an epoch."""
         if state.graph is not None:
             try:
@@ -308,7 +308,7 @@ class DataLoader2(Shown, Generic[T_co]):
         if self._iterator is not None and self._position > 0 and isinstance(self._end, IterPipe):
             graph = graph_state(self._end)
         processes = self._processes() if self._position > 0 else Processes()
-        return LoaderState(
+        return GraphState(
             seed=self._seed,
             next_seed=self._next_seed,
             epoch=self._epoch,
@@ -331,7 +331,7 @@ class DataLoader2(Shown, Generic[T_co]):
         """
         if self.valid_iterator_id is not None:
             raise RuntimeError("Unable to load state after an iterator was made: load it into a new DataLoader2")
-        state = LoaderState.of_dict(state_dict)
+        state = GraphState.of_dict(state_dict)
         if state.epoch_seeding != self._epoch_seeding:
             raise ResumeError(
                 f"the state was taken with epoch_seeding={state.epoch_seeding!r}, and this loader has "
@@ -344,7 +344,7 @@ class DataLoader2(Shown, Generic[T_co]):
         self._service_state = state.reading_service_state
         self._resuming = state
 
-    def _check_repeatable(self, state: LoaderState) -> None:
+    def _check_repeatable(self, state: GraphState) -> None:
         found = find_unrepeatable(self.datapipe) if state.epoch > 0 or state.position > 0 else None
         if found is not None:
             source, keeper = (type(pipe).__name__ for pipe in found)
@@ -359,7 +359,7 @@ class DataLoader2(Shown, Generic[T_co]):
         processes: Processes = tell()
         return processes
 
-    def _check_processes(self, state: LoaderState) -> None:
+    def _check_processes(self, state: GraphState) -> None:
         """Check that the items before the position of a state are the same for the processes that there are now."""
         now = self._processes()
         where = f"item {state.position} of epoch {state.epoch}"
@@ -412,7 +412,7 @@ class DataLoader2(Shown, Generic[T_co]):
                 "from_state(state, reading_service) was torchdata's, whose states held the pipe",
                 fix="use from_state(state, datapipe, reading_service)",
             )
-        seeding = LoaderState.of_dict(state).epoch_seeding
+        seeding = GraphState.of_dict(state).epoch_seeding
         loader = cls(datapipe, datapipe_adapter_fn, reading_service, epoch_seeding=seeding)  # type: ignore[arg-type]
         loader.load_state_dict(state)
         return loader

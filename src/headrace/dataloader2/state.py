@@ -55,7 +55,7 @@ class _Saved(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(frozen=True)
-class LoaderState:
+class GraphState:
     """The position of a loader.
 
     Attributes:
@@ -106,7 +106,7 @@ class LoaderState:
         )
 
     @classmethod
-    def of_dict(cls, state: Any) -> LoaderState:
+    def of_dict(cls, state: Any) -> GraphState:
         """Read a state.
 
         Raises:

@@ -26,7 +26,7 @@ from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, opt
 from .reading.by_epoch import EpochReader, EpochStream
 from .reading.foreign import ForeignAnswers
 from .reading.reader import Reader
-from .workers import Workers
+from .workers import DatasetWorkers
 
 # Options that may be set on an object, besides those of the order: a copy has them, too.
 _PLAIN_OPTIONS = (
@@ -340,7 +340,7 @@ class Dataset(ForeignAnswers):
         """
         return False
 
-    def get_workers(self) -> Workers | None:
+    def get_workers(self) -> DatasetWorkers | None:
         """Return the workers that this dataset itself was given, `None` if it has none."""
         return None
 

@@ -22,7 +22,7 @@ _OPTIONS = EngineOptions(tickets_per_worker=2, warn_seconds=0, stall_seconds=0)
 
 
 @dataclass(frozen=True)
-class Workers:
+class DatasetWorkers:
     """The workers that a user gave to a dataset, and the dataset that they read.
 
     Attributes:

@@ -29,7 +29,7 @@ from .storage import (
     LENGTH_DTYPES,
     REBUILD,
     About,
-    Header,
+    IndexHeader,
     Stored,
     check_checksums,
     describe_columns,
@@ -346,7 +346,7 @@ class CorpusIndex(Shown):
             columns |= {f"texts/{name}/offsets": texts.offsets, f"texts/{name}/blob": texts.blob}
         columns = {name: column.astype(column.dtype.newbyteorder("<"), copy=False) for name, column in columns.items()}
         folder = os.path.dirname(os.path.abspath(path))
-        header = Header(
+        header = IndexHeader(
             num_seqs=self.num_seqs,
             num_duplicates=self.num_duplicates,
             tag_prefix=self.tags.prefix if isinstance(self.tags, GeneratedTags) else None,

@@ -151,8 +151,8 @@ def _drop_other_tags(left: CorpusIndex, right: CorpusIndex, others: NDArray[Any]
     """Write `MISSING` where the candidate of a block of sequences has another tag with the same hash."""
     block = others[start : start + BLOCK]
     with_one = np.flatnonzero(block >= 0)
-    mine = _Texts.at(left, start + with_one)
-    theirs = _Texts.at(right, block[with_one])
+    mine = _TagTexts.at(left, start + with_one)
+    theirs = _TagTexts.at(right, block[with_one])
     same_size = mine.sizes == theirs.sizes
     block[with_one[~same_size]] = MISSING
     with_one = with_one[same_size]
@@ -163,7 +163,7 @@ def _drop_other_tags(left: CorpusIndex, right: CorpusIndex, others: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Texts:
+class _TagTexts:
     """Some tags of an index, as slices of its block of text.
 
     Attributes:
@@ -177,7 +177,7 @@ class _Texts:
     sizes: NDArray[np.int64]
 
     @classmethod
-    def at(cls, index: CorpusIndex, indices: NDArray[Any]) -> _Texts:
+    def at(cls, index: CorpusIndex, indices: NDArray[Any]) -> _TagTexts:
         tags = index.tags
         assert isinstance(tags, PackedTags)
         starts = tags.offsets[indices]
@@ -186,8 +186,8 @@ class _Texts:
             raise index.damaged("a tag reaches beyond the text of the tags")
         return cls(tags.blob, starts, sizes)
 
-    def only(self, mask: NDArray[np.bool_]) -> _Texts:
-        return self if mask.all() else _Texts(self.blob, self.starts[mask], self.sizes[mask])
+    def only(self, mask: NDArray[np.bool_]) -> _TagTexts:
+        return self if mask.all() else _TagTexts(self.blob, self.starts[mask], self.sizes[mask])
 
     def joined(self) -> NDArray[np.uint8]:
         """Return the bytes of all of them, one after the other."""

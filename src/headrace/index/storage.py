@@ -3,7 +3,7 @@
     bytes 0-7    magic "HRINDEX" and a newline
     bytes 8-31   format version, size of the header, size of the whole file (three little-endian uint64)
     bytes 32-47  XXH3-128 over bytes 0-31 and the header
-    header       JSON, see `Header`
+    header       JSON, see `IndexHeader`
     columns      little-endian numbers, each starting at a multiple of 64 bytes, gaps filled with zeros
 
 Opening reads the preamble and the header and maps the rest: O(1) in the number of sequences. A truncated file is
@@ -78,7 +78,7 @@ class About(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     files: tuple[FileStamp, ...] = ()
 
 
-class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class IndexHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The JSON header of an index file.
 
     Attributes:
@@ -112,7 +112,7 @@ class Stored(msgspec.Struct, frozen=True):
     """
 
     path: str
-    header: Header
+    header: IndexHeader
     checksum: bytes
     about: About
     columns: dict[str, NDArray[Any]]
@@ -130,7 +130,7 @@ def describe_columns(columns: Mapping[str, NDArray[Any]]) -> tuple[ColumnEntry, 
 
 
 def write_index(
-    path: str | os.PathLike[str], header: Header, columns: Mapping[str, NDArray[Any]], *, follow_links: bool = True
+    path: str | os.PathLike[str], header: IndexHeader, columns: Mapping[str, NDArray[Any]], *, follow_links: bool = True
 ) -> None:
     """Write an index file, atomically.
 
@@ -222,7 +222,7 @@ def check_checksums(stored: Stored) -> None:
             raise SourceError(what, where=stored.path, fix=REBUILD)
 
 
-def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, bytes, int]:
+def _read_header(file: IO[bytes], size: int, where: str) -> tuple[IndexHeader, bytes, int]:
     """Return the header, its checksum, and the offset of the first column."""
     start = file.read(_HEADER_START)
     if not start.startswith(_MAGIC[: len(start)]):
@@ -240,7 +240,7 @@ def _read_header(file: IO[bytes], size: int, where: str) -> tuple[Header, bytes,
     if checksum != start[_PREAMBLE.size :]:
         raise SourceError("the index is damaged: the checksum of its header is wrong", where=where, fix=REBUILD)
     try:
-        header = msgspec.json.decode(header_bytes, type=Header)
+        header = msgspec.json.decode(header_bytes, type=IndexHeader)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise SourceError(f"the header of the index is not readable: {error}", where=where, fix=REBUILD) from error
     return header, checksum, _aligned(_HEADER_START + header_size)
@@ -258,7 +258,7 @@ def _map_column(mapping: mmap.mmap, entry: ColumnEntry, first: int, where: str) 
     return np.frombuffer(mapping, dtype=dtype, count=entry.size, offset=start)
 
 
-def _columns_bytes(header: Header) -> int:
+def _columns_bytes(header: IndexHeader) -> int:
     if not header.columns:
         return 0
     last = header.columns[-1]

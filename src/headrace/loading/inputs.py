@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from headrace.batching import WINDOW_SEQS
 from headrace.datasets.base import Dataset
 from headrace.datasets.corpus import Corpus, LengthsOf
-from headrace.datasets.workers import Workers
+from headrace.datasets.workers import DatasetWorkers
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
 from headrace.specs import DataSpec
@@ -94,7 +94,7 @@ class Subject(ABC):
     num_shards: int = 1
     sharded_by: str = ""
     has_even_shards: bool = False
-    workers: Workers | None = None
+    workers: DatasetWorkers | None = None
 
     @property
     @abstractmethod

@@ -96,7 +96,7 @@ def _known_table(dataset: Any, options: LoaderOptions) -> Any:
         ConfigError: It is several tables, or one whose columns cannot be told apart.
     """
     if _is_of_module(dataset, "pandas", "DataFrame"):
-        return _Rows(dataset)
+        return _DataFrameRows(dataset)
     if _is_of_module(dataset, "datasets", "DatasetDict", "IterableDatasetDict"):
         if len(dataset) == 1:
             (split,) = dataset.values()
@@ -196,7 +196,7 @@ def _is_of_module(value: Any, module: str, *classes: str) -> bool:
     return isinstance(value, tuple(one for one in found if isinstance(one, type)))
 
 
-class _Rows:
+class _DataFrameRows:
     """The rows of a pandas `DataFrame`, each a dict by column.
 
     Args:

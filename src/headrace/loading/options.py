@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from headrace.batching import Batching, BatchOrder
-from headrace.datasets.workers import Workers
+from headrace.datasets.workers import DatasetWorkers
 from headrace.engine import EngineOptions, Executor, WorkerInfo, where_runs
 from headrace.engine.executor import check_executor_name
 from headrace.engine.process.executor import ProcessExecutor
@@ -98,7 +98,7 @@ class LoaderOptions:
                 "pad_values and pad_multiple have no effect with a collate of your own", fix="pad in collate"
             )
 
-    def with_workers(self, workers: Workers, *, takes_number: bool) -> Self:
+    def with_workers(self, workers: DatasetWorkers, *, takes_number: bool) -> Self:
         """Return these options plus those that a dataset was given for its workers, which the loader's workers replace.
 
         Args:

@@ -74,7 +74,7 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class _PlannedWindow:
     """The plan of a window, and what its tasks say of each member, batch after batch."""
 
     plan: WindowPlan
@@ -151,8 +151,8 @@ class EpochPlan:
         self._tail = _Chain(*start) if start[0] else self._head
         self.end = self._tail.end
         self._located = 0, 0, 0  # a window, its first batch, and the first one after it: mostly asked for again
-        self._current: tuple[int, int, _Window] | None = None  # first batch, the one after, of that used last
-        self._windows: dict[int, _Window] = {}
+        self._current: tuple[int, int, _PlannedWindow] | None = None  # first batch, the one after, of that used last
+        self._windows: dict[int, _PlannedWindow] = {}
         self._counts: dict[int, PlanCounts] = {}
         self._sizes: dict[int, int] = {}  # batches of the windows that were planned
         self._table: BatchTable | None = None  # of all windows
@@ -276,7 +276,7 @@ class EpochPlan:
             self._plan(number)
         return self._sizes[number]
 
-    def _plan(self, number: int) -> _Window:
+    def _plan(self, number: int) -> _PlannedWindow:
         window = self._windows.pop(number, None)
         if window is None:
             window = self._make_window(number)
@@ -311,7 +311,7 @@ class EpochPlan:
                 'too_long="chunk", or give FixedCount(1)',
             )
 
-    def _make_window(self, number: int) -> _Window:
+    def _make_window(self, number: int) -> _PlannedWindow:
         recipe, order = self._recipe, self.order
         start, stop = window_bounds(number, self.num_seqs, recipe.window_seqs)
         indices = order.order.block(start, stop)
@@ -331,7 +331,7 @@ class EpochPlan:
             "seq_frames": lengths[plan.members].astype(np.int64) if has_frames else None,
         }
         known = {key: array for key, array in others.items() if array is not None}
-        return _Window(plan, plan.starts.tolist(), seq_idx, indices[plan.members], known)
+        return _PlannedWindow(plan, plan.starts.tolist(), seq_idx, indices[plan.members], known)
 
 
 def _given_plan(starts: NDArray[np.int64], lengths: NDArray[Any]) -> WindowPlan:

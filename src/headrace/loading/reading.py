@@ -33,7 +33,7 @@ _ITEMS_AT_ONCE = 1024  # of a user's object, noted together: as many as surely f
 ITEM_NAME = "(item {})"  # the name of a user's item while it is read
 
 
-class ReadRequest(NamedTuple):
+class BatchRequest(NamedTuple):
     """Sequences of one epoch that a worker is to read.
 
     Attributes:
@@ -49,7 +49,7 @@ class ReadRequest(NamedTuple):
     seqs: list[tuple[str, Any]] | None = None
 
 
-class Reader(ABC):
+class BatchReader(ABC):
     """Reads in one worker. Not thread-safe.
 
     Attributes:
@@ -65,14 +65,14 @@ class Reader(ABC):
     reads_items = False
 
     @abstractmethod
-    def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+    def read(self, wanted: BatchRequest) -> Iterator[tuple[str, Any]]:
         """Yield the tag and the data of each requested sequence, in order; in place of the data, a `FailedSeq`."""
 
     def read_alone(self, epoch: int, corpus_idx: int) -> Any:
         """Read one sequence and return its data without the tag, in a third of the time of `read`; raises its error."""
         raise NotImplementedError(f"{type(self).__name__} reads by requests, also sequence {corpus_idx} of {epoch}")
 
-    def take_items(self, wanted: ReadRequest, stack: ItemStack) -> list[tuple[int, Exception]]:
+    def take_items(self, wanted: BatchRequest, stack: ItemStack) -> list[tuple[int, Exception]]:
         """Stack the requested items, in order and without tags, in a third of the time of `read`.
 
         Returns:
@@ -82,13 +82,13 @@ class Reader(ABC):
         raise NotImplementedError(f"{type(self).__name__} gives tags to what it reads, also in epoch {wanted.epoch}")
 
     def read_chunks(
-        self, wanted: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
+        self, wanted: BatchRequest, chunks: Sequence[SeqChunks], cutter: Cutter
     ) -> Iterator[tuple[str, list[Any] | FailedSeq]]:
         """Yield the tag and the chunks of each requested sequence, in order; in place of the chunks, a `FailedSeq`."""
         for (tag, seq), own in zip(self.read(wanted), chunks, strict=True):
             yield tag, seq if isinstance(seq, FailedSeq) else cutter.cut(tag, seq, own)
 
-    def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
+    def columns(self, wanted: BatchRequest) -> tuple[list[str], dict[str, Column]]:
         """Return the tags and the columns of a request, which are read when they are written into a batch.
 
         What comes out is the same as from `read`, but an error need not name the sequence.
@@ -97,7 +97,7 @@ class Reader(ABC):
 
 
 class Reading(ABC):
-    """Opens a `Reader` in each worker; it is pickled and sent to them.
+    """Opens a `BatchReader` in each worker; it is pickled and sent to them.
 
     Attributes:
         specs: The layout by data key, as far as it is known.
@@ -108,7 +108,7 @@ class Reading(ABC):
     is_by_key: bool
 
     @abstractmethod
-    def open(self, info: WorkerInfo) -> Reader:
+    def open(self, info: WorkerInfo) -> BatchReader:
         """Return a reader, in a worker."""
 
 
@@ -125,14 +125,14 @@ class DatasetReading(Reading):
     specs: Mapping[str, DataSpec] = field(default_factory=dict)
     is_by_key = True
 
-    def open(self, info: WorkerInfo) -> Reader:
+    def open(self, info: WorkerInfo) -> BatchReader:
         """Build the dataset and return a reader of it. In another process this object is a copy already."""
         if info.runs_in == "process":
             return _DatasetReader(init_dataset(self.config).make_reader())
         return _DatasetReader(open_reader(self.config, in_thread=info.runs_in == "thread"))
 
 
-class _DatasetReader(Reader):
+class _DatasetReader(BatchReader):
     def __init__(self, reader: datasets.Reader) -> None:
         self._reader = reader
         source = reader.fast_source()
@@ -143,7 +143,7 @@ class _DatasetReader(Reader):
         self._tags = None if source is None else source.index.tags
         self.is_all_ours = source is not None and not source.runs_user_code
 
-    def columns(self, wanted: ReadRequest) -> tuple[list[str], dict[str, Column]]:
+    def columns(self, wanted: BatchRequest) -> tuple[list[str], dict[str, Column]]:
         assert self._source is not None
         assert self._tags is not None
         tags, columns = self._tags.take(wanted.indices), dict[str, Column]()
@@ -152,7 +152,7 @@ class _DatasetReader(Reader):
         return tags, columns
 
     def read_chunks(
-        self, wanted: ReadRequest, chunks: Sequence[SeqChunks], cutter: Cutter
+        self, wanted: BatchRequest, chunks: Sequence[SeqChunks], cutter: Cutter
     ) -> Iterator[tuple[str, list[Any] | FailedSeq]]:
         reader = self._reader
 
@@ -170,14 +170,14 @@ class _DatasetReader(Reader):
             else:
                 yield taken
 
-    def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+    def read(self, wanted: BatchRequest) -> Iterator[tuple[str, Any]]:
         are_own = self._reader.gives_own
         for tag, features in self._reader.features_each(_request_of(wanted)):
             # a transform may put others into it
             yield tag, features if are_own or isinstance(features, FailedSeq) else dict(features)
 
 
-def _request_of(wanted: ReadRequest) -> datasets.ReadRequest:
+def _request_of(wanted: BatchRequest) -> datasets.ReadRequest:
     # the members of a batch are not neighbours in the epoch: they have no positions there
     return datasets.ReadRequest.of(wanted.epoch, wanted.indices, wanted.occurrences)
 
@@ -201,7 +201,7 @@ class _SourceKey:
 class _SourceColumn(Column):
     """The values of one data key in the requested sequences, read from a source. Lengths are those of the index."""
 
-    def __init__(self, source: Source, key: _SourceKey, wanted: ReadRequest, tags: list[str]) -> None:
+    def __init__(self, source: Source, key: _SourceKey, wanted: BatchRequest, tags: list[str]) -> None:
         indices, lengths = wanted.indices, key.lengths
         self.key, self.num_seqs, self.dtype, self.inner = key.name, len(indices), key.dtype, key.inner
         self.lengths = None if lengths is None else lengths[indices].astype(np.int32)
@@ -234,7 +234,7 @@ class ItemsReading(Reading):
     specs: Mapping[str, DataSpec] = field(default_factory=dict)
     is_by_key = False
 
-    def open(self, info: WorkerInfo) -> Reader:
+    def open(self, info: WorkerInfo) -> BatchReader:
         """Return a reader of the items."""
         del info
         return _ItemsReader(self.items)
@@ -250,7 +250,7 @@ def _are_plain(items: Any) -> bool:
     return type(items) in (list, tuple) and _PLAIN.issuperset(map(type, items))
 
 
-class _ItemsReader(Reader):
+class _ItemsReader(BatchReader):
     def __init__(self, items: Any) -> None:
         self._items = items
         self._get_tag = getattr(items, "get_seq_tag", None)
@@ -261,7 +261,7 @@ class _ItemsReader(Reader):
         note_number(ITEM_NAME, corpus_idx, epoch)
         return self._items[corpus_idx]
 
-    def take_items(self, wanted: ReadRequest, stack: ItemStack) -> list[tuple[int, Exception]]:
+    def take_items(self, wanted: BatchRequest, stack: ItemStack) -> list[tuple[int, Exception]]:
         items, failures = self._items, list[tuple[int, Exception]]()
         for number, corpus_idx in enumerate(_each_noted(wanted)):
             try:
@@ -273,7 +273,7 @@ class _ItemsReader(Reader):
                 del item  # before the next one is made: it gets the memory
         return failures
 
-    def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+    def read(self, wanted: BatchRequest) -> Iterator[tuple[str, Any]]:
         items, get_tag = self._items, self._get_tag
         for corpus_idx in _each_noted(wanted):
             try:
@@ -285,7 +285,7 @@ class _ItemsReader(Reader):
             del found  # before the next one is made: it gets the memory
 
 
-def _each_noted(wanted: ReadRequest) -> Iterator[int]:
+def _each_noted(wanted: BatchRequest) -> Iterator[int]:
     """Return an iterator over the corpus indices: each is noted when it is to be read."""
     indices = wanted.indices.tolist()
     parts = [indices[start : start + _ITEMS_AT_ONCE] for start in range(0, len(indices), _ITEMS_AT_ONCE)]

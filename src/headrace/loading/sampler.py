@@ -38,7 +38,7 @@ class SampledBatches(Batching):
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledOrder:
     """The order of an epoch that a sampler gave.
 
     Attributes:
@@ -50,14 +50,14 @@ class Drawn:
     starts: NDArray[np.int64] | None = None
 
 
-def draw_indices(sampler: Any) -> Drawn:
+def draw_indices(sampler: Any) -> SampledOrder:
     """Iterate over a sampler of corpus indices.
 
     Raises:
         ConfigError: It gives something else.
     """
     try:
-        return Drawn(np.fromiter(map(index, sampler), np.int64))
+        return SampledOrder(np.fromiter(map(index, sampler), np.int64))
     except (TypeError, OverflowError) as error:
         raise ConfigError(
             f"a sampler must yield indices: {error}",
@@ -66,7 +66,7 @@ def draw_indices(sampler: Any) -> Drawn:
         ) from error
 
 
-def draw_batches(sampler: Any) -> Drawn:
+def draw_batches(sampler: Any) -> SampledOrder:
     """Iterate over a sampler of batches of corpus indices.
 
     Raises:
@@ -86,7 +86,7 @@ def draw_batches(sampler: Any) -> Drawn:
             raise ConfigError(f"batch {number} of the batch_sampler is empty", where=type(sampler).__name__)
         batches.append(indices)
     starts = np.cumsum([0, *map(len, batches)], dtype=np.int64)
-    return Drawn(np.concatenate(batches) if batches else np.zeros(0, np.int64), starts)
+    return SampledOrder(np.concatenate(batches) if batches else np.zeros(0, np.int64), starts)
 
 
 class SampledSubject(Subject):
@@ -103,7 +103,7 @@ class SampledSubject(Subject):
             indices once, and each epoch needs them.
     """
 
-    def __init__(self, subject: Subject, sampler: Any, draw: Callable[[Any], Drawn] = draw_indices) -> None:
+    def __init__(self, subject: Subject, sampler: Any, draw: Callable[[Any], SampledOrder] = draw_indices) -> None:
         if isinstance(sampler, Iterator):
             raise ConfigError(
                 f"a {type(sampler).__name__} can be iterated over only once, and each epoch iterates over its sampler",
@@ -131,9 +131,9 @@ class SampledSubject(Subject):
             )
             break
         self._subject, self._sampler, self._draw = subject, sampler, draw
-        self._drawn: tuple[int, Drawn] | None = None
+        self._drawn: tuple[int, SampledOrder] | None = None
 
-    def _drawn_for(self, epoch: int) -> Drawn:
+    def _drawn_for(self, epoch: int) -> SampledOrder:
         if self._drawn is None or self._drawn[0] != epoch:
             for part in (self._sampler, getattr(self._sampler, "sampler", None)):
                 set_epoch = getattr(part, "set_epoch", None)

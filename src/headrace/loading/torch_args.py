@@ -16,7 +16,7 @@ from headrace.engine import EngineOptions
 from headrace.errors import ConfigError, did_you_mean
 
 from .options import LoaderOptions
-from .sampler import Drawn, SampledBatches, draw_batches, draw_indices
+from .sampler import SampledBatches, SampledOrder, draw_batches, draw_indices
 
 
 class NotGiven(enum.Enum):
@@ -68,7 +68,7 @@ class ForeignOrder:
 
     shuffle: bool = False
     sampler: Any = None
-    draw: Callable[[Any], Drawn] = draw_indices
+    draw: Callable[[Any], SampledOrder] = draw_indices
 
 
 def take_foreign(own: dict[str, Any], unknown: Mapping[str, Any]) -> ForeignOrder:

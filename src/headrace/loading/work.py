@@ -37,7 +37,7 @@ from headrace.rng import derive_rng, wants_rng
 from headrace.rng.process import kept_globals, seed_globals
 
 from .batch import ITEM_TAG, Made, pack_made
-from .reading import ITEM_NAME, FailedSeq, Reader, Reading, ReadRequest
+from .reading import ITEM_NAME, BatchReader, BatchRequest, FailedSeq, Reading
 
 Transform = Callable[..., Any]
 Collate = Callable[[list[Any]], Any]
@@ -158,7 +158,7 @@ class _Members:
 class _BatchMaker:
     def __init__(
         self,
-        reader: Reader,
+        reader: BatchReader,
         reading: Reading,
         options: WorkOptions,
         *,
@@ -212,7 +212,7 @@ class _BatchMaker:
             return self._make_of(task, self._read_chunks(task))
         if self._reads_items and task.seq_frames is None:
             return self._make_of(task, None)
-        return self._make_of(task, self._read(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs)))
+        return self._make_of(task, self._read(BatchRequest(task.epoch, task.indices, task.occurrences, task.seqs)))
 
     def _make_of(self, task: Task, found: Iterable[tuple[str, Any]] | None) -> Any:
         """Make the batch of a task.
@@ -250,7 +250,7 @@ class _BatchMaker:
     def _make_at_once(self, task: Task) -> Made | None:
         """Read the sequences straight into the batch; None if that fails, and they have to be read one by one."""
         try:
-            tags, columns = self._reader.columns(ReadRequest(task.epoch, task.indices, task.occurrences, task.seqs))
+            tags, columns = self._reader.columns(BatchRequest(task.epoch, task.indices, task.occurrences, task.seqs))
             if not columns.keys() >= self._layout.pad_values.keys():
                 return None
             return self._lay_out(task, tags, columns, None)
@@ -286,7 +286,7 @@ class _BatchMaker:
     def _take_items(self, task: Task, members: _Members) -> None:
         """Collect the items of a task as `_take` does, without transform and without tags."""
         numbers = task.indices
-        failures = self._reader.take_items(ReadRequest(task.epoch, numbers, task.occurrences), members.stack)
+        failures = self._reader.take_items(BatchRequest(task.epoch, numbers, task.occurrences), members.stack)
         if failures:
             members.failures += [(number, ITEM_NAME.format(numbers[number]), error) for number, error in failures]
             numbers = np.delete(numbers, [number for number, _ in failures])
@@ -402,14 +402,14 @@ def _allocate(name: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArra
     return empty(shape, dtype)
 
 
-def _each_once(task: Task) -> tuple[ReadRequest, NDArray[np.intp]]:
+def _each_once(task: Task) -> tuple[BatchRequest, NDArray[np.intp]]:
     """Return the distinct sequences of the chunks of a task, and for each chunk the number of its sequence."""
     occurrences = np.zeros(len(task.indices), np.int64) if task.occurrences is None else task.occurrences
     pairs = np.stack([task.indices, occurrences], axis=1)
     unique, firsts, inverse = np.unique(pairs, axis=0, return_index=True, return_inverse=True)
     seqs = None if task.seqs is None else [task.seqs[first] for first in firsts.tolist()]
     counted = None if task.occurrences is None else unique[:, 1]
-    return ReadRequest(task.epoch, np.ascontiguousarray(unique[:, 0]), counted, seqs), inverse.reshape(-1)
+    return BatchRequest(task.epoch, np.ascontiguousarray(unique[:, 0]), counted, seqs), inverse.reshape(-1)
 
 
 def _what_is_no_array(result: Any) -> str | None:

@@ -62,7 +62,7 @@ class DataLoader(Shown, TorchDataLoader[_Item_co]):  # type: ignore[misc, unused
 
     engine_options: EngineOptions | None = None
     _iterator: _TorchIterator | None  # torch's, of workers that stay
-    _progress: _Progress | None = None
+    _progress: _IterationProgress | None = None
     _resumed: TorchState | None = None
     _copies: list[Any] | None = None  # of a state: where the workers' copies of a stream begin the next iteration
     _iterators: weakref.WeakSet[_TorchIterator] | None = None  # all that live
@@ -119,7 +119,7 @@ class DataLoader(Shown, TorchDataLoader[_Item_co]):  # type: ignore[misc, unused
         num_workers = None if copies is None else self.num_workers
         return TorchState(FORMAT, generators, num_workers=num_workers, dataset=dataset, copies=copies).to_dict()
 
-    def _is_last(self, progress: _Progress) -> bool:
+    def _is_last(self, progress: _IterationProgress) -> bool:
         """Tell whether a sampler that is told the numbers of epochs has given its last batch."""
         try:
             return counts_epochs(self) and progress.batches == len(self)
@@ -183,7 +183,7 @@ class DataLoader(Shown, TorchDataLoader[_Item_co]):  # type: ignore[misc, unused
         return {**self.__dict__, "_iterator": None, "_iterators": None, "_progress": None}
 
 
-class _Progress:
+class _IterationProgress:
     """How far an iteration is. It outlives the iterator, whose state may be asked for after the loop.
 
     Args:
@@ -282,7 +282,7 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
     _base_seed: int
     _shared_seed: int | None
     _run: Run | None
-    _progress: _Progress
+    _progress: _IterationProgress
     _asking: Asking | None = None
     _look: Callable[[], object] | None = None
     _num_free: float = math.inf  # without workers, batches are asked for one by one
@@ -314,7 +314,9 @@ class _TorchIterator(_BaseDataLoaderIter):  # type: ignore[misc, unused-ignore]
         is_iterable = isinstance(loader.dataset, IterableDataset)
         if resumed is not None:
             self._base_seed, self._shared_seed = resumed.seed, resumed.shared_seed
-        progress = _Progress(self._base_seed, saved, loader.num_workers if is_iterable else None, self._engine.report)
+        progress = _IterationProgress(
+            self._base_seed, saved, loader.num_workers if is_iterable else None, self._engine.report
+        )
         progress.shared_seed = self._shared_seed
         if resumed is not None:
             with process_generators(resumed.globals):

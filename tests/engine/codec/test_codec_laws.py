@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from examples_of_laws import examples
 from headrace.engine.codec.codec import decode, encode
-from headrace.engine.codec.plan import Plan
+from headrace.engine.codec.plan import EncodingPlan
 
 LAW = examples(400)
 
@@ -42,11 +42,11 @@ def test_every_plain_array_is_a_writable_view_and_no_two_overlap(value):
 def test_columns_give_the_same_as_encoding_by_element(value):
     slot = PlainSlot(1)
     by_column = decode(encode(value, slot), slot.buffer)
-    real, Plan.items = Plan.items, _items_one_by_one
+    real, EncodingPlan.items = EncodingPlan.items, _items_one_by_one
     try:
         header = encode(value, slot)
     finally:
-        Plan.items = real
+        EncodingPlan.items = real
     assert same(by_column, decode(header, slot.buffer))
 
 

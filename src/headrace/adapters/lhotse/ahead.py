@@ -19,7 +19,7 @@ from queue import Empty, SimpleQueue
 
 from headrace.errors import InternalError, StalledError
 
-from .draws import Drawing, Drawn
+from .draws import Drawing, DrawnBatch
 
 # A signal that arrives just before a wait begins is not handled before the wait is over.
 _MAX_WAIT_SECONDS = 0.25
@@ -38,11 +38,11 @@ class Inline:
         end: The end of the pass, once it was taken.
     """
 
-    def __init__(self, drawing: Drawing, first: Drawn, num_ahead: int) -> None:
+    def __init__(self, drawing: Drawing, first: DrawnBatch, num_ahead: int) -> None:
         self._drawing, self._num_ahead = drawing, num_ahead
         self._drawn = deque([first])
         self._last = first
-        self.end: Drawn | None = None
+        self.end: DrawnBatch | None = None
         self.advance(first.number - 1)
 
     def advance(self, number: int) -> None:
@@ -50,7 +50,7 @@ class Inline:
         while self._last.number < number + self._num_ahead and not self._last.is_end:
             self._draw()
 
-    def take(self) -> Drawn:
+    def take(self) -> DrawnBatch:
         """Return the next batch; at the end, that."""
         if self.end is not None:
             return self.end
@@ -85,14 +85,14 @@ class Ahead:
         end: The end of the pass, once it was taken.
     """
 
-    def __init__(self, drawing: Drawing, first: Drawn, num_ahead: int, stall_seconds: float, name: str) -> None:
+    def __init__(self, drawing: Drawing, first: DrawnBatch, num_ahead: int, stall_seconds: float, name: str) -> None:
         self._num_ahead, self._stall_seconds, self._name = num_ahead, stall_seconds, name
-        self._batches: SimpleQueue[Drawn] = SimpleQueue()
+        self._batches: SimpleQueue[DrawnBatch] = SimpleQueue()
         self._batches.put(first)
         self._limits: SimpleQueue[int | None] = SimpleQueue()  # None: it is over
         self._next_number = first.number
         self._limit = first.number + 1
-        self.end: Drawn | None = None
+        self.end: DrawnBatch | None = None
         self._thread: threading.Thread | None = None
         if not first.is_end:
             self.advance(first.number - 1)
@@ -113,7 +113,7 @@ class Ahead:
             self._limits.put(limit)
             self._limit = limit  # last: an interrupt may come in between, and twice is harmless
 
-    def take(self) -> Drawn:
+    def take(self) -> DrawnBatch:
         """Return the next batch, after waiting for it; at the end, that.
 
         Raises:
@@ -132,7 +132,7 @@ class Ahead:
             self.end = found
         return found
 
-    def _wait(self) -> Drawn:
+    def _wait(self) -> DrawnBatch:
         start = time.monotonic()
         while True:
             try:
@@ -169,7 +169,9 @@ class Ahead:
         self._limits.put(None)
 
 
-def _draw_ahead(drawing: Drawing, batches: SimpleQueue[Drawn], limits: SimpleQueue[int | None], number: int) -> None:
+def _draw_ahead(
+    drawing: Drawing, batches: SimpleQueue[DrawnBatch], limits: SimpleQueue[int | None], number: int
+) -> None:
     """Draw until the end of the pass, or until stopped; refers to neither loader nor `Ahead`, so both can be dropped.
 
     Args:

@@ -20,7 +20,7 @@ from .sampler import SamplerSide, chain_digest
 _SNAPSHOT_SHARE = 20
 
 
-class Drawn(NamedTuple):
+class DrawnBatch(NamedTuple):
     """A batch of the sampler, or an error or the end instead of one.
 
     Attributes:
@@ -93,7 +93,7 @@ class Drawing:
         self.digest, self.number = chain_digest(self.digest, batch), self.number + 1
         return True
 
-    def draw(self) -> Drawn:
+    def draw(self) -> DrawnBatch:
         """Draw a batch; an exception of the sampler is returned."""
         start, number = time.perf_counter(), self.number
         try:
@@ -103,10 +103,10 @@ class Drawing:
             self.digest, self.number = digest, number + 1
             state = self._snapshot(time.perf_counter() - start) if self._side.keeps_state else None
         except StopIteration:
-            return Drawn(number, None, self.digest, is_end=True)
+            return DrawnBatch(number, None, self.digest, is_end=True)
         except BaseException as error:  # noqa: BLE001 - the boundary of a thread: the training raises it
-            return Drawn(number, None, self.digest, error=error, is_end=True)
-        return Drawn(number, content, digest, state)
+            return DrawnBatch(number, None, self.digest, error=error, is_end=True)
+        return DrawnBatch(number, content, digest, state)
 
     def _next(self) -> Any:
         if not self._is_watched:

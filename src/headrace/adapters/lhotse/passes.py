@@ -19,7 +19,7 @@ from headrace.engine.user.failure import Failure
 from headrace.errors import CacheError, HeadraceError, takes_note
 
 from .ahead import Ahead, Inline
-from .draws import Drawn
+from .draws import DrawnBatch
 from .work import SKIPPED, Ticket
 
 
@@ -60,7 +60,7 @@ class Mark:
 class _Here(NamedTuple):
     """The result of a batch: its value, or why it has none: a failure with its worker, or `SKIPPED`."""
 
-    drawn: Drawn
+    drawn: DrawnBatch
     value: Any
     why: Any = None
 
@@ -83,8 +83,8 @@ class Pass:
         self._run: Run | None = None
         self._next_ticket = 0
         self._first_number = self._next_number = mark.num
-        self._asked: deque[Drawn] = deque()  # in flight
-        self._again: deque[Drawn] = deque()  # of a run that failed, to be requested again
+        self._asked: deque[DrawnBatch] = deque()  # in flight
+        self._again: deque[DrawnBatch] = deque()  # of a run that failed, to be requested again
         self._here: deque[_Here] = deque()
 
     @property
@@ -199,7 +199,7 @@ class Pass:
         takes_note(error, f"headrace: raised by the sampler, at batch {end.number} of epoch {self._key.epoch}")
         raise error
 
-    def _check_gap(self, drawn: Drawn) -> None:
+    def _check_gap(self, drawn: DrawnBatch) -> None:
         """Raise if a batch is skipped where ranks must have equal steps."""
         if self._key.world_size > 1:
             self.close()
@@ -210,7 +210,9 @@ class Pass:
             )
 
 
-def _tickets(key: PassKey, source: Ahead | Inline, again: deque[Drawn], asked: deque[Drawn]) -> Iterator[Ticket]:
+def _tickets(
+    key: PassKey, source: Ahead | Inline, again: deque[DrawnBatch], asked: deque[DrawnBatch]
+) -> Iterator[Ticket]:
     """Yield the payloads of a run, and record each. A function, so that a dropped pass is not a garbage cycle."""
     while True:
         if not again:
@@ -233,7 +235,7 @@ def _is_of_ticket(error: BaseException, ticket: int) -> bool:
     return any(note.startswith("headrace: ") and f"ticket {ticket}, worker" in note for note in notes)
 
 
-def _raisable(failed: tuple[bytes | Failure, int], drawn: Drawn) -> BaseException:
+def _raisable(failed: tuple[bytes | Failure, int], drawn: DrawnBatch) -> BaseException:
     failure, worker_idx = failed
     found = Failure.from_bytes(failure) if isinstance(failure, bytes) else failure
     return found.raisable(drawn.number, worker_idx)

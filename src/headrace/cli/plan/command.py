@@ -19,7 +19,7 @@ from ..configs import load_job, named_config, parse_epochs
 from ..console import open_messages, open_output, print_json
 from ..options import AsJson, Callables, Config, DatasetSettings, Quiet
 from .amounts import UNKNOWN, Amounts
-from .subject import FilesSubject, Subject, open_subject
+from .subject import FilesSubject, PlannedDataset, open_subject
 from .table import print_balance, print_bins, print_facts
 
 _DASHED = re.compile(r"(\d+)-(\d+)")
@@ -76,12 +76,12 @@ def _parse_epochs(epoch: int | None, epochs: str | None) -> range | None:
     return None if epochs is None else parse_epochs(_DASHED.sub(r"\1..\2", epochs), "--epochs")
 
 
-def _is_uneven(subject: Subject, amounts: Amounts) -> bool:
+def _is_uneven(subject: PlannedDataset, amounts: Amounts) -> bool:
     way = subject.facts.options.get("balance", "in_order")
     return way == "in_order" and amounts.balance(amounts.drawn).among_ranks > _UNEVEN
 
 
-def _to_json(config: Path, subject: Subject, size: str, amounts: Amounts) -> dict[str, Any]:
+def _to_json(config: Path, subject: PlannedDataset, size: str, amounts: Amounts) -> dict[str, Any]:
     facts = subject.facts
     bins = [
         {

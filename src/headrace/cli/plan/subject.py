@@ -66,7 +66,7 @@ class SubjectFacts:
         return [*filter(None, [self.remark, self.remark_on_several if num_ranks > 1 else ""]), *remarks]
 
 
-class Subject(ABC):
+class PlannedDataset(ABC):
     """A dataset whose distribution is planned.
 
     Args:
@@ -98,7 +98,7 @@ class Subject(ABC):
         """
 
 
-class FilesSubject(Subject):
+class FilesSubject(PlannedDataset):
     """Files that are distributed.
 
     Args:
@@ -133,7 +133,7 @@ class FilesSubject(Subject):
         )
 
     def measure(self, epochs: range, num_ranks: int, progress: Progress) -> Amounts:
-        """See `Subject.measure`."""
+        """See `PlannedDataset.measure`."""
         self.dataset.set_sharding(num_ranks * self.facts.num_workers, 0)
         names = ("files", "bytes", "sequences", "frames")
         amounts = {name: np.zeros((len(epochs), num_ranks), np.int64) for name in names}
@@ -161,7 +161,7 @@ class FilesSubject(Subject):
         return _sum_if_known(self._frames[positions]) if all_are_read else UNKNOWN
 
 
-class OrderSubject(Subject):
+class OrderSubject(PlannedDataset):
     """Any other dataset: sub-epochs and shards are parts of its order."""
 
     @property
@@ -173,7 +173,7 @@ class OrderSubject(Subject):
             return "an unknown number of sequences"
 
     def measure(self, epochs: range, num_ranks: int, progress: Progress) -> Amounts:
-        """See `Subject.measure`. Frames are those that are stored, before any transform."""
+        """See `PlannedDataset.measure`. Frames are those that are stored, before any transform."""
         lengths = _stored_lengths(self.dataset)
         names = ("sequences",) if lengths is None else ("sequences", "frames")
         amounts = {name: np.zeros((len(epochs), num_ranks), np.int64) for name in names}
@@ -235,7 +235,7 @@ class _Found:
     num_workers: int
 
 
-def open_subject(config: Mapping[str, Any] | Dataset, *, count: bool, progress: Progress) -> Subject:
+def open_subject(config: Mapping[str, Any] | Dataset, *, count: bool, progress: Progress) -> PlannedDataset:
     """Return the subject of a plan. Starts no process and copies no file.
 
     Args:

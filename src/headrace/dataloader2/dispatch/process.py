@@ -16,7 +16,7 @@ from headrace.engine.process.channel import Channel
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import HeadraceError, WorkerDiedError
 
-from ..transport.wire import Begin, Join, send_message
+from ..transport.wire import BeginEpoch, Join, send_message
 from .server import WHERE, DispatchSetup
 
 
@@ -81,7 +81,7 @@ class Dispatch:
             raise _named(error) from None
         self._is_ready = True
 
-    def _send(self, message: Join | Begin, fds: Sequence[int] = ()) -> None:
+    def _send(self, message: Join | BeginEpoch, fds: Sequence[int] = ()) -> None:
         assert self._line is not None
         try:
             send_message(self._line, message, fds)
@@ -99,7 +99,7 @@ class Dispatch:
             WorkerDiedError: The process is gone.
         """
         self.wait_until_ready()
-        self._send(Begin(epoch, start))
+        self._send(BeginEpoch(epoch, start))
 
     def exit_error(self) -> HeadraceError:
         """Return the error that says why the process has ended."""

@@ -33,7 +33,7 @@ from headrace.pipes.graph.seeds import SeedGenerator, note_seeds_of_globals, set
 from ..interface import checked_pipe
 from ..transport.epoch_start import EpochStart, seed_globals_from
 from ..transport.item_bytes import estimate_bytes
-from ..transport.wire import FROM_MAIN, FROM_WORKER, Begin, ItemsRequest, Join, encode_items
+from ..transport.wire import FROM_MAIN, FROM_WORKER, BeginEpoch, ItemsRequest, Join, encode_items
 from ..transport.worker_error import CarriedError, is_of_the_engine
 
 WHERE = "dispatching process"
@@ -145,8 +145,8 @@ class DispatchServer:
         else:
             self._is_over = True
 
-    def _handle_main(self, message: Join | Begin, fds: list[int]) -> None:
-        if isinstance(message, Begin):
+    def _handle_main(self, message: Join | BeginEpoch, fds: list[int]) -> None:
+        if isinstance(message, BeginEpoch):
             self._begin(message)
             return
         client = self._clients[message.worker_id]
@@ -162,7 +162,7 @@ class DispatchServer:
             self._poll.unregister(channel)
             channel.close()
 
-    def _begin(self, begin: Begin) -> None:
+    def _begin(self, begin: BeginEpoch) -> None:
         self._leave()
         self._epoch, self._error, self._num_dealt = begin.epoch, None, 0
         for client in self._clients:

@@ -30,7 +30,7 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     worker_id: int
 
 
-class Begin(msgspec.Struct, frozen=True, tag=True):
+class BeginEpoch(msgspec.Struct, frozen=True, tag=True):
     """From the main process: begin an epoch. `start` is an encoded `EpochStart`."""
 
     epoch: int
@@ -67,12 +67,12 @@ class Items(msgspec.Struct, frozen=True, tag=True):
 
 
 _ENCODER = msgspec.msgpack.Encoder()
-FROM_MAIN: msgspec.msgpack.Decoder[Join | Begin] = msgspec.msgpack.Decoder(Join | Begin)
+FROM_MAIN: msgspec.msgpack.Decoder[Join | BeginEpoch] = msgspec.msgpack.Decoder(Join | BeginEpoch)
 FROM_WORKER: msgspec.msgpack.Decoder[ItemsRequest] = msgspec.msgpack.Decoder(ItemsRequest)
 _FROM_SERVER: msgspec.msgpack.Decoder[Items] = msgspec.msgpack.Decoder(Items)
 
 
-def send_message(channel: Channel, message: Join | Begin | ItemsRequest, fds: Sequence[int] = ()) -> None:
+def send_message(channel: Channel, message: Join | BeginEpoch | ItemsRequest, fds: Sequence[int] = ()) -> None:
     """Send a message of the main process or a worker.
 
     Raises:

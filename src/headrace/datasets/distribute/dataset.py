@@ -23,7 +23,7 @@ from headrace.sources.formats import files_in, without_side_files
 from ..checks import check_flag
 from ..corpus import Corpus, DistributesFiles
 from ..digests import recipe_text
-from ..workers import Workers
+from ..workers import DatasetWorkers
 from ..wrap.blockwise import BlockwiseDataset, SeqBlock
 from .files import check_cache_options
 from .laid_out import LaidOutByFiles
@@ -220,9 +220,9 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
 
     # --- what is known without reading ---
 
-    def get_workers(self) -> Workers:
+    def get_workers(self) -> DatasetWorkers:
         """Return those that share a sub-epoch: what they deliver depends on them."""
-        return Workers(
+        return DatasetWorkers(
             type(self).__name__,
             self.num_workers,
             is_inline=self._stream_options.is_inline,

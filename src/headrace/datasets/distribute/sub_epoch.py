@@ -12,7 +12,7 @@ from ..base import Dataset
 from ..reading.reader import ReadRequest
 from ..wrap.blockwise import Parts
 from ..wrap.failed_seqs import FailedSeqs
-from ..wrap.runs import PartsReader, ReadSeqs
+from ..wrap.runs import BlockReader, ReadSeqs
 from .layout import SubEpochLayout
 from .sub_dataset import SubDataset
 
@@ -98,7 +98,7 @@ class OpenSubEpoch:
         # A sequence has the same draws in whatever sub-epoch and on whatever rank its file comes to be read.
         dataset.seed_by_tag()
         reader = dataset.make_reader()
-        self._reader = PartsReader(reader)
+        self._reader = BlockReader(reader)
         self._whole: ReadRequest | None = None  # where any sequence can be read
         if reader.is_sequential:  # read from its start, by its only owner
             dataset.init_seq_order(epoch=spec.full_epoch)

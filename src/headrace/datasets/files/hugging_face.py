@@ -93,7 +93,7 @@ class HuggingFaceDataset(CachedDataset):
             dataset = _changed(dataset, map_func, rename_columns, cast_columns)
             source = _open(dataset, data_format, seq_tag_column, {**given, "_is_named": is_named(dataset_opts)})
         self._text_keys = _text_keys(data_format)
-        self._texts: _Texts | None = None
+        self._texts: _ColumnTexts | None = None
         for column in (sorting_seq_len_column, sorting_seq_len_column_data):
             if column is not None and source.dataset is not None:
                 _check_column(column, source.dataset)
@@ -119,10 +119,10 @@ class HuggingFaceDataset(CachedDataset):
             return super().get_data(seq_idx, key)
         return self._text_source()(self._corpus_idx(seq_idx))[key]
 
-    def _text_source(self) -> _Texts:
+    def _text_source(self) -> _ColumnTexts:
         if self._texts is None:
             assert isinstance(self.source, HuggingFaceSource)
-            self._texts = _Texts(self.source, self._text_keys, self._nulls)
+            self._texts = _ColumnTexts(self.source, self._text_keys, self._nulls)
         return self._texts
 
     def get_data_dtype(self, key: str) -> str:
@@ -168,7 +168,7 @@ class HuggingFaceDataset(CachedDataset):
         return source.index.lengths(column)
 
 
-class _Texts:
+class _ColumnTexts:
     """Reads columns of texts that become no arrays; opens them when it is first asked."""
 
     def __init__(self, source: HuggingFaceSource, keys: list[str], nulls: Any) -> None:

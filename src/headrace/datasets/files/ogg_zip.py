@@ -143,7 +143,7 @@ class OggZipDataset(CachedDataset):
         return lambda corpus_idx: {_RAW: np.array(source.read_text(corpus_idx))}
 
 
-class _Chain:
+class _ChainedTransforms:
     """Functions from text to text, one after the other; may be pickled if they may."""
 
     def __init__(self, steps: Sequence[Callable[[str], str]]) -> None:
@@ -161,7 +161,7 @@ def _joined(post_process: Any) -> Callable[[str], str] | None:
         function: Callable[[str], str] | None = post_process or None
         return function
     if isinstance(post_process, list | tuple) and all(callable(step) for step in post_process):
-        return _Chain(post_process)
+        return _ChainedTransforms(post_process)
     raise ConfigError(
         f"targets_post_process={post_process!r} is not known",
         where="OggZipDataset",

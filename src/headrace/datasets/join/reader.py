@@ -37,7 +37,7 @@ class JointPart:
     epoch_offset: int
 
 
-class PartsReader(Reader):
+class CompositeReader(Reader):
     """Reads sequences that are made of those of other readers.
 
     Args:
@@ -79,7 +79,7 @@ class PartsReader(Reader):
         return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, corpus_idx)
 
 
-class JointReader(PartsReader):
+class JointReader(CompositeReader):
     """Reads the sequences of a joint corpus.
 
     Each part is asked for its share of all that is wanted, when the first sequence of it is read.

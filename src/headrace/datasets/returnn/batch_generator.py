@@ -13,7 +13,7 @@ from headrace.rng import derive_seed
 
 from .batch import Batch, BatchSeqCopyPart
 from .batch_planning import BatchPlan, BatchReport, plan_batches
-from .walk import EpochReader, check_not_stale
+from .walk import WalkedEpoch, check_not_stale
 
 __all__ = ["Batch", "BatchPlan", "BatchReport", "BatchSeqCopyPart", "BatchSetGenerator", "plan_batches"]
 
@@ -42,7 +42,7 @@ class BatchSetGenerator:
         1 1
     """
 
-    def __init__(self, dataset: EpochReader, generator: Iterator[Batch], shuffle_batches: bool = False) -> None:
+    def __init__(self, dataset: WalkedEpoch, generator: Iterator[Batch], shuffle_batches: bool = False) -> None:
         self._dataset = dataset
         self._version = dataset.order_version
         self._plan = generator if isinstance(generator, BatchPlan) else None

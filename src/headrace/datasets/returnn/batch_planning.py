@@ -19,7 +19,7 @@ from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, did_you_mean
 
 from .batch import Batch
-from .walk import Chunk, ChunkWalk, EpochReader, epoch_rng
+from .walk import Chunk, ChunkWalk, WalkedEpoch, epoch_rng
 
 Kind = Literal["too_long", "too_short", "dropped", "alone"]
 _logger = logging.getLogger("headrace.datasets")
@@ -63,7 +63,7 @@ class BatchTally:
         at_end: Whether all chunks of the epoch were seen.
     """
 
-    def __init__(self, dataset: EpochReader) -> None:
+    def __init__(self, dataset: WalkedEpoch) -> None:
         self._dataset = dataset
         self.report = BatchReport()
         self.at_end = False
@@ -152,7 +152,7 @@ class _Limits:
 
 
 def plan_batches(
-    dataset: EpochReader,
+    dataset: WalkedEpoch,
     *,
     recurrent_net: bool = True,
     batch_size: int | Mapping[str, int] | NumbersDict | None = None,
@@ -231,7 +231,7 @@ def plan_batches(
 
 
 def _frames(
-    dataset: EpochReader,
+    dataset: WalkedEpoch,
     walk: Iterator[Chunk],
     used_data_keys: Sequence[str] | None,
     limits: _Limits,
@@ -255,7 +255,7 @@ def _frames(
 
 
 def _check_keys(
-    dataset: EpochReader, chunk_end: NumbersDict, used_data_keys: Sequence[str] | None, limits: _Limits
+    dataset: WalkedEpoch, chunk_end: NumbersDict, used_data_keys: Sequence[str] | None, limits: _Limits
 ) -> None:
     """Check the names of data keys, which are only known for sure when there is a sequence."""
     where = f"dataset {dataset.name!r}"
@@ -309,7 +309,7 @@ def _rows(frames: Iterator[Frames], limits: _Limits, tally: BatchTally) -> Itera
         yield batch
 
 
-def _one_row(dataset: EpochReader, frames: Iterator[Frames], limits: _Limits) -> Iterator[Batch]:
+def _one_row(dataset: WalkedEpoch, frames: Iterator[Frames], limits: _Limits) -> Iterator[Batch]:
     assert limits.batch_size is not None
     batch = Batch()
     for seq_idx, start, rest in frames:
@@ -328,7 +328,7 @@ def _one_row(dataset: EpochReader, frames: Iterator[Frames], limits: _Limits) ->
         yield batch
 
 
-def _check_common_length(dataset: EpochReader, seq_idx: int, length: NumbersDict) -> None:
+def _check_common_length(dataset: WalkedEpoch, seq_idx: int, length: NumbersDict) -> None:
     """Refuse keys that do not have the same number of frames, the context window aside."""
     left, right = dataset.context_window
     own = {key: number - (left.get(key, 0) or 0) - (right.get(key, 0) or 0) for key, number in length.items()}

@@ -30,7 +30,7 @@ class ReadByEpochs(Protocol):
     def iterate_epoch(self) -> Iterator[DatasetSeq]: ...  # noqa: D102
 
 
-class EpochReader(ReadByEpochs, Protocol):
+class WalkedEpoch(ReadByEpochs, Protocol):
     """The methods of a dataset that the walks and batches of an epoch use; see `Dataset` for each name."""
 
     window: int
@@ -126,7 +126,7 @@ class ChunkWalk(Iterator[Chunk]):
             bare walk.
     """
 
-    def __init__(self, dataset: EpochReader, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> None:
+    def __init__(self, dataset: WalkedEpoch, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> None:
         self._dataset = dataset
         self._version = dataset.order_version
         self._last_seq_idx = -1
@@ -151,19 +151,19 @@ class ChunkWalk(Iterator[Chunk]):
         return chunk
 
 
-def iterate_chunks(dataset: EpochReader, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> ChunkWalk:
+def iterate_chunks(dataset: WalkedEpoch, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> ChunkWalk:
     """Start a walk through the current epoch, see `ChunkWalk`."""
     return ChunkWalk(dataset, recurrent_net=recurrent_net, used_data_keys=used_data_keys)
 
 
-def epoch_rng(dataset: EpochReader) -> random.Random:
+def epoch_rng(dataset: WalkedEpoch) -> random.Random:
     """Return a new generator, seeded for the current epoch."""
     seed = dataset.get_random_seed_for_epoch(int(dataset.epoch) or None)
     return random.Random(seed)  # noqa: S311 (RETURNN's generator, not for secrets)
 
 
 def _chunks(
-    dataset: EpochReader, chunking: Chunking | None, used_data_keys: Sequence[str] | None, rng: random.Random
+    dataset: WalkedEpoch, chunking: Chunking | None, used_data_keys: Sequence[str] | None, rng: random.Random
 ) -> Iterator[Chunk]:
     seq_idx = 0
     while dataset.is_less_than_num_seqs(seq_idx):

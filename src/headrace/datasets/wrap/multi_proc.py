@@ -30,7 +30,7 @@ from ..delegating import InnerAnswers
 from ..parts import MadeElsewhere
 from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
-from ..workers import Workers
+from ..workers import DatasetWorkers
 from .blockwise import BlockwiseDataset, SeqBlock
 from .ordered_runs import OrderedRuns
 from .pooled import PooledReader
@@ -182,9 +182,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """Whether it takes an order."""
         return self._is_ordered
 
-    def get_workers(self) -> Workers:
+    def get_workers(self) -> DatasetWorkers:
         """Return its workers; with "seq_order", any worker may read any sequence."""
-        return Workers(
+        return DatasetWorkers(
             type(self).__name__,
             self.num_workers,
             self.inner,

@@ -302,7 +302,7 @@ def _own(features: Features) -> Features:
     return {key: array if is_in_place(array) else array.copy(order="K") for key, array in features.items()}
 
 
-class PartsReader:
+class BlockReader:
     """Reads many sequences as the parts of a block: all at once where their source can, else one by one.
 
     Args:
@@ -359,7 +359,7 @@ class OrderedWork:
     def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], RunResult]:
         """Build the dataset in a worker: any does any ticket."""
         dataset = self.inner(in_thread=info.runs_in == "thread")
-        reader = PartsReader(dataset.make_reader())
+        reader = BlockReader(dataset.make_reader())
 
         def read_run(run: RunOfSeqs) -> RunResult:
             start = time.perf_counter()
@@ -409,7 +409,7 @@ class DedicatedWork:
                 order, counted = dataset.get_epoch_order(epoch)
                 yield None if dataset.skips_failed else len(order)
                 whole = ReadRequest(epoch, order, counted, 0)
-                results = _runs_of_order(PartsReader(reader), whole, limits, skips=self.skips)
+                results = _runs_of_order(BlockReader(reader), whole, limits, skips=self.skips)
             start = time.perf_counter()
             for parts, failed in results:
                 yield result_of(parts, failed, start, info)
@@ -421,7 +421,7 @@ class DedicatedWork:
 _Results = Iterator[tuple[Parts, FailedSeqs]]
 
 
-def _runs_of_order(reader: PartsReader, whole: ReadRequest, limits: RunLimits, *, skips: bool) -> _Results:
+def _runs_of_order(reader: BlockReader, whole: ReadRequest, limits: RunLimits, *, skips: bool) -> _Results:
     for first, indices in limits.cut(whole.order, 0, 1):
         yield reader.read(whole.part(first, first + len(indices)), skips=skips)
 

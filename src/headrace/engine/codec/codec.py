@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from .format import PICKLED, Node, Slot, dtype_of, plain_token
 from .objects import pickle_values
-from .plan import NoTreeError, Plan, make_column
+from .plan import EncodingPlan, NoTreeError, make_column
 from .restore import Restorer
 
 # The last byte of a header says what lies before it: position, token and shape of an array; the tree, and the position
@@ -109,17 +109,17 @@ def decode(header: bytes, buffer: NDArray[np.uint8]) -> Any:
     return restorer.node(node)
 
 
-def _plan(value: Any, slot: Slot) -> tuple[Plan, bytes]:
+def _plan(value: Any, slot: Slot) -> tuple[EncodingPlan, bytes]:
     """Plan a value, and return the tree as bytes; at worst one that says that the value is pickled."""
     try:
-        plan = Plan(slot, make_column)
+        plan = EncodingPlan(slot, make_column)
         return plan, _tree(plan, plan.node(value), value)
     except NoTreeError:
-        plan = Plan(slot, make_column)
+        plan = EncodingPlan(slot, make_column)
         return plan, _tree(plan, (PICKLED, plan.pickle_later(value)), value)
 
 
-def _tree(plan: Plan, node: Node, value: Any) -> bytes:
+def _tree(plan: EncodingPlan, node: Node, value: Any) -> bytes:
     """Pickle what has to be pickled, and return the tree as bytes."""
     pickled = None
     if plan.pickled:

@@ -112,7 +112,7 @@ def pickle_values(values: list[Any], whole: Any) -> tuple[bytes, list[NDArray[np
 
 def _pickled(value: Any) -> tuple[bytes, list[NDArray[np.uint8]]]:
     try:
-        return _pickled_by(_Pickler, value)
+        return _pickled_by(_ValuePickler, value)
     except _REFUSED:
         return _pickled_by(_CloudPickler, value)
 
@@ -181,7 +181,7 @@ def _reducers() -> dict[type, Any]:
     return reducers if tensor is None else {**reducers, tensor: _reduce_tensor}
 
 
-class _Pickler(pickle.Pickler):
+class _ValuePickler(pickle.Pickler):
     def __init__(self, *args: Any, **options: Any) -> None:
         self.dispatch_table = {**copyreg.dispatch_table, **_reducers()}  # is read by the next line
         super().__init__(*args, **options)

@@ -72,7 +72,7 @@ class NoTreeError(Exception):
     """The value cannot be described by a tree, and has to be pickled as a whole; this never leaves the codec."""
 
 
-class Plan:
+class EncodingPlan:
     """What is to be copied where, and what remains to be pickled.
 
     Args:
@@ -86,7 +86,7 @@ class Plan:
         pickled: Values to be pickled; one pickle for all of them.
     """
 
-    def __init__(self, slot: Slot, make_column: Callable[[Plan, type, Sequence[Any]], Node | None]) -> None:
+    def __init__(self, slot: Slot, make_column: Callable[[EncodingPlan, type, Sequence[Any]], Node | None]) -> None:
         self.num_bytes = 0
         self.copies: list[tuple[int, NDArray[Any]]] = []
         self.columns: list[tuple[int, tuple[int, ...], Sequence[NDArray[Any]]]] = []
@@ -99,7 +99,7 @@ class Plan:
         self._encoders = _ENCODERS
         tensor = tensor_type()
         if tensor is not None:
-            self._encoders = {**_ENCODERS, tensor: Plan._tensor}
+            self._encoders = {**_ENCODERS, tensor: EncodingPlan._tensor}
 
     def node(self, value: Any) -> Node:
         """Plan any value."""
@@ -233,17 +233,17 @@ def _has_blob(kinds: set[type], values: Sequence[Any]) -> bool:
     return bytes in kinds and any(type(value) is bytes and len(value) >= MIN_BLOB_BYTES for value in values)
 
 
-_ENCODERS: dict[type, Callable[[Plan, Any], Node]] = {
-    list: Plan._list,
-    tuple: Plan._tuple,
-    dict: Plan._dict,
-    set: Plan._set,
-    frozenset: Plan._set,
-    bytes: Plan._blob,
-    np.ndarray: Plan._array,
-    np.str_: Plan._text,
-    np.bytes_: Plan._text,
-    **dict.fromkeys(SCALAR_CHARS, Plan._scalar),
+_ENCODERS: dict[type, Callable[[EncodingPlan, Any], Node]] = {
+    list: EncodingPlan._list,
+    tuple: EncodingPlan._tuple,
+    dict: EncodingPlan._dict,
+    set: EncodingPlan._set,
+    frozenset: EncodingPlan._set,
+    bytes: EncodingPlan._blob,
+    np.ndarray: EncodingPlan._array,
+    np.str_: EncodingPlan._text,
+    np.bytes_: EncodingPlan._text,
+    **dict.fromkeys(SCALAR_CHARS, EncodingPlan._scalar),
 }
 
 
@@ -255,7 +255,7 @@ _SHORT_ATOMS = ATOMS - {bytes}
 _dtype, _ndim, _shape, _fortran = map(attrgetter, ("dtype", "ndim", "shape", "flags.fnc"))
 
 
-def make_column(plan: Plan, kind: type, values: Sequence[Any]) -> Node | None:
+def make_column(plan: EncodingPlan, kind: type, values: Sequence[Any]) -> Node | None:
     """Plan two or more elements of exactly one type as a column, or return `None` if they do not form one."""
     if kind is np.ndarray:
         return _arrays(plan, values)
@@ -285,7 +285,7 @@ def _hold_only_short_atoms(containers: Sequence[Sequence[Any]]) -> bool:
     return is_likely and set(map(type, chain.from_iterable(containers))) <= _SHORT_ATOMS
 
 
-def _arrays(plan: Plan, arrays: Sequence[NDArray[Any]]) -> Node | None:
+def _arrays(plan: EncodingPlan, arrays: Sequence[NDArray[Any]]) -> Node | None:
     """Plan arrays of one dtype and equal shapes, or shapes that differ in the first axis only."""
     first = arrays[0]
     dtype, tail = first.dtype, first.shape[1:]
@@ -317,7 +317,7 @@ def _arrays(plan: Plan, arrays: Sequence[NDArray[Any]]) -> Node | None:
     return RAGGED, offset, token, lengths, tail
 
 
-def _starts(plan: Plan, arrays: Sequence[NDArray[Any]], itemsize: int) -> tuple[int, ...] | None:
+def _starts(plan: EncodingPlan, arrays: Sequence[NDArray[Any]], itemsize: int) -> tuple[int, ...] | None:
     """Return where arrays lie in the slot, in elements; `None` if not all of them do."""
     starts = []
     for array in arrays:
@@ -328,13 +328,13 @@ def _starts(plan: Plan, arrays: Sequence[NDArray[Any]], itemsize: int) -> tuple[
     return tuple(starts)
 
 
-def _points(plan: Plan, arrays: Sequence[NDArray[Any]], token: Any) -> Node:
+def _points(plan: EncodingPlan, arrays: Sequence[NDArray[Any]], token: Any) -> Node:
     offset = plan.reserve(len(arrays) * arrays[0].dtype.itemsize)
     plan.columns.append((offset, (len(arrays),), [array.reshape(1) for array in arrays]))
     return POINTS, offset, token, len(arrays)
 
 
-def _dicts(plan: Plan, dicts: Sequence[dict[Any, Any]]) -> Node | None:
+def _dicts(plan: EncodingPlan, dicts: Sequence[dict[Any, Any]]) -> Node | None:
     """Plan dicts that have the same str keys in the same order."""
     keys = tuple(dicts[0])
     if not keys or set(map(type, keys)) != {str} or set(map(len, dicts)) != {len(keys)}:
@@ -347,14 +347,14 @@ def _dicts(plan: Plan, dicts: Sequence[dict[Any, Any]]) -> Node | None:
     return DICTS, keys, [plan.items(column) for column in zip(*map(dict.values, dicts), strict=True)]
 
 
-def _tuples(plan: Plan, tuples: Sequence[tuple[Any, ...]]) -> Node | None:
+def _tuples(plan: EncodingPlan, tuples: Sequence[tuple[Any, ...]]) -> Node | None:
     """Plan tuples of one length."""
     if not tuples[0] or set(map(len, tuples)) != {len(tuples[0])}:
         return None
     return TUPLES, [plan.items(column) for column in zip(*tuples, strict=True)]
 
 
-def _tensors(plan: Plan, tensors: Sequence[Any]) -> Node | None:
+def _tensors(plan: EncodingPlan, tensors: Sequence[Any]) -> Node | None:
     """Plan tensors of one dtype."""
     parts = [tensor_as_array(tensor) for tensor in tensors]
     if None in parts:

@@ -42,7 +42,7 @@ class Lease:
     __array_interface__: dict[str, Any]
 
 
-class _End(weakref.ref[Lease]):
+class _LeaseEnd(weakref.ref[Lease]):
     """What is left of a lease that has ended: handed to a callable, which C code calls.
 
     Attributes:
@@ -90,10 +90,10 @@ class ArenaReader:
         self._fd = os.dup(fd)
         self._pid = os.getpid()
         self._mappings: dict[int, Mapping] = {}  # the latest of each slot; older ones live as long as their leases
-        self.freed: deque[_End] = deque()  # filled by leases that end
-        self._note_end: Callable[[_End], None] = self.freed.append
-        self._leased: dict[int, _End] = {}  # leased, or freed and not drained yet; an end is noted while it is kept
-        self.seen_by_children: list[_End] = []
+        self.freed: deque[_LeaseEnd] = deque()  # filled by leases that end
+        self._note_end: Callable[[_LeaseEnd], None] = self.freed.append
+        self._leased: dict[int, _LeaseEnd] = {}  # or freed and not drained yet; an end is noted while it is kept
+        self.seen_by_children: list[_LeaseEnd] = []
         self._watcher: MemoryWatcher | None = None
         self._max_bytes = 0  # of the slots together, if there is a watcher
         self._seen: dict[int, int] = {}  # what the watcher knows of: slot -> bytes that it had in its mapping at most
@@ -134,7 +134,7 @@ class ArenaReader:
             if slot_idx in self._leased:
                 raise InternalError("a slot was filled again while it was leased", where=f"slot {slot_idx}")
             lease = Lease()
-            end = _End(lease, self._note_end)
+            end = _LeaseEnd(lease, self._note_end)
             end.slot_idx, end.num_forks = slot_idx, forks.num_forks
             self._leased[slot_idx] = end
             leases.append(lease)

@@ -96,7 +96,7 @@ def extend_memfd(fd: int, num_bytes: int) -> None:
         ) from error
 
 
-class _End(weakref.ref["Mapping"]):
+class _MappingEnd(weakref.ref["Mapping"]):
     """What the callable gets when a mapping ends, and hands on to C as one argument more than it has use for."""
 
     __slots__ = ()
@@ -132,7 +132,7 @@ class Mapping:
         # NumPy arrays are opaque to the garbage collector, so this end never comes while an array over the mapping
         # lives, not even inside a garbage cycle. C code calls C code then: Python code would run with it what handlers
         # of signals raise, and lose that. The reference is kept by what it refers to, which is enough for that.
-        self._end = _End(self, partial(_MUNMAP, address, num_bytes))
+        self._end = _MappingEnd(self, partial(_MUNMAP, address, num_bytes))
         self.address: int = address
         self.offset = offset
         self.num_bytes = num_bytes

@@ -33,7 +33,7 @@ from .channel import close_all, needs_descriptors
 from .exit_cause import ExitCauses
 from .link import WorkerConnection
 from .listener import Listener
-from .messages import Begin, Cancel, HasExited, NotSpawned, Spawned, Submit
+from .messages import BeginRun, Cancel, HasExited, NotSpawned, Spawned, Submit
 from .proc_tree import ProcessHandle
 from .start import StartMethod, check_system
 from .warden_client import WardenClient
@@ -104,7 +104,7 @@ class ProcessExecutor(Executor):
         self._config_fd = -1
         self._modules: set[str] = set()
         self._preload: tuple[str, ...] = ()
-        self._begin: Begin | None = None
+        self._begin: BeginRun | None = None
         self._events: list[Event] = []
         self._looked_at = 0.0
         self._seconds_waited = 0.0  # in `wait`, in all: the clock of waiting
@@ -305,7 +305,7 @@ class ProcessExecutor(Executor):
 
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         """Tell all workers of a run."""
-        self._begin = begin = Begin.of(run_id, mode, payload)
+        self._begin = begin = BeginRun.of(run_id, mode, payload)
         for life in self._lives.values():
             life.put(begin)
 

@@ -26,7 +26,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True):
 # --- from the trainer to a worker ---
 
 
-class Begin(Message, frozen=True, tag=0):
+class BeginRun(Message, frozen=True, tag=0):
     """A run begins; an earlier one is over. `payload` is a parcel for streams, and empty for tasks."""
 
     run_id: int
@@ -35,7 +35,7 @@ class Begin(Message, frozen=True, tag=0):
     first_item: int
 
     @classmethod
-    def of(cls, run_id: int, mode: Mode, payload: object) -> Begin:
+    def of(cls, run_id: int, mode: Mode, payload: object) -> BeginRun:
         """Return the message for a new run, with its payload pickled."""
         is_stream = mode is Mode.STREAM
         return cls(run_id, is_stream, ship_payload(payload) if is_stream else b"", 0)
@@ -64,7 +64,7 @@ class GiveUp(Message, frozen=True, tag=3):
     num_credits: int
 
 
-ToWorker = Begin | Submit | Cancel | GiveUp
+ToWorker = BeginRun | Submit | Cancel | GiveUp
 
 # --- from a worker to the trainer: events, and besides ---
 

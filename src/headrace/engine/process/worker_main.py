@@ -45,7 +45,7 @@ from ..worker import ShippedWorker, ValueResult
 from .channel import Channel
 from .messages import (
     BELL,
-    Begin,
+    BeginRun,
     Cancel,
     GiveUp,
     Message,
@@ -218,7 +218,7 @@ class _Loop:
         os.close(fds.arena)
         self._tickets: deque[tuple[int, int, bytes | None]] = deque()  # run, ticket, payload
         self._run_id = -1
-        self._next_begin: Begin | None = None
+        self._next_begin: BeginRun | None = None
         self._is_over = False  # the current run was cancelled, and its streams are still open
         self._slot: SlotWriter | None = None
         self._poll = select.poll()
@@ -360,7 +360,7 @@ class _Loop:
                 self._tickets += zip(repeat(message.run_id), message.tickets, message.payloads, strict=False)
             elif isinstance(message, GiveUp):
                 self._given_up_at = message.num_credits
-            elif isinstance(message, Begin):
+            elif isinstance(message, BeginRun):
                 self._next_begin = message
                 self._tickets.clear()
             elif isinstance(message, Cancel):

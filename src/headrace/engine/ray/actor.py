@@ -31,7 +31,7 @@ from ..user.job import Job
 from ..user.ship import unship
 from ..user.worker_info import set_process_scope
 from ..worker import ShippedWorker
-from .calls import CALL_BYTES, CALL_SECONDS, MAX_CALL_TICKETS, Begin, Place, Reply, Role, Status, Versions
+from .calls import CALL_BYTES, CALL_SECONDS, MAX_CALL_TICKETS, Place, RayRun, Reply, Role, Status, Versions
 
 _MAX_BYTES = 1 << 40  # of one result: the memory of the machine is the limit
 
@@ -87,7 +87,7 @@ class WorkerActor:
         self._worker = worker
         return None
 
-    def begin(self, begin: Begin) -> None:
+    def begin(self, begin: RayRun) -> None:
         """Begin a run."""
         self._tickets.clear()
         if self._worker is not None:

@@ -91,7 +91,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class RayRun:
     """A run begins; an earlier one is over.
 
     Attributes:

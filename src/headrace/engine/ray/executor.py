@@ -36,7 +36,7 @@ from ..user.failure import Failure
 from ..user.job import Job, Mode
 from ..user.ship import ship_job, ship_payload
 from ..user.worker_info import CurrentItem
-from .calls import CALL_BYTES, CALL_SECONDS, CONTROL, MAX_CALL_TICKETS, Begin, Place, Reply, Role, Status, Versions
+from .calls import CALL_BYTES, CALL_SECONDS, CONTROL, MAX_CALL_TICKETS, Place, RayRun, Reply, Role, Status, Versions
 
 _logger = logging.getLogger("headrace.engine")
 
@@ -124,7 +124,7 @@ class RayExecutor(Executor):
         self._num_workers = 0  # at the start
         self._workers: dict[int, _RayWorker] = {}  # by number
         self._calls: dict[Any, tuple[_RayWorker, str]] = {}  # reference to the result -> whose it is, and what it is
-        self._begin: Begin | None = None
+        self._begin: RayRun | None = None
         self._events: list[Event] = []
         self._waiting_bytes = _Count()
         self._accidents: dict[str, _Accident] = {}  # the last one of each node
@@ -174,7 +174,7 @@ class RayExecutor(Executor):
         self._calls[actor.set_up.remote(Versions.here(), role, self._job)] = worker, "set_up"
         if self._begin is not None:
             begin = self._begin
-            actor.begin.remote(Begin(begin.run_id, begin.mode, begin.payload, first_item))
+            actor.begin.remote(RayRun(begin.run_id, begin.mode, begin.payload, first_item))
 
     def restart(self, worker_idx: int, first_item: int) -> None:
         """End an actor, if it is there, and ask for another one."""
@@ -211,7 +211,7 @@ class RayExecutor(Executor):
     def begin_run(self, run_id: int, mode: Mode, payload: Any = None) -> None:
         """Tell all actors."""
         self._cancel_current()
-        begin = self._begin = Begin(run_id, mode, ship_payload(payload) if mode is Mode.STREAM else None)
+        begin = self._begin = RayRun(run_id, mode, ship_payload(payload) if mode is Mode.STREAM else None)
         for worker in self._workers.values():
             worker.forget_tickets()
             if not worker.is_over:

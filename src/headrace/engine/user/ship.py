@@ -148,7 +148,7 @@ def unship(data: bytes | memoryview, buffers: Iterable[memoryview] = ()) -> Any:
     return obj
 
 
-class _Pickler(Pickler):
+class _ParcelPickler(Pickler):
     """cloudpickle, which also notes what travels by value, and refuses open files."""
 
     def __init__(self, file: io.BytesIO, buffers: list[pickle.PickleBuffer] | None) -> None:
@@ -234,7 +234,7 @@ def _is_small(buffers: list[pickle.PickleBuffer], buffer: pickle.PickleBuffer) -
 def _dump(obj: object, *, splits: bool = False) -> Parcel:
     file = io.BytesIO()
     buffers: list[pickle.PickleBuffer] = []
-    pickler = _Pickler(file, buffers if splits else None)
+    pickler = _ParcelPickler(file, buffers if splits else None)
     try:
         pickler.dump(obj)
         if pickler.planted:

@@ -25,7 +25,7 @@ from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError
 
 from ..inputs import EpochOrder, PlanNeeds, Subject, check_dataset_options
-from ..reading import Reader, Reading, ReadRequest
+from ..reading import BatchReader, BatchRequest, Reading
 from ..state import digest_text
 from .marks import mark_of
 
@@ -198,13 +198,13 @@ class StreamReading(Reading):
     specs: Any
     is_by_key: bool
 
-    def open(self, info: WorkerInfo) -> Reader:
+    def open(self, info: WorkerInfo) -> BatchReader:
         """Return a reader of the carried sequences."""
         del info
         return _TakenSeqs()
 
 
-class _TakenSeqs(Reader):
-    def read(self, wanted: ReadRequest) -> Iterator[tuple[str, Any]]:
+class _TakenSeqs(BatchReader):
+    def read(self, wanted: BatchRequest) -> Iterator[tuple[str, Any]]:
         assert wanted.seqs is not None
         yield from wanted.seqs

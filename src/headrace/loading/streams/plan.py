@@ -35,7 +35,7 @@ _MIN_BATCHES = 8  # that a window fills, where it grows: so the last one of a wi
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class _StreamWindow:
     number: int
     first_seq_idx: int
     first_batch: int
@@ -81,7 +81,7 @@ class StreamPlan:
         self._is_over = False
         self._keep_globals = kept_globals if recipe.seeds_globals and keeps_globals else nullcontext
         self._seqs = subject.read_from(epoch, start[0] * recipe.window_seqs, _block_seeder(recipe, epoch))
-        self._windows: list[_Window] = []  # those that the next batches come from
+        self._windows: list[_StreamWindow] = []  # those that the next batches come from
         self._is_marked, self._mark = is_marked, 0
         self._marks: list[tuple[int, int]] = []
         self._again: StreamPlan | None = None  # from the start, for repeats
@@ -167,7 +167,7 @@ class StreamPlan:
         """The first batch that can still be asked for."""
         return self._windows[0].first_batch if self._windows else self.end
 
-    def _window_of(self, number: int) -> _Window:
+    def _window_of(self, number: int) -> _StreamWindow:
         return next(window for window in reversed(self._windows) if window.first_batch <= number)
 
     def _read_window(self) -> None:
@@ -179,7 +179,7 @@ class StreamPlan:
         if self.num_planned == 0 and is_all_over(plan.counts):
             _logger.warning("all of the first %d sequences of the stream are over %s", len(seqs), recipe.batching)
         if len(plan):
-            self._windows.append(_Window(number, number * recipe.window_seqs, self.end, seqs, lengths, plan))
+            self._windows.append(_StreamWindow(number, number * recipe.window_seqs, self.end, seqs, lengths, plan))
         self.counts += plan.counts
         self.num_planned += 1
         self.end += len(plan)

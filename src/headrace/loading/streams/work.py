@@ -119,7 +119,7 @@ class StreamWork:
                 is_marked=info.runs_in != "caller",
                 keeps_globals=not is_process,
             )
-            return _Steps(run, plan, make, is_process=is_process)
+            return _StreamSteps(run, plan, make, is_process=is_process)
 
         return begin
 
@@ -153,7 +153,7 @@ class CarriedWork:
         return make_carried
 
 
-class _Steps(Iterator[Any]):
+class _StreamSteps(Iterator[Any]):
     """Iterates over steps. Not a generator, so that it can go on after a batch that fails."""
 
     def __init__(

@@ -177,7 +177,7 @@ def _files_for(path: str) -> list[str]:
     return found
 
 
-class Member(NamedTuple):
+class ZipMember(NamedTuple):
     """Where a file of an archive is: start of its header, stored bytes, bytes, CRC-32, and whether it is deflated."""
 
     start: int
@@ -187,14 +187,14 @@ class Member(NamedTuple):
     deflated: int
 
 
-def open_archive(archive: Archive) -> tuple[bytes, dict[str, Member]]:
+def open_archive(archive: Archive) -> tuple[bytes, dict[str, ZipMember]]:
     """Return the text of an archive, and its files by name; none of a folder. About 10 us a file.
 
     Raises:
         SourceError: It is none, is truncated or damaged, has no text, or has a member that is there twice or whose
             name leads out of it: which of them is meant cannot be known.
     """
-    members: dict[str, Member] = {}
+    members: dict[str, ZipMember] = {}
     if archive.is_folder:
         return read_whole(archive.text_name), members
     path = archive.path
@@ -213,7 +213,7 @@ def open_archive(archive: Archive) -> tuple[bytes, dict[str, Member]]:
                     raise SourceError(what, where=path, fix="store or deflate it")
                 if not info.is_dir():
                     is_deflated = info.compress_type == zipfile.ZIP_DEFLATED
-                    members[name] = Member(
+                    members[name] = ZipMember(
                         info.header_offset, info.compress_size, info.file_size, info.CRC, int(is_deflated)
                     )
             if archive.text_path is not None:
@@ -230,7 +230,7 @@ def open_archive(archive: Archive) -> tuple[bytes, dict[str, Member]]:
     )
 
 
-def read_member(read: Callable[[int, int], bytes], member: Member, where: str) -> bytes:
+def read_member(read: Callable[[int, int], bytes], member: ZipMember, where: str) -> bytes:
     """Return the bytes of a member; `read` returns bytes of the archive, by position and number.
 
     Raises:

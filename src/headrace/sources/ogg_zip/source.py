@@ -28,7 +28,7 @@ from ..base import SORT_LENGTHS, check_corpus_idx
 from ..shared.folder import for_each
 from ..shared.paths import IndexOption
 from ..shared.source import IndexedSource
-from .archives import Archive, Member, TextEntry, find_archives, open_archive, read_member, read_whole, scan_entries
+from .archives import Archive, TextEntry, ZipMember, find_archives, open_archive, read_member, read_whole, scan_entries
 from .samples import OggZipSamples
 
 
@@ -234,7 +234,7 @@ class OggZipSource(IndexedSource):
                 archive.recording(self._index.text("file", corpus_idx), options.has_prefix)
             )
         else:
-            member = Member(*(int(self._index.locator(name)[corpus_idx]) for name in Member._fields))
+            member = ZipMember(*(int(self._index.locator(name)[corpus_idx]) for name in ZipMember._fields))
             recording = read_member(partial(self._files.read, self._file_of[number]), member, where)
         samples, rate = read_samples(recording, None, where)
         return features(samples, rate, where)
@@ -245,7 +245,7 @@ class _OggZipRow(NamedTuple):
 
     archive: int
     entry: TextEntry
-    member: Member | None
+    member: ZipMember | None
 
 
 def gather_index(options: OggZipOptions) -> CorpusIndex:
@@ -273,7 +273,7 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
     if options.features is not None and options.archives[0].is_folder:
         texts["file"] = [row.entry.file or "" for row in rows]
     elif options.features is not None:
-        for name in Member._fields:
+        for name in ZipMember._fields:
             locators[name] = np.array([getattr(row.member, name) for row in rows], np.int64)
     return CorpusIndex.from_columns(
         tags=[row.entry.tag for row in rows],
@@ -283,7 +283,9 @@ def gather_index(options: OggZipOptions) -> CorpusIndex:
     )
 
 
-def _member_of(options: OggZipOptions, archive: Archive, members: dict[str, Member], entry: TextEntry) -> Member | None:
+def _member_of(
+    options: OggZipOptions, archive: Archive, members: dict[str, ZipMember], entry: TextEntry
+) -> ZipMember | None:
     """Return the member that is the recording of an entry; `None` without audio, and of a folder."""
     if options.features is None:
         return None

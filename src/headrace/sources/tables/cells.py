@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from headrace.errors import SourceError
 
 from ..shared.source import column_view
-from .schema import Layout, import_arrow
+from .schema import CellType, import_arrow
 
 
 class Cells:
@@ -31,7 +31,7 @@ class Cells:
         sizes: Axis below the first one -> its least and largest size.
     """
 
-    def __init__(self, array: Any, layout: Layout, *, nulls_are_empty: bool, name: str, where: str) -> None:
+    def __init__(self, array: Any, layout: CellType, *, nulls_are_empty: bool, name: str, where: str) -> None:
         pa = import_arrow()
         self.num_rows, self.name, self.where = len(array), name, where
         self._levels: list[Any] = []  # of each axis its size, or where each list begins, `int64[n + 1]`
@@ -68,7 +68,7 @@ class Cells:
         if array.null_count and not may_be:
             self._refused.append((len(self._levels), _nulls_of(array)))
 
-    def _place_rows(self, layout: Layout) -> None:
+    def _place_rows(self, layout: CellType) -> None:
         self.sizes: dict[int, tuple[int, int]] = {}
         self._inner: list[Any] = []
         self._edges: tuple[memoryview[int], memoryview[int]] | None = None

@@ -25,7 +25,7 @@ from ..shared.codec import Codec, Facts
 from ..shared.data_types import check_classes, learn_spec, tell_unchosen
 from ..shared.fields import ByteField, parse_field
 from .cells import Cells
-from .schema import Column, Schema, axes_of
+from .schema import Schema, TableColumn, axes_of
 
 DEFAULT_CACHE_BYTES = 256 << 20
 NULLS = ("refuse", "empty")
@@ -40,7 +40,7 @@ class NumberCodec(Codec):
         vocab: Number of classes, or their labels, if the user said it.
     """
 
-    def __init__(self, column: Column, vocab: int | Sequence[str] | None = None) -> None:
+    def __init__(self, column: TableColumn, vocab: int | Sequence[str] | None = None) -> None:
         assert column.layout is not None
         self._column, self._layout = column, column.layout
         self.labels = column.labels if vocab is None else None if isinstance(vocab, int) else vocab
@@ -128,7 +128,7 @@ class TableField:
     """
 
     data_key: str
-    column: Column
+    column: TableColumn
     codec: Codec
     root: str | None = None
     may_be_absolute: bool = False
@@ -201,7 +201,7 @@ class TableOptions:
     """
 
     fields: Sequence[TableField]
-    tag: Column | None
+    tag: TableColumn | None
     nulls: str
     takes_all: bool
     cache_bytes: int
@@ -272,7 +272,7 @@ def _all_fields(schema: Schema, tag_field: str | None, where: str) -> dict[str, 
     return {name: {"field": name, **vocabs.get(name, {})} for name, leaf in leaves.items() if leaf is not None}
 
 
-def _choose(key: str, target: Any, schema: Schema, where: str) -> tuple[Column, Codec]:
+def _choose(key: str, target: Any, schema: Schema, where: str) -> tuple[TableColumn, Codec]:
     """Return the column of a data key, and what makes its arrays."""
     options = {"field": target} if isinstance(target, str) else target
     if not isinstance(options, Mapping) or not isinstance(options.get("field"), str):

@@ -24,10 +24,10 @@ from ..shared.source import make_index
 from .cells import Cells
 from .fields import TableField, TableOptions
 from .files import Tables
-from .schema import Layout
+from .schema import CellType
 
 LOCATORS = ("table", "piece", "row")
-_PART_LAYOUTS = {"bytes": Layout((), "bytes"), "path": Layout((), "text")}
+_PART_LAYOUTS = {"bytes": CellType((), "bytes"), "path": CellType((), "text")}
 Rows = NDArray[np.int64]
 
 
@@ -110,7 +110,7 @@ def _take_table(tables: Tables, options: TableOptions, wanted: Rows | None, tabl
     return found
 
 
-def _tags_in(array: Any, name: str, layout: Layout | None, where: str) -> list[str]:
+def _tags_in(array: Any, name: str, layout: CellType | None, where: str) -> list[str]:
     assert layout is not None
     cells = Cells(array, layout, nulls_are_empty=False, name=name, where=where)
     cells.check()

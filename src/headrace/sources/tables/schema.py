@@ -42,7 +42,7 @@ def import_arrow() -> ModuleType:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class CellType:
     """How one value of a column is laid out.
 
     Attributes:
@@ -59,29 +59,30 @@ class Layout:
         return self.leaf not in ("text", "bytes", *_FILES.values())
 
 
-def layout_of(arrow_type: Any) -> Layout | None:
+def layout_of(arrow_type: Any) -> CellType | None:
     """Return the layout of the values of an Arrow type, or None if they become no array."""
     types = import_arrow().types
     if getattr(arrow_type, "extension_name", "") == "arrow.fixed_shape_tensor":
         items, order = layout_of(arrow_type.value_type), list(arrow_type.permutation or [])
-        return Layout(tuple(arrow_type.shape), items.leaf) if items is not None and order == sorted(order) else None
+        return CellType(tuple(arrow_type.shape), items.leaf) if items is not None and order == sorted(order) else None
     arrow_type = getattr(arrow_type, "storage_type", arrow_type)
     if types.is_boolean(arrow_type) or types.is_integer(arrow_type) or types.is_floating(arrow_type):
-        return Layout((), np.dtype(arrow_type.to_pandas_dtype()).name)
+        return CellType((), np.dtype(arrow_type.to_pandas_dtype()).name)
     for leaf, name in (("text", "string"), ("bytes", "binary")):
         if any(getattr(types, f"is_{kind}")(arrow_type) for kind in (name, f"large_{name}", f"{name}_view")):
-            return Layout((), leaf)
+            return CellType((), leaf)
     if types.is_dictionary(arrow_type):
         return layout_of(arrow_type.value_type)
     if types.is_struct(arrow_type):
         leaves = {one.name: layout_of(one.type) for one in arrow_type}
-        return Layout((), "recording") if leaves == {"bytes": Layout((), "bytes"), "path": Layout((), "text")} else None
+        is_file = leaves == {"bytes": CellType((), "bytes"), "path": CellType((), "text")}
+        return CellType((), "recording") if is_file else None
     items = layout_of(arrow_type.value_type) if hasattr(arrow_type, "value_field") else None
     if items is None or not items.is_numbers or types.is_dictionary(arrow_type.value_type):
         return None
     if hasattr(arrow_type.value_type, "permutation"):  # lists of tensors, whose axes are one of the lists below
         return None
-    return Layout((getattr(arrow_type, "list_size", None), *items.axes), items.leaf)
+    return CellType((getattr(arrow_type, "list_size", None), *items.axes), items.leaf)
 
 
 def axes_of(spec: DataSpec) -> list[int | None]:
@@ -98,7 +99,7 @@ def has_dictionary(arrow_type: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class TableColumn:
     """One column, or one field of a column of structures.
 
     Attributes:
@@ -115,7 +116,7 @@ class Column:
     name: str
     path: tuple[str, ...]
     type: str
-    layout: Layout | None
+    layout: CellType | None
     shape: tuple[int | None, ...] | None = None
     labels: Sequence[str] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -133,12 +134,12 @@ class Schema:
         is_ours: Whether a Headrace writer made the table.
     """
 
-    columns: Mapping[str, Column]
+    columns: Mapping[str, TableColumn]
     top: tuple[str, ...]
     tag: str | None = None
     is_ours: bool = False
 
-    def column(self, name: str, where: str) -> Column:
+    def column(self, name: str, where: str) -> TableColumn:
         """Return a column by name.
 
         Raises:
@@ -161,7 +162,7 @@ def read_schema(arrow_schema: Any, where: str) -> Schema:
     except (KeyError, ValueError, TypeError, RecursionError):
         features = None
     features = features if isinstance(features, Mapping) else {}
-    columns: dict[str, Column] = {}
+    columns: dict[str, TableColumn] = {}
     try:
         top = [one.name for one in arrow_schema]
     except UnicodeDecodeError as error:
@@ -186,14 +187,14 @@ def read_schema(arrow_schema: Any, where: str) -> Schema:
     return Schema(columns, tuple(top), tag if tag in top else None, is_ours=True)
 
 
-def _columns_of(one: Any, parents: tuple[str, ...], feature: Any) -> Iterator[Column]:
+def _columns_of(one: Any, parents: tuple[str, ...], feature: Any) -> Iterator[TableColumn]:
     """Yield a column and the fields of it; a feature is what Hugging Face's library says of it."""
     path, layout = (*parents, one.name), layout_of(one.type)
     kind = feature.get("_type") if isinstance(feature, Mapping) else None
     kind = kind if isinstance(kind, str) else None
     said: dict[str, Any] = {}
     if layout is not None and layout.leaf == "recording" and kind is not None:
-        layout = Layout((), _FILES[kind]) if kind in _FILES else None  # of others, the bytes have a name of their own
+        layout = CellType((), _FILES[kind]) if kind in _FILES else None  # of others, the bytes have a name of their own
         rate, mode = feature.get("sampling_rate"), feature.get("mode")
         if kind == "Audio" and type(rate) is int and rate > 0:
             said["options"] = {"sample_rate": rate}
@@ -201,7 +202,7 @@ def _columns_of(one: Any, parents: tuple[str, ...], feature: Any) -> Iterator[Co
             said["options"] = {"mode": mode}
     elif layout is not None:
         said = _said_by(feature, layout.axes)
-    yield Column(".".join(path), path, str(one.type), layout, **said)
+    yield TableColumn(".".join(path), path, str(one.type), layout, **said)
     for child in one.type if import_arrow().types.is_struct(one.type) else ():
         own = feature.get(child.name) if isinstance(feature, Mapping) and kind is None else None
         yield from _columns_of(child, path, own)

@@ -37,7 +37,7 @@ _REPACK = "make the archive again of plain files: tar -C FOLDER --dereference --
 _GET_AGAIN = "get or make it again"
 
 
-class Member(NamedTuple):
+class TarMember(NamedTuple):
     """One plain file in an archive.
 
     Attributes:
@@ -68,7 +68,7 @@ class MemberFile(io.RawIOBase):
         size: Its bytes.
     """
 
-    def __init__(self, archive: IO[bytes], member: Member) -> None:
+    def __init__(self, archive: IO[bytes], member: TarMember) -> None:
         super().__init__()
         self._archive, self._start, self.size, self._position = archive, member.position, member.num_bytes, 0
 
@@ -100,7 +100,7 @@ class MemberFile(io.RawIOBase):
         return len(data)
 
 
-def scan_members(file: IO[bytes], path: str) -> Iterator[Member]:
+def scan_members(file: IO[bytes], path: str) -> Iterator[TarMember]:
     """Walk through the plain files of an archive, O(1) in their sizes: no member's data is read.
 
     Raises:
@@ -143,7 +143,7 @@ def scan_members(file: IO[bytes], path: str) -> Iterator[Member]:
             raise SourceError(what, where=path, fix=_GET_AGAIN)
         end = -(-(position + num_bytes) // BLOCK) * BLOCK
         if is_file:
-            yield Member(_checked_name(name, where), position, num_bytes)
+            yield TarMember(_checked_name(name, where), position, num_bytes)
     file.seek(end)
     while data := file.read(1 << 20):
         if data.count(0) != len(data):  # as where archives were joined: readers see only the first

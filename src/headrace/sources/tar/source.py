@@ -23,7 +23,7 @@ from headrace.index import CorpusIndex
 from ..shared.paths import Files, IndexOption, list_paths
 from ..shared.records import Gathered
 from ..shared.source import IndexedSource, PlainKey, column_view
-from .archive import METADATA_NAME, Member, MemberFile, open_archive, scan_members, split_name, unescape
+from .archive import METADATA_NAME, MemberFile, TarMember, open_archive, scan_members, split_name, unescape
 from .members import (
     MemberKey,
     default_data_key,
@@ -228,11 +228,11 @@ def _codecs_of_first(paths: Sequence[str]) -> dict[str, MemberKey]:
     return codecs
 
 
-def _sequences(archive: IO[bytes], path: str, found: FoundMembers) -> Iterator[tuple[str, dict[str, Member]]]:
+def _sequences(archive: IO[bytes], path: str, found: FoundMembers) -> Iterator[tuple[str, dict[str, TarMember]]]:
     """Yield key and members of each sequence, by extension; what is no member of one is noted as found."""
     seen: set[str] = set()
     key: str | None = None
-    parts: dict[str, Member] = {}
+    parts: dict[str, TarMember] = {}
     for member in scan_members(archive, path):
         names = None if member.name == METADATA_NAME else split_name(member.name)
         if names is None:
@@ -300,7 +300,7 @@ def _gather_archive(options: TarOptions, codecs: Mapping[str, MemberKey], path: 
     return found
 
 
-def _member_of(parts: Mapping[str, Member], ext: str) -> Member | None:
+def _member_of(parts: Mapping[str, TarMember], ext: str) -> TarMember | None:
     """Return the member with an extension, or with one of several; capitals count only where both are there."""
     if ext in parts:
         return parts[ext]
@@ -310,7 +310,7 @@ def _member_of(parts: Mapping[str, Member], ext: str) -> Member | None:
     return found or next((member for name, member in parts.items() if name.lower() in lower), None)
 
 
-def _tag_of(options: TarOptions, archive: IO[bytes], path: str, key: str, parts: Mapping[str, Member]) -> str:
+def _tag_of(options: TarOptions, archive: IO[bytes], path: str, key: str, parts: Mapping[str, TarMember]) -> str:
     if options.tag is None or isinstance(options.tag, str):
         return key
     ext, steps = options.tag

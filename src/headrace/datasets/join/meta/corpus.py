@@ -42,7 +42,7 @@ class Tagged:
 
 
 @dataclass(frozen=True, eq=False)
-class Step:
+class TagStep:
     """From each sequence of `start` to the one of `end` that has the same tag."""
 
     start: Tagged
@@ -51,7 +51,7 @@ class Step:
     fix: str
 
     @classmethod
-    def between(cls, start: Tagged, end: Tagged, fix: str) -> Step:
+    def between(cls, start: Tagged, end: Tagged, fix: str) -> TagStep:
         """Join two, or open their join if it was kept."""
         return cls(start, end, open_or_join(start.index, end.index), fix)
 
@@ -97,9 +97,9 @@ class Route:
         to_corpus: From that tag to the corpus index of the sub-dataset; `None` if it is the base, or is not known.
     """
 
-    to_list: Step | None
+    to_list: TagStep | None
     tags: Tagged
-    to_corpus: Step | None
+    to_corpus: TagStep | None
 
     def tag_indices(self, indices: NDArray[np.int64], where: str) -> NDArray[np.int64]:
         """Return the indices in `tags` of corpus indices of the base."""
@@ -213,7 +213,7 @@ def join_corpora(
             where=where,
             fix="choose another seq_order_control_dataset, or let it define get_all_tags",
         )
-    to_list = Step.between(base, listed[control], _FIX_NOT_LISTED) if control and lists is not None else None
+    to_list = TagStep.between(base, listed[control], _FIX_NOT_LISTED) if control and lists is not None else None
     routes = {}
     for name in indices:
         if base is known.get(name):
@@ -221,6 +221,6 @@ def join_corpora(
             continue
         named_by = listed.get(name, base)
         fix = _FIX_MISSING if lists is None else _FIX_LISTED
-        to_corpus = Step.between(named_by, known[name], fix) if name in known else None
+        to_corpus = TagStep.between(named_by, known[name], fix) if name in known else None
         routes[name] = Route(to_list, named_by, to_corpus)
     return MetaCorpus(where, base, routes)

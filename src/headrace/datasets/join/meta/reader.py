@@ -19,7 +19,7 @@ from headrace.order import RangeOrder
 
 from ...parts import PartReader
 from ...reading.reader import Features, ReadRequest
-from ..reader import PartsReader
+from ..reader import CompositeReader
 from .corpus import MetaCorpus
 
 
@@ -40,7 +40,7 @@ class MetaSide:
     gives_order: bool
 
 
-class MetaReader(PartsReader):
+class MetaReader(CompositeReader):
     """Reads the sub-datasets that have data keys of the whole.
 
     Args:

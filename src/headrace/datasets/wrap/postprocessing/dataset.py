@@ -27,7 +27,7 @@ from ...delegating import InnerCorpus
 from ...parts import open_part
 from ...reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ...seq import DatasetSeq
-from ...workers import Workers
+from ...workers import DatasetWorkers
 from ..multi_proc import MultiProcDataset
 from .inner import gives_all_in_order, without_workers
 from .layout import LaidOut, check_keys, layout_of, parse_outputs
@@ -194,12 +194,12 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         idle = super().idle_options(options) | {"buf_size"}
         return idle if options.get("map_seq_stream") is None else idle - {"num_workers"}
 
-    def get_workers(self) -> Workers | None:
+    def get_workers(self) -> DatasetWorkers | None:
         """Return its workers; `map_seq` can be called for any sequence, so each reader calls it itself."""
         num_workers, is_same = self._options.num_workers, self._is_pooled()
         if not (num_workers or is_same):
             return None
-        return Workers(
+        return DatasetWorkers(
             type(self).__name__,
             num_workers,
             self if is_same else None,

@@ -23,7 +23,7 @@ _IGNORED = ("batch_dim_axis", "time_dim_axis", "feature_dim_axis", "available_fo
 
 
 @dataclass(frozen=True)
-class Layout:
+class MappedLayout:
     """The layout of all data keys.
 
     Attributes:
@@ -84,7 +84,7 @@ class Layout:
         return array
 
 
-def arrays_of(result: Mapping[str, Any], layout: Layout | None, tag: str, where: str) -> dict[str, NDArray[Any]]:
+def arrays_of(result: Mapping[str, Any], layout: MappedLayout | None, tag: str, where: str) -> dict[str, NDArray[Any]]:
     """Return the arrays of a sequence that a function has made, checked as far as the layout is known.
 
     Raises:
@@ -116,7 +116,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "U" and not value.ndim
 
 
-def layout_of(dataset: Dataset) -> Layout | None:
+def layout_of(dataset: Dataset) -> MappedLayout | None:
     """Return the layout of a dataset; `None` if it shows it with its first sequence."""
     if dataset.num_outputs is None:
         return None
@@ -126,10 +126,10 @@ def layout_of(dataset: Dataset) -> Layout | None:
         if spec is None:
             return None
         specs[key] = spec
-    return Layout(specs, frozenset() if dataset.get_corpus().knows_dtypes else frozenset(specs))
+    return MappedLayout(specs, frozenset() if dataset.get_corpus().knows_dtypes else frozenset(specs))
 
 
-def parse_outputs(map_outputs: Any) -> Layout:
+def parse_outputs(map_outputs: Any) -> MappedLayout:
     """Read the option `map_outputs`: data key -> dict, as `parse_data_types` takes, or with "dims".
 
     "dims" are numbers, `None` for a free one, or objects with such a number in `dimension`.
@@ -146,7 +146,7 @@ def parse_outputs(map_outputs: Any) -> Layout:
     if reserved:
         raise ConfigError(f"map_outputs names {reserved}, which each sequence has anyway", fix="leave them out")
     types = {str(key): _with_shape(str(key), options) for key, options in map_outputs.items()}
-    return Layout(parse_data_types(types), is_declared=True)
+    return MappedLayout(parse_data_types(types), is_declared=True)
 
 
 def _with_shape(key: str, options: Any) -> Any:
@@ -167,7 +167,7 @@ def _size(dim: Any) -> Any:
     return dim.dimension if hasattr(dim, "dimension") else dim
 
 
-def check_keys(dataset: Dataset, layout: Layout | None) -> None:
+def check_keys(dataset: Dataset, layout: MappedLayout | None) -> None:
     """Refuse an inner dataset with data keys that have the names of other entries of a sequence.
 
     Raises:
@@ -185,9 +185,9 @@ def check_keys(dataset: Dataset, layout: Layout | None) -> None:
 class LaidOut(CachedDataset2):
     """Answers about data keys by a layout, or without one by the first sequence."""
 
-    _layout: Layout | None = None
+    _layout: MappedLayout | None = None
 
-    def _take_layout(self, layout: Layout | None, inner: Dataset) -> None:
+    def _take_layout(self, layout: MappedLayout | None, inner: Dataset) -> None:
         """Take the layout of what comes out; class labels are those of the inner dataset, where they fit."""
         self._layout = layout
         if layout is None:

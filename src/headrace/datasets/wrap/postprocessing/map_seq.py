@@ -14,7 +14,7 @@ from headrace.rng import derive_seed
 
 from ...seq import DatasetSeq
 from .functions import Function, chosen, names_taken, plain_seq
-from .layout import Layout, arrays_of, frac_of
+from .layout import MappedLayout, arrays_of, frac_of
 from .tensor_dict import name_of
 
 
@@ -51,7 +51,7 @@ class MapSeq:
     """
 
     function: Function
-    layout: Layout | None
+    layout: MappedLayout | None
     seed: int
     fixed_seed: int | None
     keeps_lengths: bool

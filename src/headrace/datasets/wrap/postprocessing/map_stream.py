@@ -14,7 +14,7 @@ from headrace.errors import TransformError, takes_note
 
 from ...seq import DatasetSeq
 from .functions import Function, chosen, names_taken, plain_seq
-from .layout import Layout, arrays_of, frac_of
+from .layout import MappedLayout, arrays_of, frac_of
 from .tensor_dict import name_of
 
 
@@ -29,7 +29,7 @@ class MapStream:
     """
 
     function: Function
-    layout: Layout | None
+    layout: MappedLayout | None
     keeps_count: bool
 
     def __call__(

@@ -178,7 +178,7 @@ class PoolReader(SeqReader):
         self._pool.finish_epoch()
 
 
-class StreamReader(SeqReader):
+class StreamedSeqs(SeqReader):
     """Reads an iterator from its start to its end.
 
     Args:

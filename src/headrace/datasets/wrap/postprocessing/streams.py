@@ -30,7 +30,7 @@ from .inner import known_frac, read_seqs, without_workers
 from .map_seq import DrawKey, FedSeq, MapSeq
 from .map_stream import MapStream, wrong_count
 from .options import FunctionOptions
-from .readers import StreamReader
+from .readers import StreamedSeqs
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def worker_seed(epoch_seed: int, num_workers: int, worker_idx: int) -> int:
 
 
 @dataclass(frozen=True)
-class StreamWork:
+class SeqStreamWork:
     """Runs a stream function in a worker; returns the function (epoch, its seed) -> iterator over blocks.
 
     Attributes:
@@ -152,7 +152,7 @@ class FunctionStream(ABC):
         self._block_seqs = min(max(options.buf_size // 4, 1), _MAX_SEQS)  # several fit into what a worker may be ahead
         self._engine: Engine | None = None
 
-    def open(self, epoch: int, seed: int, num_seqs: int | None, where: str) -> StreamReader:
+    def open(self, epoch: int, seed: int, num_seqs: int | None, where: str) -> StreamedSeqs:
         """Begin with an epoch.
 
         Args:
@@ -162,7 +162,7 @@ class FunctionStream(ABC):
             where: Whose sequences they are, for messages.
         """
         seqs, close = self._begin(epoch, seed)
-        return StreamReader(seqs, close, num_seqs=num_seqs, wrong_count=self._wrong_count, where=where)
+        return StreamedSeqs(seqs, close, num_seqs=num_seqs, wrong_count=self._wrong_count, where=where)
 
     def close(self) -> None:
         """End the workers."""
@@ -234,7 +234,7 @@ class WholeStream(FunctionStream):
     def _begin(self, epoch: int, seed: int) -> tuple[Iterator[DatasetSeq], Callable[[], None]]:
         num_workers = self._options.num_workers
         if num_workers:
-            setup = StreamWork(without_workers(self._inner), self._map_stream, self._block_seqs)
+            setup = SeqStreamWork(without_workers(self._inner), self._map_stream, self._block_seqs)
             run = self._open_engine(setup).run_stream((epoch, seed))
             return merge_streams(run, num_workers), run.close
         seqs = self._map_stream(
