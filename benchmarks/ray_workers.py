@@ -39,6 +39,7 @@ NUM_WORKERS, NUM_VALUES = 2, 251
 SIZES = {"1 KiB": 1 << 10, "64 KiB": 1 << 16, "1 MiB": 1 << 20}
 LIST_BYTES, LISTS_AHEAD, CALLS_AHEAD, AHEAD_BYTES = 8 << 20, 3, 64, 64 << 20
 ACTOR = {"num_cpus": 0.1}
+PASS_BYTES = 1 << 30  # after which Ray Data begins anew
 DIM, BATCH_SIZE = 40, 16
 NODE = {"num_cpus": 2, "object_store_memory": 600 << 20, "include_dashboard": False}
 
@@ -113,9 +114,12 @@ def of_ray_data(num_bytes: int) -> Iterator[np.ndarray]:
     def make(rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         return {"x": np.stack([fill(num_bytes, number) for number in rows["id"].tolist()])}
 
-    numbers = ray.data.range(1 << 22, override_num_blocks=max((1 << 22) // count // 16, 2))
-    for batch in numbers.map_batches(make, batch_size=count, concurrency=NUM_WORKERS).iter_batches(batch_size=count):
-        yield from batch["x"]
+    total = PASS_BYTES // num_bytes
+    numbers = ray.data.range(total, override_num_blocks=total // count)
+    made = numbers.map_batches(make, batch_size=count, concurrency=NUM_WORKERS)
+    while True:
+        for batch in made.iter_batches(batch_size=count):
+            yield from batch["x"]
 
 
 def filling(num_bytes: int) -> Job:
