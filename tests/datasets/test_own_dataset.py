@@ -433,3 +433,29 @@ def test_repeats_in_an_order_of_a_users_own_draw_other_numbers():
     assert [tag for tag, _ in drawn] == ["seq-0", "seq-1", "seq-1", "seq-2", "seq-0"]
     assert len(set(drawn)) == 5
     assert dataset.count_occurrences().tolist() == [0, 0, 1, 0, 1]
+
+
+class ForgetsWhatWasRead(Sines):
+    """Loads each sequence once, in rising order, as a stream does."""
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        self.num_loaded = 0
+        return super().init_seq_order(epoch, seq_list, seq_order)
+
+    def load_seqs(self, start, end):
+        assert start >= self.num_loaded, "a sequence that is gone"
+        self.num_loaded = end
+
+
+@pytest.mark.parametrize("kind", ["ConcatDataset", "MetaDataset"])
+def test_a_loaded_sequence_of_a_part_that_forgets_it_comes_again(kind):
+    config = joined(kind, {}, [{"class": ForgetsWhatWasRead}, {"class": ForgetsWhatWasRead}])
+    with hr.init_dataset(config) as dataset:
+        dataset.init_seq_order(epoch=1)
+        for seq_idx in range(3):
+            dataset.load_seqs(seq_idx, seq_idx + 1)
+            expected = np.full((dataset.get_seq_length(seq_idx)["data"], 1), seq_idx, np.float32)
+            for _ in range(2):
+                np.testing.assert_array_equal(dataset.get_data(seq_idx, "data"), expected)
+                np.testing.assert_array_equal(dataset.get_seq(seq_idx)["data"], expected)
+                np.testing.assert_array_equal(dataset.get_data_slice(seq_idx, "data", 0, 2), expected[:2])

@@ -213,15 +213,19 @@ class OrderedDataset(Dataset):
                 loaded.load(seq_idx, self._order_reader.features(seq_idx - first))
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again."""
+        """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again.
+
+        That of a part without random access is not read again: until the next sequence it comes again as it is.
+        """
         features = self._loaded.get(seq_idx)
-        if features is not None and key in features:
-            return features.pop(key)
-        self._check_key(key)
-        number = self._number(seq_idx)
-        if self._order_reader.reads_by_key():
-            return self._order_reader.array(number, key)
-        return self._loaded.put_alone(seq_idx, self._order_reader.features(number)).pop(key)
+        if features is None or key not in features:
+            self._check_key(key)
+            number, reader = self._number(seq_idx), self._order_reader
+            if reader.reads_by_key():
+                return reader.array(number, key)
+            features = self._loaded.put_alone(seq_idx, reader.features(number))
+        assert self._started_reader is not None
+        return features[key] if self._started_reader.is_sequential else features.pop(key)
 
     def get_data_slice(self, seq_idx: int, key: str, start_frame: int, end_frame: int) -> NDArray[Any]:
         """Return frames start..end (exclusive; what lies after the last frame is left out) of one data key.
@@ -250,9 +254,10 @@ class OrderedDataset(Dataset):
             data = {key: self.get_data(seq_idx, key) for key in self.get_data_keys()}
             tag = self.get_tag(seq_idx)
             return DatasetSeq(seq_idx, data, seq_tag=tag, complete_frac=frac, corpus_idx=corpus_idx)
-        features = self._loaded.take(seq_idx, len(self.get_data_keys()))
+        reader = self._order_reader
+        features = self._loaded.take(seq_idx, len(self.get_data_keys()), again=reader.is_sequential)
         if features is None:
-            features = self._order_reader.features(seq_idx - self._cursor.first)
+            features = reader.features(seq_idx - self._cursor.first)
         return DatasetSeq.made_of(seq_idx, features, self.get_tag(seq_idx), frac, corpus_idx)
 
     def get_seq_length(self, seq_idx: int) -> NumbersDict:

@@ -189,13 +189,14 @@ class LoadedSeqs(dict[int, Features]):
         self[seq_idx] = features
         return features
 
-    def take(self, seq_idx: int, num_keys: int) -> Features | None:
-        """Hand out a sequence, unless some of its arrays were handed out before."""
+    def take(self, seq_idx: int, num_keys: int, *, again: bool) -> Features | None:
+        """Hand out a sequence, unless some of its arrays were handed out before; `again`: and keep it for others."""
         features = self.get(seq_idx)
         if features is None or len(features) < num_keys:
             return None
         taken = dict(features)
-        features.clear()
+        if not again:
+            features.clear()
         return taken
 
     def drop_before(self, start: int) -> None:
