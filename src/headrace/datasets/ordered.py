@@ -23,7 +23,7 @@ from .checks import check_epoch, check_indices, check_tags, is_of_headrace
 from .corpus import Corpus
 from .reading.loaded import LoadedSeqs, OrderCursor, outside_of_epoch
 from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
-from .seq import DatasetSeq
+from .seq import DatasetSeq, count_frames
 
 
 class OrderedDataset(Dataset):
@@ -268,7 +268,7 @@ class OrderedDataset(Dataset):
             features = self._loaded.get(seq_idx)
             if features is None or len(features) < len(self.get_data_keys()):
                 features = self._loaded.put_alone(seq_idx, self._order_reader.features(number))
-            known = NumbersDict({key: len(array) if array.ndim else 1 for key, array in features.items()})
+            known = NumbersDict({key: count_frames(array) for key, array in features.items()})
         return known
 
     def _sort_lengths(self) -> NDArray[Any]:

@@ -85,7 +85,7 @@ class DatasetSeq:
     @property
     def num_frames(self) -> NumbersDict:
         """Data key -> number of frames (1 for a scalar)."""
-        return NumbersDict({key: _num_frames(value) for key, value in self.features.items()})
+        return NumbersDict({key: count_frames(value) for key, value in self.features.items()})
 
     def get_data(self, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`.
@@ -119,8 +119,9 @@ class DatasetSeq:
         return f"DatasetSeq({self.seq_idx}, {self.seq_tag!r}, {{{layout}}})"
 
 
-def _num_frames(value: NDArray[Any]) -> int:
-    return int(value.shape[0]) if value.ndim else 1
+def count_frames(array: NDArray[Any]) -> int:
+    """Return the number of frames of an array, 1 for a scalar."""
+    return len(array) if array.ndim else 1
 
 
 def _merge(

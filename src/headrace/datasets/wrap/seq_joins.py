@@ -21,6 +21,8 @@ from headrace.files.lists.tag_list import read_text
 from headrace.index import CorpusIndex
 from headrace.order import ArrayOrder, occurrences
 
+from ..seq import count_frames
+
 _TAGS_AT_ONCE = 4096  # looked up together; one by one only where one is missing
 
 
@@ -259,7 +261,7 @@ class Joining:
             array = _padded(array, -(-len(array) // self.multiples[key]) * self.multiples[key], key, where)
         if key in self.targets and array.ndim:
             target, multiple = self.targets[key]
-            num_frames = (len(seq[target]) if seq[target].ndim else 1) * multiple
+            num_frames = count_frames(seq[target]) * multiple
             array = _padded(array[:num_frames], num_frames, key, where)
         return array
 

@@ -4,8 +4,8 @@ Ray places and starts the actors, tells of their ends and moves the results. Wha
 call returns the values of many of them, encoded together, because a call costs as much as hundreds of small values.
 
 Invariants: an actor is never restarted by Ray, as the supervisor decides what follows a death; each worker has at most
-two calls under way, so the next one begins while the result of the last one travels; whatever goes wrong with an actor
-or with a result of it is its death; every public method returns without waiting for Ray, but `start`, `wait` and
+`_CALLS` under way, so the next one begins while the results of the others travel; whatever goes wrong with an actor or
+with a result of it is its death; every public method returns without waiting for Ray, but `start`, `wait` and
 `stack_of`, which have a limit of time.
 """
 
@@ -135,7 +135,7 @@ class RayExecutor(Executor):
         return RayExecutor(**self._options, max_bytes=self._max_bytes)
 
     def adaptive_ahead(self) -> GroupSize:
-        """Let a worker have before it what fills the calls that are under way, and two more."""
+        """Let a worker have before it what fills the calls that are under way, twice."""
         num = 2 * _CALLS
         return GroupSize(max_seconds=num * CALL_SECONDS, max_bytes=num * CALL_BYTES, max_items=num * MAX_CALL_TICKETS)
 

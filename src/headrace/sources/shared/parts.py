@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -87,22 +87,13 @@ def map_parts(
         parts: Small: each is carried to a process.
         num_workers: See `count_workers`.
     """
-    with told_progress("part") as tell:
+    wished = _wish.get()[1]
+    with watched_progress("indexing", "part") if wished is None else nullcontext(wished) as tell:
         found = _offered[0](function, parts, num_workers) if num_workers else map(function, parts)
         for number, result in enumerate(found, 1):
             if tell is not None:
                 tell(number, len(parts))
             yield result
-
-
-def told_progress(unit: str) -> AbstractContextManager[Tell | None]:
-    """Yield the progress callback set by `gathering`, or else that of `watched_progress`.
-
-    Args:
-        unit: Unit of the counts.
-    """
-    wished = _wish.get()[1]
-    return watched_progress("indexing", unit) if wished is None else nullcontext(wished)
 
 
 def are_large(paths: Sequence[str], num_bytes: int = MIN_SHARED_BYTES) -> bool:

@@ -16,6 +16,7 @@ from typing import Any
 from headrace.errors import ConfigError, TransformError, check_count
 from headrace.sources.naming import resolve_named
 
+from ...seq import count_frames
 from .tensor_dict import TakesTensorDict, takes_tensor_dict
 
 META_KEYS = ("complete_frac", "seq_idx", "seq_tag")
@@ -64,8 +65,7 @@ class LaplaceOrdering:
                 where=f"sequence {seq.get('seq_tag')!r}, data keys {sorted(set(seq) - set(META_KEYS))}",
                 fix="give LaplaceOrdering the length_key",
             )
-        array = seq[self.length_key]
-        return len(array) if array.ndim else 1
+        return count_frames(seq[self.length_key])
 
     def __repr__(self) -> str:
         return f"LaplaceOrdering(num_seqs_per_bin={self.num_seqs_per_bin}, length_key={self.length_key!r})"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from headrace.errors import TransformError, takes_note
 from headrace.rng import derive_seed
 
-from ...seq import DatasetSeq
+from ...seq import DatasetSeq, count_frames
 from .functions import Function, chosen, names_taken, plain_seq
 from .layout import MappedLayout, arrays_of, frac_of
 from .tensor_dict import name_of
@@ -73,7 +73,7 @@ class MapSeq:
             key: What its generator is keyed by.
             frac: Tells how much of the epoch is done after it; `None` if that is not known.
         """
-        tag, lengths = seq.seq_tag, {name: _length(array) for name, array in seq.features.items()}
+        tag, lengths = seq.seq_tag, {name: count_frames(array) for name, array in seq.features.items()}
         data = SeqData({**seq.features, "seq_tag": tag, "seq_idx": seq_idx}, frac)
         where = f"epoch {epoch}, map_seq {name_of(self.function)}"
         try:
@@ -129,9 +129,10 @@ class MapSeq:
                 fix="leave seq_tag as it is: sequences are found by it; map_seq_stream may change it",
             )
         for name, array in features.items() if self.keeps_lengths else ():
-            if name in lengths and _length(array) != lengths[name]:
+            num_frames = count_frames(array)
+            if name in lengths and num_frames != lengths[name]:
                 raise TransformError(
-                    f"map_seq_preserves_lengths=True, and {name!r} had {lengths[name]} frames and has {_length(array)}",
+                    f"map_seq_preserves_lengths=True, and {name!r} had {lengths[name]} frames and has {num_frames}",
                     where=f"sequence {tag!r}, {where}",
                     fix="leave map_seq_preserves_lengths out",
                 )
@@ -160,7 +161,3 @@ class SeqData(dict[str, Any]):
             f"a sequence is a dict here, data key -> array, and has no attribute {name!r}; a function that was written "
             "for RETURNN gets a TensorDict if its argument is annotated so, or by TakesTensorDict(function)"
         )
-
-
-def _length(array: NDArray[Any]) -> int:
-    return len(array) if array.ndim else 1
