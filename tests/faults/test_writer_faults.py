@@ -143,7 +143,7 @@ while True:
     assert child(lambda: begin("old", overwrite=True).close()) == 0
     assert expect(0, "old") == "old"
     assert names() == whole, (step, names())
-assert seen - {"None"} == {"old", "new"} and step > 3, (step, seen)
+assert seen - {"None"} == {"old", "new"} and step > 4, (step, seen)
 num_replaced = step
 for name_ in names():
     child(lambda: os.execvp("rm", ["rm", "-r", os.path.join(folder, name_)]))
@@ -164,7 +164,7 @@ while True:
     assert names() == whole, (step, names())
     for name_ in names():
         child(lambda: os.execvp("rm", ["rm", "-r", os.path.join(folder, name_)]))
-assert "new" in seen and step > 3, (step, seen)
+assert "new" in seen and step > 4, (step, seen)
 print("whole", num_replaced, step)
 """
 )

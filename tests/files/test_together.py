@@ -46,6 +46,16 @@ def test_a_name_that_is_taken_meanwhile_stays(tmp_path: Path, taken: str) -> Non
     assert texts(tmp_path) == {taken: "precious"}
 
 
+@pytest.mark.parametrize("linked", ["a.bin", "a.idx"])
+def test_files_behind_links_are_not_replaced_together(tmp_path: Path, linked: str) -> None:
+    write(tmp_path, OLD)
+    os.rename(tmp_path / linked, tmp_path / "elsewhere")
+    (tmp_path / linked).symlink_to("elsewhere")
+    with pytest.raises(ConfigError, match=r"symbolic link(.|\n)*elsewhere"):
+        write(tmp_path, NEW, overwrite=True)
+    assert (tmp_path / linked).is_symlink()
+
+
 @pytest.mark.parametrize("step", range(1, 7))
 def test_a_writer_that_is_killed_while_it_renames_never_leaves_the_main_file_beside_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import functools
 import os
 import secrets
@@ -134,7 +135,7 @@ class PendingFiles:
         path: The main one, absolute.
 
     Raises:
-        ConfigError: A file exists and may not be replaced. A symbolic link is replaced, not the file behind it.
+        ConfigError: A file exists and may not be replaced, or is a symbolic link.
     """
 
     def __init__(self, path: str | os.PathLike[str], beside: Sequence[str], *, overwrite: bool) -> None:
@@ -142,7 +143,7 @@ class PendingFiles:
         self._targets = [*map(self._beside, beside), self.path]
         self._overwrite = overwrite
         self._pending: dict[str, PendingFile] = {}
-        self._check_free()
+        self._check_targets()
 
     def temporary(self, path: str) -> str:
         """Return where to make one of the files."""
@@ -163,13 +164,14 @@ class PendingFiles:
         try:
             for pending in self._pending.values():  # before any name is taken: it may take long
                 fsync_path(pending.temporary)
-            self._check_free()
-            for target in (self.path, *self._targets) if self._overwrite else ():
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(target)
-            for target in self._targets:
-                if target in self._pending:
-                    self._pending[target].commit()
+            with _folder_locked(os.path.dirname(self.path)):
+                self._check_targets()
+                for target in (self.path, *self._targets) if self._overwrite else ():
+                    with contextlib.suppress(FileNotFoundError):
+                        os.unlink(target)
+                for target in self._targets:
+                    if target in self._pending:
+                        self._pending[target].commit()
         finally:
             self.abort()
 
@@ -181,10 +183,13 @@ class PendingFiles:
     def _beside(self, path: str) -> str:
         return os.path.join(os.path.dirname(self.path), os.path.basename(path))
 
-    def _check_free(self) -> None:
+    def _check_targets(self) -> None:
         for path in self._targets:
             if not self._overwrite and os.path.lexists(path):
                 raise _target_exists(path)
+            if os.path.islink(path):
+                what = "this is a symbolic link, and several files cannot be replaced together behind links"
+                raise ConfigError(what, where=path, fix=f"pass the path that it leads to: {os.path.realpath(path)}")
 
 
 @contextmanager
@@ -217,6 +222,18 @@ def fsync_path(path: str | os.PathLike[str]) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _folder_locked(folder: str) -> Iterator[None]:
+    """Wait for other writers that give several files their names in a folder: theirs and ours do not mix."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # some network disks have no locks of folders
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
     finally:
         os.close(descriptor)
 
