@@ -21,6 +21,7 @@ from headrace.errors import CacheError
 from .locations import TOO_MANY_OPEN, TOO_MANY_OPEN_FIX
 
 _FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.001, 0.05
+_MAX_REPLACED = 100  # how often in a row a file may be replaced while it is opened; more is not an accident
 
 
 class StallTimeout:
@@ -175,7 +176,7 @@ def describe_holders(path: str) -> list[str]:
 
 
 def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
-    while True:
+    for _ in range(_MAX_REPLACED):
         try:
             lock = FileLock(path, os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
         except FileNotFoundError:
@@ -201,3 +202,4 @@ def _lock_nowait(path: str, operation: int, flags: int) -> FileLock | None:
         if lock.is_current:
             return lock
         lock.close()  # its last holder removed it after we opened it
+    return None
