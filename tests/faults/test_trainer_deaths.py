@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.engine.process.proc_tree import children_of
+from headrace.engine.process.proc_tree import children_of, state_of
 
 # Each prints the pids of a worker and its children, and then keeps the worker in the state of its name.
 _PROGRAM = """
@@ -72,13 +72,15 @@ def start() -> Iterator[Start]:
     """Start a trainer; return it with pidfds of all processes below it, when its workers are up and it says so."""
     trainers: list[subprocess.Popen[str]] = []
 
-    def start_one(text: str, until: str = "working", per_worker: int = 5) -> tuple[subprocess.Popen[str], list[int]]:
+    def start_one(
+        text: str, until: str = "working", per_worker: int = 5, num_words: int = 1
+    ) -> tuple[subprocess.Popen[str], list[int]]:
         trainer = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, text=True)
         trainers.append(trainer)
         assert trainer.stdout is not None
         pids: set[int] = set()
         words: list[str] = []
-        while len(pids) < per_worker * _NUM_WORKERS + 1 or until not in words:
+        while len(pids) < per_worker * _NUM_WORKERS + 1 or words.count(until) < num_words:
             line = trainer.stdout.readline()
             assert line, "the trainer has ended"
             if line.strip().isalpha():
@@ -134,9 +136,16 @@ def test_a_forked_child_that_lives_on_does_not_keep_the_workers(
 
 @pytest.mark.parametrize("state", ["busy_in_python", "busy_in_c"])
 def test_nothing_outlives_trainer_and_warden_killed_together(
-    state: str, start: Start, wait_for_end: Callable[..., None]
+    state: str,
+    start: Start,
+    wait_for_end: Callable[..., None],
+    wait_until: Callable[[Callable[[], bool], str], None],
 ) -> None:
-    trainer, pidfds = start(_PROGRAM.format(state=state, consume="list(run)"))
+    """Workers wait in C by then: nothing interrupts a wait that begins after the signal has come."""
+    trainer, pidfds = start(_PROGRAM.format(state=state, consume="list(run)"), num_words=_NUM_WORKERS)
+    if state == "busy_in_c":
+        workers = [pid for pid in _pids_of(pidfds) if _name_of(pid).startswith("hr-worker")]
+        wait_until(lambda: all((state_of(pid) or "").startswith("S") for pid in workers), "no worker waits in C")
     os.kill(_warden_among(pidfds), signal.SIGKILL)
     trainer.send_signal(signal.SIGKILL)
     wait_for_end(*pidfds)
@@ -172,7 +181,11 @@ def test_nor_does_one_while_a_forked_child_of_the_trainer_lives_on(
 
 
 def _warden_among(pidfds: list[int]) -> int:
-    return next(pid for pid in _pids_of(pidfds) if Path(f"/proc/{pid}/comm").read_text().strip() == "hr-warden")
+    return next(pid for pid in _pids_of(pidfds) if _name_of(pid) == "hr-warden")
+
+
+def _name_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/comm").read_text().strip()
 
 
 def _pids_of(pidfds: list[int]) -> list[int]:

@@ -99,6 +99,7 @@ def _watch(ends: tuple[int, ...], pid: int, stop: int = -1) -> None:
     while not (ready := poll.poll()):
         pass
     if any(fd in ends for fd, _ in ready):
+        signal.alarm(60)  # not in the second of `end_after_hangup`: descendants first
         kill_descendants(pid)
         os.killpg(pid, signal.SIGKILL)
 
