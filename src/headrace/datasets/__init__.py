@@ -1,9 +1,9 @@
 """The epoch API: an order joined to a source, under the RETURNN-compatible names.
 
 This room decides which sequences an epoch delivers and in which form; it never starts a process, forms a padded batch
-for training or talks to a trainer. Read `base.py` (what is asked of a dataset) and `epoch.py` (how an epoch is read)
-first, then `cached.py` (anything with random access) or `cached2.py` (anything without), and
-`reading/reader.py` (how workers, and datasets made of others, read).
+for training or talks to a trainer. Read `base.py` (the epoch API) first, then `cached.py` (anything with
+random access) or `cached2.py` (anything without), and `reading/reader.py` (how workers, and datasets made of others,
+read).
 """
 
 from typing import TYPE_CHECKING

@@ -176,7 +176,8 @@ class CachedDataset(OrderedDataset):
         self._cache = SeqCache(self._cache.max_bytes)
         self.labels, self.weights = dict(self.labels), dict(self.weights)
         self._order_options, self._planner = dict(self._order_options), OrderPlanner(self._recipe)
-        self._apart, self._fresh, self.claimed_by = (False, None), None, None
+        vars(self).pop("foreign", None)
+        self.claimed_by = None
         self.order_version, self._rnd_seq_drop = 0, None
         self._take_order(RangeOrder(range(0)))
 
@@ -241,7 +242,7 @@ class CachedDataset(OrderedDataset):
             tags_of=source.tags_of,
             specs=source.specs,
             knows_dtypes=True,
-            lengths=partial(self._told_lengths, epoch=self._epoch if epoch is None else epoch)
+            lengths=partial(self.foreign.lengths, epoch=self._epoch if epoch is None else epoch)
             if has_user_lengths
             else self._lengths_of_index,
             covers_lengths=lambda _: not has_user_lengths,

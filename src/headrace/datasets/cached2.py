@@ -207,9 +207,6 @@ class CachedDataset2(Dataset):
         """Return False unless the range is empty: each `load_seqs` goes through, as it also drops earlier sequences."""
         return start == end
 
-    def _defines_lengths(self) -> bool:
-        return type(self).get_seq_length is not CachedDataset2.get_seq_length and super()._defines_lengths()
-
     # --- how much there is ---
 
     @property

@@ -21,7 +21,7 @@ from headrace.order import ArrayOrder, Order, RangeOrder, occurrences
 from .base import Dataset
 from .checks import check_epoch, check_indices, check_tags, is_of_headrace
 from .corpus import Corpus
-from .reading.loaded import LoadedSeqs, OrderCursor, outside_of_epoch
+from .reading.loaded import LoadedSeqs, OrderCursor
 from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from .seq import DatasetSeq, count_frames
 
@@ -162,10 +162,6 @@ class OrderedDataset(Dataset):
             self._keep = super()._keep_mask()
         return self._keep
 
-    def _kept(self) -> NDArray[np.bool_] | None:
-        """Return `bool[N]`: what filters keep; `None` without any."""
-        return None if self._wanted_tags is None else self._keep_mask()
-
     def _first_of_tag(self) -> NDArray[np.int64]:
         return self._corpus_index.tag_groups()
 
@@ -189,7 +185,8 @@ class OrderedDataset(Dataset):
         try:
             return self._cursor[seq_idx]
         except IndexError as error:
-            raise outside_of_epoch(error, self, self._cursor) from None
+            hint = "" if self._cursor.stop else "; has init_seq_order(epoch=...) been called?"
+            raise IndexError(f"{error} (dataset {self.name!r}, epoch {int(self.epoch) or None}{hint})") from None
 
     def _number(self, seq_idx: int) -> int:
         """Return the number of a sequence for the reader.

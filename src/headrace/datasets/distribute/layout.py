@@ -46,7 +46,7 @@ class SubEpochLayout:
     """The layout of a sub-dataset, and its data keys.
 
     Attributes:
-        num_inputs: See `DeclaredLayout`.
+        num_inputs: See `Dataset`.
         num_outputs: Likewise.
         labels: Likewise.
         keys: Data key -> layout, in the order of the sub-dataset.

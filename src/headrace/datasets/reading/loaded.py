@@ -21,7 +21,6 @@ from headrace.errors import SourceError
 from headrace.order import Order, RangeOrder
 from headrace.sources import Source
 
-from ..epoch import EpochApi
 from .reader import Features
 
 _BLOCK = 4096  # positions decoded at a time: a look-up in a lazy order alone costs as much as hundreds in a block
@@ -58,12 +57,6 @@ class OrderCursor:
             self._start, offset = seq_idx, 0
             self._block = self.order.block(position, min(position + _BLOCK, size)).tolist()
         return self._block[offset]
-
-
-def outside_of_epoch(error: IndexError, dataset: EpochApi, cursor: OrderCursor) -> IndexError:
-    """Return the error of a cursor with the dataset and the epoch that it is about."""
-    hint = "" if cursor.stop else "; has init_seq_order(epoch=...) been called?"
-    return IndexError(f"{error} (dataset {dataset.name!r}, epoch {int(dataset.epoch) or None}{hint})")
 
 
 _OVERHEAD_BYTES = 200  # of one array object and its entry in the tables, roughly

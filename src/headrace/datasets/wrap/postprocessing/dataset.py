@@ -215,7 +215,7 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         return self._options.skips and not self.seeds_by_tag
 
     def forget_positions(self) -> None:
-        """See `ForeignAnswers.forget_positions`."""
+        """See `Dataset.forget_positions`."""
         super().forget_positions()
         self._knows_positions, self._is_stale = False, True
 
