@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ from .reading.loaded import SeqCache
 from .reading.reader import Features, Reader
 from .reading.source import Finishing, SourceReader, Transform
 from .seq import DatasetSeq
+
+_Made = TypeVar("_Made", bound="CachedDataset")
 
 
 class CachedDataset(OrderedDataset):
@@ -62,6 +64,10 @@ class CachedDataset(OrderedDataset):
     supports_frame_shuffling = True
     supports_jumps = True
     gives_own = True
+    _own_attributes = frozenset(
+        {"source", "_source", "_cache", "_planner", "_keep", "_file_lengths", "_rnd_seq_drop", "foreign", "claimed_by"}
+        | {"_cursor", "_count", "_counted", "_started_reader", "_loaded", "_ctor_args", "_given"}
+    )
     sorts_by_column = False  # whether `_sort_lengths` are numbers that are stored besides, and no lengths of data
 
     def __init__(
@@ -127,18 +133,31 @@ class CachedDataset(OrderedDataset):
 
     # --- copies ---
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle one of our classes with its source, as it was found; a user-defined one as constructor arguments."""
+        if self._is_made_again:
+            return super().__reduce__()
+        return _made_of, (type(self), self._state_of_copy(), self._source)
+
     def __copy__(self) -> Self:
         """Return a dataset of the same options and of the same source as it was found, with an epoch of its own.
 
         Nothing is opened: a copy opens its files when it reads. A user-defined class is made again.
         """
-        source = self._source_of_copy()
-        if source is None:
-            return super().__copy__()
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._begin_as_copy(source)
-        return made
+        source = None if self._is_made_again or self._source is None else self._source.for_another_reader()
+        return super().__copy__() if source is None else _made_of(type(self), self._state_of_copy(), source)
+
+    @property
+    def _is_made_again(self) -> bool:
+        """Whether its constructor makes copies of it."""
+        return self._source is None or not self._is_ours or bool(self.get_parts())
+
+    def _state_of_copy(self) -> dict[str, Any]:
+        """Return all attributes but those of the current epoch, and what was computed from the corpus."""
+        self._check_shard()
+        state = {name: value for name, value in vars(self).items() if name not in self._own_attributes}
+        content = self.content_text() if self.content_options else self._content
+        return {**state, "labels": dict(self.labels), "weights": dict(self.weights), "_content": content}
 
     def _card(self) -> Card:
         card = super()._card()
@@ -163,22 +182,12 @@ class CachedDataset(OrderedDataset):
         super()._restore(state)
         check_files(self.indexed_files(), state["indexed"])
 
-    def _source_of_copy(self) -> Source | None:
-        """Return what a copy of this dataset reads from; `None` if its constructor has to say it."""
-        if self._source is None or not self._is_ours or self.get_parts():
-            return None
-        return self._source.for_another_reader()
-
-    def _begin_as_copy(self, source: Source) -> None:
-        """Let go of the epoch of the dataset that this is a copy of, and of all that would be changed in both."""
-        self._check_shard()
+    def _begin(self, source: Source) -> None:
+        """Begin without an epoch, as a copy of a dataset whose attributes are here already."""
         self._source = self.source = source
-        self._cache = SeqCache(self._cache.max_bytes)
-        self.labels, self.weights = dict(self.labels), dict(self.weights)
+        self._cache = SeqCache(self.cache_byte_size)
         self._order_options, self._planner = dict(self._order_options), OrderPlanner(self._recipe)
-        vars(self).pop("foreign", None)
-        self.claimed_by = None
-        self.order_version, self._rnd_seq_drop = 0, None
+        self._keep, self._file_lengths, self.order_version, self._rnd_seq_drop = None, None, 0, None
         self._take_order(RangeOrder(range(0)))
 
     # --- order ---
@@ -385,3 +394,10 @@ def _digest_of(source: Source) -> str:
     """Return a digest of tags and lengths, and of the vocabularies that texts are encoded by."""
     vocabularies = source.vocabularies_text
     return digest_text(f"{source.index.digest} {vocabularies}") if vocabularies else source.index.digest
+
+
+def _made_of(cls: type[_Made], state: dict[str, Any], source: Source) -> _Made:
+    made = cls.__new__(cls)
+    vars(made).update(state)
+    made._begin(source)
+    return made

@@ -66,13 +66,9 @@ class AudioDataset(CachedDataset):
             options["root"] = root
         if "root" in options:
             options["root"] = absolute_name(options["root"])
-        own = {"features": features, "targets": targets, "source_options": dict(options)}
         if cls is not AudioTableSource:
-            own["index"] = options["index"] = index if index in ("auto", None) else absolute_name(index)
-        source = cls(manifest, features=features, targets=targets, **options)
-        if type(self).__init__ is AudioDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
-            self._ctor_args = ((), {**kwargs, "manifest": manifest, **own})
-        self._set_source(source)
+            options["index"] = index if index in ("auto", None) else absolute_name(index)
+        self._set_source(cls(manifest, features=features, targets=targets, **options))
 
 
 def _options_of(cls: type) -> set[str]:

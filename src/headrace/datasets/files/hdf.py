@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.sources import HDFSource
 
+from ..base import Dataset
 from ..cached import CachedDataset
 from ..checks import absolute_name
 from ..corpus import StoredCounts
@@ -59,8 +60,11 @@ class HDFDataset(CachedDataset):
                 )
             self._open([absolute_name(path) for path in paths])
         if type(self).__init__ is HDFDataset.__init__:  # a sub-class has arguments of its own
-            # A copy may be made in another folder, so what was relative is remembered as absolute.
             self._ctor_args = ((), {**kwargs, "files": self.files or None, "index": self._index})
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle as constructor arguments: where it is unpickled, the same files may have other times."""
+        return Dataset.__reduce__(self)
 
     def _open(self, files: list[str]) -> None:
         source = HDFSource(files, index=self._index)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.files import FileCache, open_regular, resolve_inside
-from headrace.sources import HuggingFaceSource, Source
+from headrace.sources import HuggingFaceSource
 from headrace.sources.tables.hugging_face import import_datasets, is_named, load_hugging_face
 from headrace.specs import DataSpec
 
@@ -57,6 +57,9 @@ class HuggingFaceDataset(CachedDataset):
         SourceError: The dataset cannot be loaded, or a row becomes no array.
     """
 
+    _own_attributes = CachedDataset._own_attributes | {"_texts", "_sorted_by"}
+    _texts: _ColumnTexts | None = None
+    _sorted_by: NDArray[Any] | None = None
     content_options = ("map_func", "rename_columns", "cast_columns", "data_format", "source_options")
 
     def __init__(
@@ -85,7 +88,6 @@ class HuggingFaceDataset(CachedDataset):
         self._nulls = given.get("nulls", "refuse")
         self._by_length_of, self._by_value_of = sorting_seq_len_column_data, sorting_seq_len_column
         self.sorts_by_column = not (sorting_seq_len_column is None and sorting_seq_len_column_data is None)
-        self._sorted_by: NDArray[Any] | None = None
         if isinstance(dataset_opts, HuggingFaceSource):
             source = dataset_opts
         else:
@@ -93,21 +95,10 @@ class HuggingFaceDataset(CachedDataset):
             dataset = _changed(dataset, map_func, rename_columns, cast_columns)
             source = _open(dataset, data_format, seq_tag_column, {**given, "_is_named": is_named(dataset_opts)})
         self._text_keys = _text_keys(data_format)
-        self._texts: _ColumnTexts | None = None
         for column in (sorting_seq_len_column, sorting_seq_len_column_data):
             if column is not None and source.dataset is not None:
                 _check_column(column, source.dataset)
-        if type(self).__init__ is HuggingFaceDataset.__init__:
-            # A copy has what was loaded and mapped here: to do it again might give something else.
-            own = {"data_format": data_format, "sorting_seq_len_column": sorting_seq_len_column}
-            own["sorting_seq_len_column_data"] = sorting_seq_len_column_data
-            own["source_options"] = source_options
-            self._ctor_args = ((), {**kwargs, **own, "dataset_opts": source})
         self._set_source(source)
-
-    def _begin_as_copy(self, source: Source) -> None:
-        super()._begin_as_copy(source)
-        self._texts = None
 
     def get_text_keys(self) -> list[str]:
         """Return the columns of texts that become no arrays."""

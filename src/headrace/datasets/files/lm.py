@@ -148,8 +148,6 @@ class LmDataset(CachedDataset):
         delayed = ("delayed", _start_class(vocabulary, delayed_seq_data_start_symbol)) if add_delayed_seq_data else None
         self.orth_vocab: Vocabulary | None = own["orth_vocab"]
         super().__init__(**kwargs)
-        if type(self).__init__ is LmDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
-            self._ctor_args = ((), {**kwargs, **own})
         fields: dict[str, Field] = {}
         if delayed is not None:
             fields["delayed"] = OrthField(vocabulary, dtype, delayed[1])

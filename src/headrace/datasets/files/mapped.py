@@ -126,16 +126,12 @@ class MapDataset(CachedDataset):
             self._is_made_here = True
         self.map_dataset = map_dataset
         specs = data_types if data_types is not None else getattr(map_dataset, "data_types", None)
-        source = MapSource(map_dataset, specs=specs, lengths=lengths, tags=tags)
-        self._set_source(source)
-        if specs is None and not self._is_made_here and type(self).__init__ is MapDataset.__init__:
-            own = {"data_types": LearntSpecs(source.specs), "lengths": lengths, "tags": tags}
-            self._ctor_args = ((map_dataset,), {**kwargs, **own})  # so that no copy learns them again
+        self._set_source(MapSource(map_dataset, specs=specs, lengths=lengths, tags=tags))
         self._own_order: Callable[[int], Sequence[int]] | None = getattr(map_dataset, "get_seq_order", None)
 
-    def _source_of_copy(self) -> Source | None:
-        # A function that makes the object is called for each reader.
-        return None if self._is_made_here else super()._source_of_copy()
+    @property
+    def _is_made_again(self) -> bool:
+        return self._is_made_here or super()._is_made_again  # the function that makes the object is called for each
 
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS if self.source.index.has_lengths(SORT_LENGTHS) else super()._sort_key()
@@ -191,9 +187,6 @@ class StaticDataset(CachedDataset):
     ) -> None:
         super().__init__(**kwargs)
         data = list(data)
-        if type(self).__init__ is StaticDataset.__init__:  # what was given may have been an iterator
-            own = {"target_list": target_list, "input_dim": input_dim, "output_dim": output_dim}
-            self._ctor_args = ((data,), {**kwargs, **own})
         if target_list is not None and data:
             wanted = [key for key in ("data",) if key in data[0]] + [key for key in target_list if key != "data"]
             missing = sorted(set(wanted) - set(data[0]))

@@ -72,16 +72,11 @@ class OggZipDataset(CachedDataset):
         fixed_random_subset_seed: int = 42,
         data_lengths: Literal["duration", "header"] | None = None,
         index: PathLike | None = "auto",
-        _source: OggZipSource | None = None,
         **kwargs: Any,
     ) -> None:
         paths = [absolute_name(one) for one in path] if isinstance(path, list | tuple) else absolute_name(path)
         first = paths[0] if isinstance(paths, list) and paths else str(paths)
         kwargs.setdefault("name", os.path.splitext(os.path.basename(first))[0])
-        if _source is not None:
-            targets = _source.vocabulary
-        elif targets is not None:
-            targets = init_vocabulary(targets)
         super().__init__(**kwargs)
         if use_cache_manager:
             raise ConfigError(
@@ -89,28 +84,20 @@ class OggZipDataset(CachedDataset):
                 where=f"dataset {self.name!r}",
                 fix="leave it out; give local paths",
             )
-        source = (
-            _source
-            if _source is not None
-            else OggZipSource(
-                paths,
-                audio=audio,
-                targets=targets,
-                content_name=content_name,
-                resolve_symlink_for_name=resolve_symlink_for_name,
-                targets_post_process=_joined(targets_post_process),
-                segment_file=segment_file,
-                zip_audio_files_have_name_as_prefix=zip_audio_files_have_name_as_prefix,
-                fixed_random_subset=fixed_random_subset,
-                fixed_random_subset_seed=fixed_random_subset_seed,
-                data_lengths=data_lengths,
-                index=index if index in ("auto", None) else absolute_name(index),
-            )
+        source = OggZipSource(
+            paths,
+            audio=audio,
+            targets=None if targets is None else init_vocabulary(targets),
+            content_name=content_name,
+            resolve_symlink_for_name=resolve_symlink_for_name,
+            targets_post_process=_joined(targets_post_process),
+            segment_file=segment_file,
+            zip_audio_files_have_name_as_prefix=zip_audio_files_have_name_as_prefix,
+            fixed_random_subset=fixed_random_subset,
+            fixed_random_subset_seed=fixed_random_subset_seed,
+            data_lengths=data_lengths,
+            index=index if index in ("auto", None) else absolute_name(index),
         )
-        if type(self).__init__ is OggZipDataset.__init__:  # a sub-class has arguments of its own
-            # A copy gets the source itself: it knows its files as they were found, and reads no text again.
-            own = {"audio": None, "targets": None, "_source": source}
-            self._ctor_args = ((paths,), {**kwargs, **own})
         self._set_source(source)
 
     @property

@@ -46,11 +46,7 @@ class SourceDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        made = self._make(source, files, index)
-        if type(self).__init__ is SourceDataset.__init__:  # a sub-class has arguments of its own
-            # A copy gets the source itself: it knows its files as they were found, and opens them again when it reads.
-            self._ctor_args = ((), {**kwargs, "source": made})
-        self._set_source(made)
+        self._set_source(self._make(source, files, index))
 
     def _make(self, source: Any, files: Files | None, index: Any) -> Source:
         where = f"dataset {self.name!r}"
