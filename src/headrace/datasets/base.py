@@ -1150,34 +1150,23 @@ class Dataset(Shown):
 
     def _reading_details(self) -> list[str]:
         """Return what this dataset itself does to sequences."""
-        content, drawn = self.content_text(), self.draws_text()
+        content = self.content_text()
         return [
             *([f"window {self.window}"] if self.window > 1 else []),
             *([f"options {content}"] if content else []),
-            *([f"draws {drawn}"] if drawn else []),
+            f"draws {self.fixed_random_seed} {self.random_seed_offset}",
         ]
 
     def _order_details(self, epoch: int) -> list[str]:
         """Return what the order depends on in addition to the recipe."""
-        parts = [f"unique {self.unique_seq_tags}"]
+        details = [f"unique {self.unique_seq_tags}"]
         if self._wanted_tags is not None:
-            parts.append(f"kept {self._kept_text()}")
+            details.append(f"kept {digest_text(' '.join(sorted(self._wanted_tags)))}")
         if self.seq_order_seq_lens_file is not None:
-            parts.append(f"sorted by {self._sorted_text()}")
+            with contextlib.suppress(NotImplementedError):  # without tags, nothing is sorted by it
+                details.append(f"sorted by {digest_array(np.asarray(self._lengths_of_file()))}")
         own = self._own_order_text(epoch)
-        return [*parts, own] if own else parts
-
-    def _kept_text(self) -> str:
-        try:
-            return digest_array(self._keep_mask())
-        except NotImplementedError:
-            return digest_text(" ".join(sorted(map(str, self._wanted_tags or ()))))
-
-    def _sorted_text(self) -> str:
-        try:
-            return digest_array(np.asarray(self._lengths_of_file()))
-        except NotImplementedError:
-            return str(self.seq_order_seq_lens_file)
+        return [*details, own] if own else details
 
     def _own_order_text(self, epoch: int) -> str:
         """Return a digest of the order that a user-defined class makes itself, as a text, O(N); else nothing."""
@@ -1185,10 +1174,6 @@ class Dataset(Shown):
             return ""
         order, _ = self.get_epoch_order(epoch)
         return f"own order {digest_array(order.block(0, len(order)))}"
-
-    def draws_text(self) -> str:
-        """Return the seeds by which this dataset itself draws content of sequences, as a text; or nothing."""
-        return f"{self.fixed_random_seed} {self.random_seed_offset or 0}"
 
     def content_text(self) -> str:
         """Return the arguments named by `content_options` as a text; of a copy, those of the first one.

@@ -275,10 +275,6 @@ class CachedDataset(OrderedDataset):
             key = SORT_LENGTHS
         return index.lengths(key).__getitem__ if index.has_lengths(key) else None
 
-    def draws_text(self) -> str:
-        """Return the seeds, if a transform draws."""
-        return super().draws_text() if self._transform_wants_rng else ""
-
     def _order_details(self, epoch: int) -> list[str]:
         details = super()._order_details(epoch)
         if self.sorts_by_column:

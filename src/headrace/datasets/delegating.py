@@ -62,10 +62,6 @@ class InnerCorpus(Dataset):
         """Return the text of the inner dataset."""
         return self.inner.order_text(epoch)
 
-    def draws_text(self) -> str:
-        """Return nothing: only the inner dataset draws."""
-        return ""
-
     @property
     def supports_jumps(self) -> bool:
         """Whether the inner dataset supports it."""
