@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from headrace.batching import NumbersDict, slice_pad_zeros
 from headrace.errors import ConfigError
 
-from .walk import WalkedEpoch
-
 
 @dataclass(frozen=True, slots=True)
 class BatchSeqCopyPart:
@@ -122,7 +120,7 @@ class Batch:
         self.num_slices = 1
         self.seqs.append(BatchSeqCopyPart(seq_idx, seq_start_frame, seq_start_frame + length, 0, offset))
 
-    def init_with_one_full_sequence(self, seq_idx: int, dataset: WalkedEpoch) -> None:
+    def init_with_one_full_sequence(self, seq_idx: int, dataset: Any) -> None:
         """Make this the batch of one whole sequence, its context window included.
 
         Raises:
@@ -173,7 +171,7 @@ def index_shape_for_batches(batches: Sequence[Batch], data_key: str = "data") ->
 
 
 def shapes_for_batches(
-    batches: Sequence[Batch], *, data_keys: Sequence[str], dataset: WalkedEpoch, enforce_min_len1: bool = False
+    batches: Sequence[Batch], *, data_keys: Sequence[str], dataset: Any, enforce_min_len1: bool = False
 ) -> dict[str, list[int]] | None:
     """Return data key -> shape of the array that holds the rows of all batches, `None` if there are no rows.
 
@@ -209,7 +207,7 @@ def _has(batch: Batch, key: str) -> bool:
     return batch.seqs[0].seq_end_frame.get(key) is not None
 
 
-def _frame_shape(dataset: WalkedEpoch, key: str) -> list[int]:
+def _frame_shape(dataset: Any, key: str) -> list[int]:
     shape = dataset.get_data_shape(key)
     if key == "data" and dataset.window > 1 and not shape:
         return [dataset.window]  # a window makes a vector of scalar frames
@@ -223,9 +221,7 @@ def _frame_shape(dataset: WalkedEpoch, key: str) -> list[int]:
     return sizes
 
 
-def batch_to_raw_dict(
-    batch: Batch, *, dataset: WalkedEpoch, data_keys: Sequence[str] | None = None
-) -> dict[str, NDArray[Any]]:
+def batch_to_raw_dict(batch: Batch, *, dataset: Any, data_keys: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
     """Read the sequences of a batch into zero-padded arrays.
 
     Args:
@@ -270,7 +266,7 @@ def batch_to_raw_dict(
     return result
 
 
-def _padded(batch: Batch, dataset: WalkedEpoch, key: str, longest: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+def _padded(batch: Batch, dataset: Any, key: str, longest: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
     """Return the rows of one key, `dtype[B, T, ...]`, and their lengths, `int32[B]`."""
     pieces = []
     for part in batch.seqs:

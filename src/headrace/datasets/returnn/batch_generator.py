@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 from headrace.errors import ConfigError
 from headrace.rng import derive_seed
 
 from .batch import Batch, BatchSeqCopyPart
 from .batch_planning import BatchPlan, BatchReport, plan_batches
-from .walk import WalkedEpoch, check_not_stale
+from .walk import check_not_stale
 
 __all__ = ["Batch", "BatchPlan", "BatchReport", "BatchSeqCopyPart", "BatchSetGenerator", "plan_batches"]
 
@@ -42,7 +43,7 @@ class BatchSetGenerator:
         1 1
     """
 
-    def __init__(self, dataset: WalkedEpoch, generator: Iterator[Batch], shuffle_batches: bool = False) -> None:
+    def __init__(self, dataset: Any, generator: Iterator[Batch], shuffle_batches: bool = False) -> None:
         self._dataset = dataset
         self._version = dataset.order_version
         self._plan = generator if isinstance(generator, BatchPlan) else None

@@ -8,7 +8,6 @@ not stay unknown.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,13 +18,13 @@ from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, did_you_mean
 
 from .batch import Batch
-from .walk import Chunk, ChunkWalk, WalkedEpoch, epoch_rng
+from .walk import Chunk, ChunkWalk, epoch_rng
 
 Kind = Literal["too_long", "too_short", "dropped", "alone"]
 _logger = logging.getLogger("headrace.datasets")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BatchReport:
     """What happened to chunks (whole sequences, if there is no chunking) that are not in a batch like any other.
 
@@ -34,20 +33,12 @@ class BatchReport:
         num_too_short: Left out by `min_seq_length`.
         num_dropped: Left out by `seq_drop`.
         num_alone: In a batch of their own, because one row is more than `batch_size` or `packed_batch_size`.
-        first_too_long: Tag of the first such sequence, `None` if there was none.
-        first_too_short: Likewise.
-        first_dropped: Likewise.
-        first_alone: Likewise.
     """
 
     num_too_long: int = 0
     num_too_short: int = 0
     num_dropped: int = 0
     num_alone: int = 0
-    first_too_long: str | None = None
-    first_too_short: str | None = None
-    first_dropped: str | None = None
-    first_alone: str | None = None
 
     @property
     def num_left_out(self) -> int:
@@ -55,47 +46,22 @@ class BatchReport:
         return self.num_too_long + self.num_too_short + self.num_dropped
 
 
-class BatchTally:
-    """Counts for the report of one epoch; the first of each kind is also logged.
-
-    Attributes:
-        report: What was counted so far.
-        at_end: Whether all chunks of the epoch were seen.
-    """
-
-    def __init__(self, dataset: WalkedEpoch) -> None:
-        self._dataset = dataset
-        self.report = BatchReport()
-        self.at_end = False
-
-    def count(self, kind: Kind, seq_idx: int, what: str) -> None:
-        """Count a chunk of a sequence that is loaded now; `what` says what becomes of it, and why."""
-        number: int = getattr(self.report, f"num_{kind}") + 1
-        changes: dict[str, Any] = {f"num_{kind}": number}
-        if number > 1:
-            self.report = dataclasses.replace(self.report, **changes)
-            return
-        tag = self._dataset.get_tag(seq_idx)
-        changes[f"first_{kind}"] = tag
-        self.report = dataclasses.replace(self.report, **changes)
-        _logger.warning(
-            "dataset %r, epoch %d: sequence %r %s; more of this kind are only counted, see BatchSetGenerator.report",
-            self._dataset.name,
-            int(self._dataset.epoch),
-            tag,
-            what,
-        )
-
-
 Frames = tuple[int, NumbersDict, NumbersDict]  # (seq_idx, start, length), with context
 
 
 class BatchPlan(Iterator[Batch]):
-    """The batches of an epoch, made one by one, and what was left out of them so far."""
+    """The batches of an epoch, made one by one.
 
-    def __init__(self, batches: Iterator[Batch], tally: BatchTally) -> None:
-        self._batches = batches
-        self._tally = tally
+    Attributes:
+        report: What was left out of them so far; the first of each kind is also logged.
+        at_end: Whether all chunks of the epoch were seen.
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+        self.batches: Iterator[Batch] = iter(())
+        self.report = BatchReport()
+        self.at_end = False
 
     def __next__(self) -> Batch:
         """Make the next batch. May load.
@@ -103,21 +69,25 @@ class BatchPlan(Iterator[Batch]):
         Raises:
             ConfigError: An earlier error ended the plan, which must not look like the end of the epoch.
         """
-        for batch in self._batches:
+        for batch in self.batches:
             return batch
         if not self.at_end:
             raise ConfigError("an error ended these batches", fix="repair what it named, and call generate_batches")
         raise StopIteration
 
-    @property
-    def report(self) -> BatchReport:
-        """What was left out so far."""
-        return self._tally.report
-
-    @property
-    def at_end(self) -> bool:
-        """Whether the last batch was made."""
-        return self._tally.at_end
+    def count(self, kind: Kind, seq_idx: int, what: str) -> None:
+        """Count a chunk of a sequence that is loaded now; `what` says what becomes of it, and why."""
+        number: int = getattr(self.report, f"num_{kind}") + 1
+        setattr(self.report, f"num_{kind}", number)
+        if number == 1:
+            _logger.warning(
+                "dataset %r, epoch %d: sequence %r %s; more of this kind are only counted, see "
+                "BatchSetGenerator.report",
+                self._dataset.name,
+                int(self._dataset.epoch),
+                self._dataset.get_tag(seq_idx),
+                what,
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +122,7 @@ class _Limits:
 
 
 def plan_batches(
-    dataset: WalkedEpoch,
+    dataset: Any,
     *,
     recurrent_net: bool = True,
     batch_size: int | Mapping[str, int] | NumbersDict | None = None,
@@ -221,21 +191,23 @@ def plan_batches(
             "packed_batch_size counts whole sequences, but recurrent_net=False cuts them",
             fix="give batch_size alone, or use recurrent_net=True",
         )
-    tally = BatchTally(dataset)
+    plan = BatchPlan(dataset)
     walk = dataset.iterate_seqs(recurrent_net=recurrent_net, used_data_keys=used_data_keys)
-    frames = _frames(dataset, walk, used_data_keys, limits, tally)
+    frames = _frames(dataset, walk, used_data_keys, limits, plan)
     if recurrent_net:
         rng = walk.rng if isinstance(walk, ChunkWalk) else epoch_rng(dataset)
-        return BatchPlan(_rows(_kept(frames, limits, rng.random, tally), limits, tally), tally)
-    return BatchPlan(_one_row(dataset, frames, limits), tally)
+        plan.batches = _rows(_kept(frames, limits, rng.random, plan), limits, plan)
+    else:
+        plan.batches = _one_row(dataset, frames, limits)
+    return plan
 
 
 def _frames(
-    dataset: WalkedEpoch,
+    dataset: Any,
     walk: Iterator[Chunk],
     used_data_keys: Sequence[str] | None,
     limits: _Limits,
-    tally: BatchTally,
+    plan: BatchPlan,
 ) -> Iterator[Frames]:
     """Yield the frames of each chunk, in the keys that count and with their context."""
     left, right = dataset.context_window
@@ -251,12 +223,10 @@ def _frames(
         start = {key: chunk_start[key] - (left.get(key, 0) or 0) for key in keys}
         length = {key: chunk_end[key] + (right.get(key, 0) or 0) - start[key] for key in keys}
         yield seq_idx, NumbersDict(start), NumbersDict(length)
-    tally.at_end = True
+    plan.at_end = True
 
 
-def _check_keys(
-    dataset: WalkedEpoch, chunk_end: NumbersDict, used_data_keys: Sequence[str] | None, limits: _Limits
-) -> None:
+def _check_keys(dataset: Any, chunk_end: NumbersDict, used_data_keys: Sequence[str] | None, limits: _Limits) -> None:
     """Check the names of data keys, which are only known for sure when there is a sequence."""
     where = f"dataset {dataset.name!r}"
     known = sorted(chunk_end.keys())
@@ -274,26 +244,26 @@ def _check_keys(
             raise ConfigError(f"{name} limits only {named}, but a batch has {sorted(keys)}", where=where, fix=fix)
 
 
-def _kept(frames: Iterator[Frames], limits: _Limits, draw: Callable[[], float], tally: BatchTally) -> Iterator[Frames]:
+def _kept(frames: Iterator[Frames], limits: _Limits, draw: Callable[[], float], plan: BatchPlan) -> Iterator[Frames]:
     """Leave out what is too long, too short or drawn by lot, and count it."""
     for seq_idx, start, length in frames:
         key = _excess(length, limits.max_seq_length)
         if key is not None and limits.max_seq_length is not None:
             limit = limits.max_seq_length[key]
-            tally.count("too_long", seq_idx, f"is left out: {length[key]} frames of {key!r}, max_seq_length={limit}")
+            plan.count("too_long", seq_idx, f"is left out: {length[key]} frames of {key!r}, max_seq_length={limit}")
             continue
         key = next((key for key, number in length.items() if (limits.min_seq_length.get(key, 0) or 0) > number), None)
         if key is not None:
             limit = limits.min_seq_length[key]
-            tally.count("too_short", seq_idx, f"is left out: {length[key]} frames of {key!r}, min_seq_length={limit}")
+            plan.count("too_short", seq_idx, f"is left out: {length[key]} frames of {key!r}, min_seq_length={limit}")
             continue
         if draw() < limits.seq_drop:  # drawn even if it is 0, as in RETURNN: the next varied chunk depends on it
-            tally.count("dropped", seq_idx, f"is left out at random: seq_drop={limits.seq_drop}")
+            plan.count("dropped", seq_idx, f"is left out at random: seq_drop={limits.seq_drop}")
             continue
         yield seq_idx, start, length
 
 
-def _rows(frames: Iterator[Frames], limits: _Limits, tally: BatchTally) -> Iterator[Batch]:
+def _rows(frames: Iterator[Frames], limits: _Limits, plan: BatchPlan) -> Iterator[Batch]:
     batch, packed = Batch(), NumbersDict(0)
     for seq_idx, start, length in frames:
         if batch.seqs and not limits.admit(batch, packed, length):
@@ -302,14 +272,14 @@ def _rows(frames: Iterator[Frames], limits: _Limits, tally: BatchTally) -> Itera
         if not batch.seqs:
             excess = limits.excess_of_row(length)
             if excess is not None:
-                tally.count("alone", seq_idx, f"is a batch of its own: {excess}")
+                plan.count("alone", seq_idx, f"is a batch of its own: {excess}")
         batch.add_sequence_as_slice(seq_idx, start, length)
         packed = packed + length
     if batch.seqs:
         yield batch
 
 
-def _one_row(dataset: WalkedEpoch, frames: Iterator[Frames], limits: _Limits) -> Iterator[Batch]:
+def _one_row(dataset: Any, frames: Iterator[Frames], limits: _Limits) -> Iterator[Batch]:
     assert limits.batch_size is not None
     batch = Batch()
     for seq_idx, start, rest in frames:
@@ -328,7 +298,7 @@ def _one_row(dataset: WalkedEpoch, frames: Iterator[Frames], limits: _Limits) ->
         yield batch
 
 
-def _check_common_length(dataset: WalkedEpoch, seq_idx: int, length: NumbersDict) -> None:
+def _check_common_length(dataset: Any, seq_idx: int, length: NumbersDict) -> None:
     """Refuse keys that do not have the same number of frames, the context window aside."""
     left, right = dataset.context_window
     own = {key: number - (left.get(key, 0) or 0) - (right.get(key, 0) or 0) for key, number in length.items()}

@@ -2,69 +2,29 @@
 
 RETURNN's classes have an attribute `epoch` (an int), which sub-classes read; `for seq in dataset.epoch(3)` is the
 short way to read an epoch. One name serves both: an int that can be called. It is made afresh on each access and never
-stored.
+stored. A dataset may be any object with the epoch API.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
-from numpy.typing import NDArray
-
-from headrace.batching import Chunking, ChunkingFunction, NumbersDict, plan_chunks, vary_chunking
+from headrace.batching import Chunking, NumbersDict, plan_chunks, vary_chunking
 from headrace.errors import ConfigError
 
 from ..checks import check_count
 from ..seq import DatasetSeq
 
 
-class ReadByEpochs(Protocol):
-    """An object that is read epoch by epoch; see `Dataset` for each name."""
-
-    name: str
-    order_version: int
-
-    def init_seq_order(self, epoch: int | None = None) -> bool: ...  # noqa: D102
-    def iterate_epoch(self) -> Iterator[DatasetSeq]: ...  # noqa: D102
-
-
-class WalkedEpoch(ReadByEpochs, Protocol):
-    """The methods of a dataset that the walks and batches of an epoch use; see `Dataset` for each name."""
-
-    window: int
-    context_window: tuple[NumbersDict, NumbersDict]
-    min_chunk_size: NumbersDict
-    chunking_variance: float
-
-    @property
-    def epoch(self) -> int: ...  # noqa: D102
-    @property
-    def chunking(self) -> Chunking | ChunkingFunction | None: ...  # noqa: D102
-    def iterate_seqs(  # noqa: D102
-        self, recurrent_net: bool = True, used_data_keys: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, NumbersDict, NumbersDict]]: ...
-    def get_random_seed_for_epoch(self, epoch: int | None) -> int: ...  # noqa: D102
-    def get_start_end_frames_full_seq(self, seq_idx: int) -> tuple[NumbersDict, NumbersDict]: ...  # noqa: D102
-    def is_less_than_num_seqs(self, seq_idx: int) -> bool: ...  # noqa: D102
-    def load_seqs(self, start: int, end: int) -> None: ...  # noqa: D102
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]: ...  # noqa: D102
-    def get_seq_length(self, seq_idx: int) -> NumbersDict: ...  # noqa: D102
-    def get_tag(self, seq_idx: int) -> str: ...  # noqa: D102
-    def get_complete_frac(self, sorted_seq_idx: int) -> float | None: ...  # noqa: D102
-    def get_data_keys(self) -> list[str]: ...  # noqa: D102
-    def get_data_shape(self, key: str) -> list[int | None]: ...  # noqa: D102
-    def batch_set_generator_cache_whole_epoch(self) -> bool: ...  # noqa: D102
-
-
 class EpochHandle(int):
     """The current epoch number, 0 if none is active; call it with a number to read that epoch."""
 
-    _dataset: ReadByEpochs
+    _dataset: Any
 
     @classmethod
-    def of(cls, dataset: ReadByEpochs, number: int | None) -> EpochHandle:
+    def of(cls, dataset: Any, number: int | None) -> EpochHandle:
         """Return the handle of a dataset whose current epoch is `number`."""
         handle = cls(number or 0)
         handle._dataset = dataset
@@ -83,14 +43,15 @@ class EpochHandle(int):
         """
         number = check_count("an epoch is numbered 1, 2, ...; epoch", epoch, minimum=1)
         self._dataset.init_seq_order(epoch=number)
-        return self._dataset.iterate_epoch()
+        epoch_of: Iterator[DatasetSeq] = self._dataset.iterate_epoch()
+        return epoch_of
 
     def __reduce__(self) -> tuple[type[int], tuple[int]]:
         """Pickle as the plain number."""
         return int, (int(self),)
 
 
-def check_not_stale(dataset: ReadByEpochs, version: int, reader: str, *, where: str) -> None:
+def check_not_stale(dataset: Any, version: int, reader: str, *, where: str) -> None:
     """Refuse to go on reading an epoch that is over: the next sequence would be one of another epoch.
 
     Args:
@@ -126,7 +87,7 @@ class ChunkWalk(Iterator[Chunk]):
             bare walk.
     """
 
-    def __init__(self, dataset: WalkedEpoch, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> None:
+    def __init__(self, dataset: Any, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> None:
         self._dataset = dataset
         self._version = dataset.order_version
         self._last_seq_idx = -1
@@ -151,19 +112,19 @@ class ChunkWalk(Iterator[Chunk]):
         return chunk
 
 
-def iterate_chunks(dataset: WalkedEpoch, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> ChunkWalk:
+def iterate_chunks(dataset: Any, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> ChunkWalk:
     """Start a walk through the current epoch, see `ChunkWalk`."""
     return ChunkWalk(dataset, recurrent_net=recurrent_net, used_data_keys=used_data_keys)
 
 
-def epoch_rng(dataset: WalkedEpoch) -> random.Random:
+def epoch_rng(dataset: Any) -> random.Random:
     """Return a new generator, seeded for the current epoch."""
     seed = dataset.get_random_seed_for_epoch(int(dataset.epoch) or None)
     return random.Random(seed)  # noqa: S311 (RETURNN's generator, not for secrets)
 
 
 def _chunks(
-    dataset: WalkedEpoch, chunking: Chunking | None, used_data_keys: Sequence[str] | None, rng: random.Random
+    dataset: Any, chunking: Chunking | None, used_data_keys: Sequence[str] | None, rng: random.Random
 ) -> Iterator[Chunk]:
     seq_idx = 0
     while dataset.is_less_than_num_seqs(seq_idx):
