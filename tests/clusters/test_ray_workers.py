@@ -203,8 +203,14 @@ def test_a_node_that_is_lost_is_one_accident_however_many_workers_it_had(cluster
     cluster.remove_node(spare)
 
 
-def test_a_worker_that_stalls_is_told_with_its_stack(cluster: Any) -> None:
+def test_a_worker_that_stalls_is_told_with_its_stack(
+    cluster: Any, tmp_path: Path, wait_until: Callable[[Callable[[], bool], str], None]
+) -> None:
+    is_up = tmp_path / "up"
+
     def setup(info: WorkerInfo) -> Callable[[int], Any]:
+        is_up.touch()
+
         def sleeps_for_ever(number: int) -> None:
             note_item(f"seq-{number}")
             time.sleep(1000)
@@ -213,6 +219,8 @@ def test_a_worker_that_stalls_is_told_with_its_stack(cluster: Any) -> None:
 
     options = EngineOptions(warn_seconds=0, stall_seconds=4.0)
     with Engine(Job(setup), num_workers=1, executor=on_ray(), options=options) as engine:
+        engine.start()
+        wait_until(is_up.exists, "the worker is not set up")  # however long it takes to start
         run = engine.run(range(3))
         with pytest.raises(StalledError) as caught:
             next(run)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from joint_cases import add_noise, part, print_of, prints, row, rows, stream, tags
 
 from examples_of_laws import examples
-from headrace.batching import Buckets, FixedCount, FrameBudget, NumbersDict
+from headrace.batching import Buckets, FixedCount, FrameBudget
 from headrace.datasets import init_dataset
 from headrace.datasets.reading.reader import ReadRequest
 from headrace.errors import ConfigError
@@ -112,9 +112,6 @@ def test_an_order_that_is_given_is_read_once():
     assert [tag for tag, _, _ in rows(dataset, 2, seq_list=["a4", "a1"])] == ["a4", "a1"]
     assert [tag for tag, _, _ in rows(dataset, 2, seq_order=[0, 0])] == ["a0", "a0"]
     assert rows(dataset, 1) == rows(pickle.loads(pickle.dumps(dataset)), 1)
-    assert dataset.get_num_timesteps() == NumbersDict(
-        {key: sum(len(f[key]) for _, _, f in rows(dataset, 1)) for key in ("data", "classes")}
-    )
 
 
 def test_streams_are_read_several_times_and_empty_sub_epochs_are_legal():
