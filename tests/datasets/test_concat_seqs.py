@@ -15,7 +15,7 @@ from headrace.datasets import (
     MultiProcDataset,
     init_dataset,
 )
-from headrace.datasets.wrap.seq_joins import Joining
+from headrace.datasets.wrap.concat_seqs import Joining
 from headrace.errors import ConfigError, HeadraceError, SourceError
 
 LENGTHS = [3, 5, 2, 7, 1]

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -18,9 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
-from headrace.errors import ConfigError, OptionalNotImplementedError
+from headrace.errors import ConfigError, OptionalNotImplementedError, SourceError, check_count, did_you_mean
+from headrace.files import read_seq_lens
+from headrace.files.lists.tag_list import read_text
 from headrace.index import CorpusIndex
-from headrace.order import RangeOrder
+from headrace.order import ArrayOrder, RangeOrder, occurrences
 from headrace.sources import SORT_LENGTHS, Source
 from headrace.specs import DataSpec
 
@@ -34,11 +36,11 @@ from ..parts import open_part, tags_of
 from ..reading.loaded import OrderCursor
 from ..reading.reader import Features, Reader, ReadRequest
 from ..reading.source import Finishing
-from ..seq import DatasetSeq
+from ..seq import DatasetSeq, count_frames
 from .postprocessing.layout import layout_of
-from .seq_joins import Joining, SeqParts, occurrences_of_parts
 
 _LOGGER = logging.getLogger("headrace.datasets")
+_TAGS_AT_ONCE = 4096  # looked up together; one by one only where one is missing
 
 
 class ConcatSeqsDataset(CachedDataset):
@@ -86,45 +88,41 @@ class ConcatSeqsDataset(CachedDataset):
         super().__init__(**kwargs)
         check_flag("use_cache_manager", use_cache_manager)
         offset = self.random_seed_offset
-        self._inner = open_part(dataset, {"random_seed_offset": offset} if offset else None, owner=self)
-        self.seq_list_file = _absolute("seq_list_file", seq_list_file)
-        self.seq_len_file = None if seq_len_file is None else _absolute("seq_len_file", seq_len_file)
-        specs, labels = _specs_of(self._inner), self._inner.labels
-        joining: dict[str, Any] = {
+        self.inner = open_part(dataset, {"random_seed_offset": offset} if offset else None, owner=self)
+        self.seq_list_file = absolute_name(check_path("seq_list_file", seq_list_file))
+        lens_file = check_path("seq_len_file", seq_len_file)
+        self.seq_len_file = None if lens_file is None else absolute_name(lens_file)
+        specs = _specs_of(self.inner)
+        joining = {
             "remove_in_between_postfix": remove_in_between_postfix,
             "repeat_in_between_last_frame_up_to_multiple_of": repeat_in_between_last_frame_up_to_multiple_of,
             "pad_narrow_data_to_multiple_of_target_len": pad_narrow_data_to_multiple_of_target_len,
         }
-        parts = SeqParts.read(self.seq_list_file, seq_tag_delim)
-        tags = tags_of(self._inner)
-        self._inner.check_tags()
-        name = f"inner dataset {self._inner.name!r}"
-        indices = None if tags is None else parts.find(tags, name)
-        tags_of_parts = parts.part_tags if tags is None else tags.tags
-        self._seqs = JoinedSeqs(self._inner, parts, Joining.of(joining, list(specs)), tags_of_parts, indices)
-        index = self._make_index(list(specs))
-        self._seqs = replace(self._seqs, parts=parts.without_tags())  # an object for each is a lot
-        self._set_source(JoinedSource(specs, labels, index, self._seqs))
-        _warn_of_order(self._inner)
-        if type(self).__init__ is ConcatSeqsDataset.__init__:  # a copy may be made in another folder
-            self._ctor_args = (
-                (Owned(self._inner), self.seq_list_file, self.seq_len_file, seq_tag_delim),
-                {**kwargs, **joining},
+        self.inner.check_tags()
+        self._joined = JoinedSource(
+            self.inner, specs, Joining.of(joining, list(specs)), self.seq_list_file, seq_tag_delim, self.seq_len_file
+        )
+        self._set_source(self._joined)
+        if self.inner.seq_ordering != "default" or self.inner.partition_epoch > 1:
+            _LOGGER.warning(
+                "inner dataset %r of a ConcatSeqsDataset: seq_ordering=%r, partition_epoch=%d have no effect: give "
+                "them to the outer one",
+                self.inner.name,
+                self.inner.seq_ordering,
+                self.inner.partition_epoch,
             )
-
-    @property
-    def inner(self) -> Dataset:
-        """The inner dataset."""
-        return self._inner
+        if type(self).__init__ is ConcatSeqsDataset.__init__:  # a copy may be made in another folder
+            own = (Owned(self.inner), self.seq_list_file, self.seq_len_file, seq_tag_delim)
+            self._ctor_args = (own, {**kwargs, **joining})
 
     def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset."""
-        return (self._inner,)
+        return (self.inner,)
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the index of the joined sequences knows."""
-        corpus, inner = super().get_corpus(epoch), self._inner.get_corpus(epoch)
-        joining, num_parts = self._seqs.joining, self._inner.partition_epoch
+        corpus, inner = super().get_corpus(epoch), self.inner.get_corpus(epoch)
+        joining, num_parts = self._joined.joining, self.inner.partition_epoch
         told = "" if num_parts == 1 else f" {num_parts} sub-epochs"  # no order, but what a transform draws
         return replace(
             corpus,
@@ -134,121 +132,131 @@ class ConcatSeqsDataset(CachedDataset):
             encodes_texts=inner.encodes_texts,
         )
 
-    def _make_index(self, data_keys: Sequence[str]) -> CorpusIndex:
-        parts, indices, lengths = self._seqs.parts, self._seqs.indices, {}
-        is_last = parts.is_last()
-
-        def lengths_of(key: str) -> NDArray[Any]:
-            corpus = self._inner.get_corpus()
-            found = corpus.lengths(key, False) if corpus.is_indexed and corpus.has_fixed_lengths else None
-            if found is None or indices is None:
-                raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")
-            return found(indices)
-
-        for key in data_keys:
-            try:
-                lengths[key] = parts.sums(self._seqs.joining.lengths(lengths_of, key, is_last))
-            except NotImplementedError:
-                continue
-        if self.seq_len_file is not None:
-            lengths[SORT_LENGTHS] = parts.lengths_of_file(self.seq_len_file)
-        return CorpusIndex.from_columns(tags=parts.tags, lengths=lengths)
-
     def _sort_key(self) -> str | None:
         return SORT_LENGTHS if self.seq_len_file is not None else super()._sort_key()
 
-    # --- reading ---
-
     def _new_reader(self) -> Reader:
-        return JoinedReader(self._seqs, self.source, self._finishing())
+        return JoinedReader(self._joined, self._finishing())
 
     def have_get_corpus_seq(self) -> bool:
         """Whether the inner dataset supports it."""
-        return self._seqs.has_stored()
+        return self._joined.has_stored()
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any joined sequence, of what the inner dataset has stored."""
-        if not self._seqs.has_stored():
+        if not self.have_get_corpus_seq():
             self._not_offered("get_corpus_seq")
         return super().get_corpus_seq(corpus_seq_idx)
 
 
-@dataclass(frozen=True, eq=False)
-class JoinedSeqs:
-    """Which sequences of a dataset are joined, and how.
-
-    Attributes:
-        inner: The dataset.
-        parts: Which.
-        joining: How.
-        tags: By corpus index of the dataset; by index in the list, where that is not known.
-        indices: Corpus index of each tag of the list, `int64[M]`; `None` if the dataset does not tell its tags.
-    """
-
-    inner: Dataset
-    parts: SeqParts
-    joining: Joining
-    tags: Sequence[str]
-    indices: NDArray[np.int64] | None
-
-    def _tag_of(self, part: int) -> str:
-        return self.tags[part] if self.indices is None else self.tags[int(self.indices[part])]
-
-    def request(self, wanted: ReadRequest) -> tuple[ReadRequest, NDArray[np.int64]]:
-        """Return the request to the dataset, and where the parts of each joined sequence start, `int64[n + 1]`."""
-        lines, corpus = wanted.indices, self.inner.get_corpus()
-        parts, starts = self.parts.parts_of(lines)
-        if self.indices is None or not corpus.is_indexed:
-            tags = [self._tag_of(part) for part in parts.tolist()]
-            return ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), tags=tags), starts
-        counted = None
-        if corpus.draws_by_occurrence:
-            repeats = np.zeros(len(lines), np.int64) if wanted.occurrences is None else wanted.occurrences
-            counted = occurrences_of_parts(self.indices, parts, np.repeat(repeats, np.diff(starts)))
-        return ReadRequest.of(wanted.epoch, self.indices[parts], counted), starts
-
-    def join(self, line: int, seqs: list[Features], *, are_own: bool) -> Features:
-        """Return a joined sequence.
-
-        Args:
-            line: Which.
-            seqs: Its parts.
-            are_own: Whether their arrays are not shared: a function inside may return the same ones each time.
-        """
-        if len(seqs) == 1:
-            return seqs[0] if are_own else {key: array.copy(order="K") for key, array in seqs[0].items()}
-        first = int(self.parts.starts[line])
-        return self.joining.join(
-            seqs, lambda number: f"tag {self._tag_of(first + number)!r} in {self.parts.where(first + number)}"
-        )
-
-    def has_stored(self) -> bool:
-        """Whether the dataset gives any sequence as it is stored."""
-        return self.indices is not None and self.inner.have_get_corpus_seq()
-
-    def stored(self, line: int) -> Features:
-        """Return a joined sequence, of what the dataset has stored."""
-        assert self.indices is not None
-        parts = self.indices[self.parts.starts[line] : self.parts.starts[line + 1]]
-        seqs = [self.inner.get_corpus_seq(part).features for part in parts.tolist()]
-        return self.join(line, seqs, are_own=False)
-
-
 class JoinedSource(Source):
-    """The corpus of joined sequences: what is known of it, and how each is stored.
+    """The corpus of joined sequences: a text file with a line for each, the tags that it is made of.
 
     Args:
-        specs: Layouts by data key.
-        labels: Class labels by data key.
-        index: Tags and lengths.
-        seqs: The sequences.
+        inner: The dataset that has these tags.
+        specs: Its layout.
+        joining: How they are joined.
+        path: The file.
+        delimiter: What stands between tags.
+        lens_file: Lengths by tag, for sorting.
+
+    Raises:
+        ConfigError: The delimiter is empty.
+        SourceError: A file is missing or truncated; a tag is empty, not in the dataset, twice in it, or has no length.
     """
 
     def __init__(
-        self, specs: Mapping[str, DataSpec], labels: Mapping[str, Sequence[str]], index: CorpusIndex, seqs: JoinedSeqs
+        self,
+        inner: Dataset,
+        specs: Mapping[str, DataSpec],
+        joining: Joining,
+        path: str,
+        delimiter: str,
+        lens_file: str | None,
     ) -> None:
-        self.specs, self.labels = specs, labels
-        self._index, self._seqs = index, seqs
+        if not isinstance(delimiter, str) or not delimiter:
+            raise ConfigError(f"seq_tag_delim must be text, got {delimiter!r}")
+        self.inner, self.specs, self.labels, self.joining = inner, specs, inner.labels, joining
+        self._path = path
+        lines = [line.removesuffix("\r") for line in read_text(path).split("\n")]
+        tags = [line for line in lines if line]
+        self._lines = np.array([number for number, line in enumerate(lines, 1) if line], np.int64)
+        by_line = [line.split(delimiter) for line in tags]
+        sizes = np.array([len(parts) for parts in by_line], np.int64)
+        self._starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])  # where those of each line start
+        parts = [tag for parts in by_line for tag in parts]
+        if "" in parts:
+            raise SourceError(
+                "an empty tag",
+                where=self._where(parts.index("")),
+                fix=f"write tags with {delimiter!r} between them only, or choose another seq_tag_delim",
+            )
+        known = tags_of(inner)
+        self._indices = None if known is None else self._find(known, parts)  # corpus index of each tag of the file
+        self._tags: Sequence[str] = parts if known is None else known.tags
+        lengths = {}
+        for key in specs:
+            try:
+                lengths[key] = self._sums(joining.lengths(self._lengths_of, key, self._are_last()))
+            except NotImplementedError:
+                continue
+        if lens_file is not None:
+            lengths[SORT_LENGTHS] = self._sums(self._lengths_of_file(lens_file, parts))
+        self._index = CorpusIndex.from_columns(tags=tags, lengths=lengths)
+
+    def _where(self, part: int) -> str:
+        """Return where a tag stands."""
+        return f"{self._path}, line {self._lines[np.searchsorted(self._starts, part, 'right') - 1]}"
+
+    def _find(self, index: CorpusIndex, parts: list[str]) -> NDArray[np.int64]:
+        """Return the corpus index of each tag, `int64[M]`."""
+        found = np.empty(len(parts), np.int64)
+        for start in range(0, len(found), _TAGS_AT_ONCE):
+            tags = parts[start : start + _TAGS_AT_ONCE]
+            try:
+                found[start : start + len(tags)] = index.find_tags(tags)
+            except SourceError:
+                for part, tag in enumerate(tags, start):
+                    try:
+                        index.find_tags([tag])
+                    except SourceError as error:
+                        what = f"{error.what} (inner dataset {self.inner.name!r})"
+                        raise SourceError(what, where=self._where(part), fix=error.fix) from None
+                raise
+        return found
+
+    def _lengths_of(self, key: str) -> NDArray[Any]:
+        """Return how many frames of a data key each tag has, `int[M]`."""
+        corpus = self.inner.get_corpus()
+        found = corpus.lengths(key, False) if corpus.is_indexed and corpus.has_fixed_lengths else None
+        if found is None or self._indices is None:
+            raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")
+        return found(self._indices)
+
+    def _lengths_of_file(self, path: str, parts: list[str]) -> NDArray[Any]:
+        lengths = read_seq_lens(path)
+        try:
+            return np.array([lengths[tag] for tag in parts])
+        except KeyError as error:
+            tag = error.args[0]
+            raise SourceError(
+                f"no length for the tag {tag!r}, which stands in {self._where(parts.index(tag))}",
+                where=f"seq_len_file {path} ({len(lengths)} lengths)",
+                fix="give a length for each single tag of seq_list_file",
+            ) from None
+
+    def _sums(self, of_parts: NDArray[Any]) -> NDArray[Any]:
+        """Return for each line the sum over its tags, `int64[N]` or `float[N]`."""
+        totals: NDArray[Any] = np.zeros(len(of_parts) + 1, np.result_type(of_parts, np.int64))
+        np.cumsum(of_parts, out=totals[1:])
+        sums: NDArray[Any] = totals[self._starts[1:]] - totals[self._starts[:-1]]
+        return sums
+
+    def _are_last(self) -> NDArray[np.bool_]:
+        """Return for each tag whether it is the last one of its line, `bool[M]`."""
+        found = np.zeros(int(self._starts[-1]), bool)
+        found[self._starts[1:] - 1] = True
+        return found
 
     @property
     def index(self) -> CorpusIndex:
@@ -264,9 +272,50 @@ class JoinedSource(Source):
         """Return one data key of one sequence, as it is stored."""
         return self.read_seq(corpus_idx)[data_key]
 
+    def has_stored(self) -> bool:
+        """Whether the dataset gives any sequence as it is stored."""
+        return self._indices is not None and self.inner.have_get_corpus_seq()
+
     def read_seq(self, corpus_idx: int) -> Features:
         """Return all data keys of one sequence, as they are stored."""
-        return self._seqs.stored(corpus_idx)
+        assert self._indices is not None
+        parts = self._indices[self._starts[corpus_idx] : self._starts[corpus_idx + 1]]
+        return self.join(corpus_idx, [self.inner.get_corpus_seq(part).features for part in parts.tolist()])
+
+    def join(self, corpus_idx: int, seqs: list[Features], *, are_own: bool = False) -> Features:
+        """Return a joined sequence.
+
+        Args:
+            corpus_idx: Which.
+            seqs: Its parts.
+            are_own: Whether their arrays are not shared: a function inside may return the same ones each time.
+        """
+        if len(seqs) == 1:
+            return seqs[0] if are_own else {key: array.copy(order="K") for key, array in seqs[0].items()}
+        first = int(self._starts[corpus_idx])
+        return self.joining.join(
+            seqs, lambda number: f"tag {self._tag_of(first + number)!r} in {self._where(first + number)}"
+        )
+
+    def _tag_of(self, part: int) -> str:
+        return self._tags[part if self._indices is None else int(self._indices[part])]
+
+    def request(self, wanted: ReadRequest) -> tuple[ReadRequest, NDArray[np.int64]]:
+        """Return the request to the dataset, and where the parts of each joined sequence start, `int64[n + 1]`."""
+        lines, corpus = wanted.indices, self.inner.get_corpus()
+        sizes = self._starts[lines + 1] - self._starts[lines]
+        starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
+        parts = np.arange(starts[-1]) + np.repeat(self._starts[lines] - starts[:-1], sizes)
+        if self._indices is None or not corpus.is_indexed:
+            tags = [self._tag_of(part) for part in parts.tolist()]
+            return ReadRequest(wanted.epoch, RangeOrder(range(len(tags))), tags=tags), starts
+        indices, counted = self._indices[parts], None
+        if corpus.draws_by_occurrence:
+            # Equal parts in one epoch differ by where they stand in the file, and by how often their line came before.
+            repeats = np.zeros(len(lines), np.int64) if wanted.occurrences is None else wanted.occurrences
+            before, totals = occurrences(ArrayOrder(self._indices)), np.bincount(self._indices)
+            counted = before[parts] + totals[indices] * np.repeat(repeats, sizes)
+        return ReadRequest.of(wanted.epoch, indices, counted), starts
 
 
 class JoinedReader(Reader):
@@ -275,32 +324,23 @@ class JoinedReader(Reader):
     The dataset is asked for the parts of all that is wanted, so that its workers can be ahead.
 
     Args:
-        seqs: The sequences.
-        source: Knows their tags and lengths.
+        source: The sequences.
         finishing: What is done to them.
     """
 
     is_sequential = False
 
-    def __init__(self, seqs: JoinedSeqs, source: Source, finishing: Finishing) -> None:
-        self._seqs, self._source, self._finishing = seqs, source, finishing
-        is_changed = finishing.transform is not None or seqs.inner.get_corpus().may_change_lengths
+    def __init__(self, source: JoinedSource, finishing: Finishing) -> None:
+        self._source, self._finishing = source, finishing
+        is_changed = finishing.transform is not None or source.inner.get_corpus().may_change_lengths
         self._knows_lengths = not is_changed and all(map(source.index.has_lengths, source.specs))
-        self._inner = seqs.inner.make_reader()
+        self._inner = source.inner.make_reader()
         self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
         """Set the sequences to read next."""
         self._wanted, self._cursor = wanted, OrderCursor(wanted.order)
-        self._starts: NDArray[np.int64] | None = None
-
-    def _begin(self) -> NDArray[np.int64]:
-        """Ask for the parts, once; return where those of each sequence start."""
-        if self._starts is None:
-            request, starts = self._seqs.request(self._wanted)
-            self._inner.start(request)
-            self._starts = starts
-        return self._starts
+        self._starts: NDArray[np.int64] | None = None  # of the parts of each sequence, once they were asked for
 
     def tags(self) -> list[str]:
         """Look up the tags."""
@@ -316,10 +356,13 @@ class JoinedReader(Reader):
         corpus_idx, wanted = self._cursor[number], self._wanted
         get_tag = partial(self._source.tag, corpus_idx)
         try:
-            starts = self._begin()
-            parts = range(int(starts[number]), int(starts[number + 1]))
+            if self._starts is None:
+                request, starts = self._source.request(wanted)
+                self._inner.start(request)
+                self._starts = starts
+            parts = range(int(self._starts[number]), int(self._starts[number + 1]))
             seqs = [self._inner.features(part) for part in parts]
-            joined = self._seqs.join(corpus_idx, seqs, are_own=self._inner.gives_own)
+            joined = self._source.join(corpus_idx, seqs, are_own=self._inner.gives_own)
             occurrence = 0 if wanted.occurrences is None else int(wanted.occurrences[number])
             return self._finishing.apply(joined, wanted.epoch, corpus_idx, occurrence, get_tag)
         except Exception as error:
@@ -334,8 +377,119 @@ class JoinedReader(Reader):
         return NumbersDict({key: int(index.lengths(key)[corpus_idx]) for key in self._source.specs})
 
 
-def _absolute(name: str, path: Any) -> str:
-    return absolute_name(check_path(name, path))
+@dataclass(frozen=True)
+class Joining:
+    """What is done to each sequence but the last one, in this order.
+
+    Attributes:
+        postfixes: Data key -> the label that it must end with, which is taken off.
+        multiples: Data key -> m: its last frame is repeated until the number of frames is a multiple of m.
+        targets: Data key -> (target key, m): it is cut, or its last frame repeated, until it has m times as many frames
+            as the target had.
+    """
+
+    postfixes: Mapping[str, Any] = field(default_factory=dict)
+    multiples: Mapping[str, int] = field(default_factory=dict)
+    targets: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], data_keys: Sequence[str]) -> Joining:
+        """Check the options, in RETURNN's order: each a dict by data key, or `None`.
+
+        Raises:
+            ConfigError: One is something else, or names a data key that there is not.
+        """
+        for name, value in options.items():
+            if value is not None and not isinstance(value, Mapping):
+                raise ConfigError(f"{name} is a dict by data key, got {value!r}")
+            for key in value or ():
+                _check_key(name, key, data_keys)
+        postfixes, multiples, targets = (dict(value or {}) for value in options.values())
+        _, second, third = options
+        for key, multiple in multiples.items():
+            multiples[key] = check_count(f"{second}[{key!r}]", multiple, minimum=1)
+        for key, value in targets.items():
+            if not isinstance(value, tuple | list) or len(value) != 2:
+                raise ConfigError(f"{third}[{key!r}] is {value!r}", fix='write {"data": ("classes", 6)}')
+            _check_key(third, value[0], data_keys)
+            targets[key] = (str(value[0]), check_count(f"{third}[{key!r}]", value[1], minimum=1))
+        return cls(postfixes, multiples, targets)
+
+    def lengths(self, lengths_of: Callable[[str], NDArray[Any]], key: str, is_last: NDArray[np.bool_]) -> NDArray[Any]:
+        """Return how many frames of a data key each sequence adds, `int64[M]`.
+
+        Args:
+            lengths_of: Data key -> frames of each sequence, `int64[M]`.
+            key: The data key.
+            is_last: Whether no other follows, `bool[M]`.
+        """
+        whole = lengths_of(key).astype(np.int64)
+        between = np.maximum(whole - 1, 0) if key in self.postfixes else whole
+        if key in self.multiples:
+            between = -(-between // self.multiples[key]) * self.multiples[key]
+        if key in self.targets:
+            target, multiple = self.targets[key]
+            between = lengths_of(target).astype(np.int64) * multiple
+        return np.where(is_last, whole, between)
+
+    def join(self, seqs: Sequence[Features], where: Callable[[int], str]) -> Features:
+        """Return one sequence made of several.
+
+        Args:
+            seqs: Data key -> array of each.
+            where: Tells what the n-th is, for messages.
+
+        Raises:
+            SourceError: One does not end as it should, or has no axis to be joined along.
+        """
+        joined = {}
+        for key in seqs[0]:
+            arrays = [self._between(key, seq, partial(where, number)) for number, seq in enumerate(seqs[:-1])]
+            arrays.append(seqs[-1][key])
+            for number, array in enumerate(arrays):
+                if array.ndim == 0 or array.shape[1:] != arrays[-1].shape[1:]:
+                    raise SourceError(
+                        f"{key!r} has the shape {array.shape}, and {arrays[-1].shape} follows: they cannot be joined",
+                        where=where(number),
+                        fix="leave this data key out of the inner dataset",
+                    )
+            joined[key] = np.concatenate(arrays)
+        return joined
+
+    def _between(self, key: str, seq: Features, where: Callable[[], str]) -> NDArray[Any]:
+        """Return the frames of a data key of a sequence that is not the last one."""
+        array = seq[key]
+        if key in self.postfixes:
+            postfix = self.postfixes[key]
+            if not array.ndim or not len(array) or not np.all(array[-1] == postfix):
+                end = f"ends with {array[-1].tolist()!r}" if array.ndim and len(array) else "is empty"
+                raise SourceError(
+                    f"{key!r} {end}, and not with the postfix {postfix!r}",
+                    where=where(),
+                    fix="correct remove_in_between_postfix, or the data",
+                )
+            array = array[:-1]
+        if key in self.multiples and array.ndim:
+            array = _padded(array, -(-len(array) // self.multiples[key]) * self.multiples[key], key, where)
+        if key in self.targets and array.ndim:
+            target, multiple = self.targets[key]
+            num_frames = count_frames(seq[target]) * multiple
+            array = _padded(array[:num_frames], num_frames, key, where)
+        return array
+
+
+def _padded(array: NDArray[Any], num_frames: int, key: str, where: Callable[[], str]) -> NDArray[Any]:
+    missing = num_frames - len(array)
+    if missing <= 0:
+        return array
+    if not len(array):
+        raise SourceError(f"{key!r} has no frame that could be repeated {num_frames} times", where=where())
+    return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
+
+
+def _check_key(name: str, key: Any, data_keys: Sequence[str]) -> None:
+    if key not in data_keys:
+        raise ConfigError(f"{name} names the data key {key!r}", fix=did_you_mean(str(key), data_keys))
 
 
 def _specs_of(dataset: Dataset) -> dict[str, DataSpec]:
@@ -361,14 +515,3 @@ def _specs_of(dataset: Dataset) -> dict[str, DataSpec]:
         key: replace(known[key], dtype=array.dtype.name) if key in known else DataSpec.of_array(array)
         for key, array in first.features.items()
     }
-
-
-def _warn_of_order(dataset: Dataset) -> None:
-    if dataset.seq_ordering != "default" or dataset.partition_epoch > 1:
-        _LOGGER.warning(
-            "inner dataset %r of a ConcatSeqsDataset: seq_ordering=%r, partition_epoch=%d have no effect: give them to "
-            "the outer one",
-            dataset.name,
-            dataset.seq_ordering,
-            dataset.partition_epoch,
-        )
