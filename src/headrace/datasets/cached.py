@@ -66,7 +66,7 @@ class CachedDataset(OrderedDataset):
     gives_own = True
     _own_attributes = frozenset(
         {"source", "_source", "_cache", "_planner", "_keep", "_file_lengths", "_rnd_seq_drop", "foreign", "claimed_by"}
-        | {"_cursor", "_count", "_counted", "_started_reader", "_loaded", "_ctor_args", "_given"}
+        | {"_cursor", "_count", "_counted", "_started_reader", "_loaded", "_alone", "_ctor_args", "_given"}
     )
     sorts_by_column = False  # whether `_sort_lengths` are numbers that are stored besides, and no lengths of data
 

@@ -7,6 +7,7 @@ what the reader was asked for. Invariant: the reader is this object's own, and r
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -21,8 +22,8 @@ from headrace.order import ArrayOrder, Order, RangeOrder, occurrences
 from .base import Dataset
 from .checks import check_epoch, check_indices, check_tags, is_of_headrace
 from .corpus import Corpus
-from .reading.loaded import LoadedSeqs, OrderCursor
-from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
+from .reading.loaded import OrderCursor
+from .reading.reader import CountedOrder, Features, GivenOrder, Reader, ReadRequest
 from .seq import DatasetSeq, count_frames
 
 
@@ -59,7 +60,10 @@ class OrderedDataset(Dataset):
 
     def _forget_reader(self) -> None:
         self._started_reader: Reader | None = None
-        self._loaded = LoadedSeqs()
+        # By position: each array is handed out once, and then is its reader's. One that was asked for alone is dropped
+        # with the next, so that memory does not grow with random access.
+        self._loaded: OrderedDict[int, Features] = OrderedDict()
+        self._alone = -1
 
     @property
     @abstractmethod
@@ -204,10 +208,21 @@ class OrderedDataset(Dataset):
     def load_seqs(self, start: int, end: int) -> None:
         """Read sequences start..end (exclusive; may exceed the epoch); drop those before `start`."""
         first, loaded = self._cursor.first, self._loaded
-        loaded.drop_before(start)
+        if not start <= self._alone < end:
+            loaded.pop(self._alone, None)
+        while loaded and next(iter(loaded)) < start:
+            loaded.popitem(last=False)
         for seq_idx in range(max(start, first), min(end, self._cursor.stop)):
             if seq_idx not in loaded:
-                loaded.load(seq_idx, self._order_reader.features(seq_idx - first))
+                loaded[seq_idx] = self._order_reader.features(seq_idx - first)
+
+    def _load_alone(self, seq_idx: int, number: int) -> Features:
+        """Read a sequence that is not loaded as a whole; keep it until another one is asked for alone."""
+        if seq_idx not in self._loaded:
+            self._loaded.pop(self._alone, None)
+            self._alone = seq_idx
+        features = self._loaded[seq_idx] = self._order_reader.features(number)
+        return features
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`. It is the caller's own: asked again, it is read again.
@@ -220,7 +235,7 @@ class OrderedDataset(Dataset):
             number, reader = self._number(seq_idx), self._order_reader
             if reader.reads_by_key():
                 return reader.array(number, key)
-            features = self._loaded.put_alone(seq_idx, reader.features(number))
+            features = self._load_alone(seq_idx, number)
         assert self._started_reader is not None
         return features[key] if self._started_reader.is_sequential else features.pop(key)
 
@@ -252,9 +267,13 @@ class OrderedDataset(Dataset):
             tag = self.get_tag(seq_idx)
             return DatasetSeq(seq_idx, data, seq_tag=tag, complete_frac=frac, corpus_idx=corpus_idx)
         reader = self._order_reader
-        features = self._loaded.take(seq_idx, len(self.get_data_keys()), again=reader.is_sequential)
-        if features is None:
+        features = self._loaded.get(seq_idx)
+        if features is None or len(features) < len(self.get_data_keys()):
             features = reader.features(seq_idx - self._cursor.first)
+        elif reader.is_sequential:
+            features = dict(features)  # it may be asked for again, and cannot be read again
+        else:
+            self._loaded[seq_idx] = {}
         return DatasetSeq.made_of(seq_idx, features, self.get_tag(seq_idx), frac, corpus_idx)
 
     def get_seq_length(self, seq_idx: int) -> NumbersDict:
@@ -264,7 +283,7 @@ class OrderedDataset(Dataset):
         if known is None:
             features = self._loaded.get(seq_idx)
             if features is None or len(features) < len(self.get_data_keys()):
-                features = self._loaded.put_alone(seq_idx, self._order_reader.features(number))
+                features = self._load_alone(seq_idx, number)
             known = NumbersDict({key: count_frames(array) for key, array in features.items()})
         return known
 

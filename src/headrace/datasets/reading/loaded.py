@@ -1,15 +1,13 @@
-"""The state of a reader of a source: its position in the order, and the sequences in memory.
+"""The state of a reader of a source: its position in the order, and what is kept in memory.
 
-`OrderCursor` looks up one position after another in an order that is read by blocks. `LoadedSeqs` holds what was read
-and not yet handed out: each array is handed out once, and from then on is its reader's: asked for again, it is read
-again. `LastArrays` are whole arrays of which frames are asked for. `SeqCache` keeps whole sequences, and drops the
-least recently used ones: the bytes held never exceed the limit, and a hit returns copies. So what a reader does to an
-array never shows in a later read, whether the sequence came from the cache or from its source.
+`OrderCursor` looks up one position after another in an order that is read by blocks. `LastArrays` are whole arrays of
+which frames are asked for. `SeqCache` keeps whole sequences, and drops the least recently used ones: the bytes held
+never exceed the limit, and a hit returns copies. So what a reader does to an array never shows in a later read, whether
+the sequence came from the cache or from its source.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any
@@ -155,47 +153,6 @@ class LastArrays:
         planned = int(index.lengths(data_key)[corpus_idx])
         if len(array) != planned:
             raise SourceError(f"{data_key!r} has {len(array)} frames, but {planned} in the index")
-
-
-class LoadedSeqs(dict[int, Features]):
-    """Sequences by position in the current order: the loaded window, and the last one that was requested alone.
-
-    Each array is handed out once, by taking it out of the features.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._window: list[int] = []  # a heap of positions, so that dropping the first ones is cheap
-        self._alone: int | None = None  # so that memory does not grow with random access
-
-    def load(self, seq_idx: int, features: Features) -> None:
-        """Keep a sequence that is not held until `drop_before` passes it."""
-        heapq.heappush(self._window, seq_idx)
-        self[seq_idx] = features
-
-    def put_alone(self, seq_idx: int, features: Features) -> Features:
-        """Keep a sequence until another one is requested alone; return it."""
-        if seq_idx not in self:
-            if self._alone is not None:
-                del self[self._alone]
-            self._alone = seq_idx
-        self[seq_idx] = features
-        return features
-
-    def take(self, seq_idx: int, num_keys: int, *, again: bool) -> Features | None:
-        """Hand out a sequence, unless some of its arrays were handed out before; `again`: and keep it for others."""
-        features = self.get(seq_idx)
-        if features is None or len(features) < num_keys:
-            return None
-        taken = dict(features)
-        if not again:
-            features.clear()
-        return taken
-
-    def drop_before(self, start: int) -> None:
-        """Drop the sequences of the window before `start`."""
-        while self._window and self._window[0] < start:
-            del self[heapq.heappop(self._window)]
 
 
 def shuffle_group_frames(
