@@ -297,10 +297,6 @@ class PartReader:
         """Return frames start..stop of one data key of the whole."""
         return self.reader.frames(number, self.keys[key], start, stop)
 
-    def whole_array(self, number: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key of the whole, see `Reader.whole`."""
-        return self.reader.whole(number, self.keys[key])
-
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
         """Return the lengths of the data keys of the whole if `frames` is to be asked, see `Reader.sliced_frames`."""
         found = self.reader.sliced_frames(number)

@@ -144,11 +144,6 @@ class JointReader(CompositeReader):
         part, own = self._at(number)
         return part.frames(own, key, start, stop) if key in part.keys else self._layout.empty(key)
 
-    def whole(self, number: int, key: str) -> NDArray[Any]:
-        """Return one data key, of which frames are asked for again and again."""
-        part, own = self._at(number)
-        return part.whole_array(own, key) if key in part.keys else self._layout.empty(key)
-
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:
         """Ask the part of the sequence; what it lacks is read whole, without frames."""
         part, own = self._at(number)

@@ -132,7 +132,7 @@ class Cutter:
         if lengths is None or key is None or num_frames is None or set(chunks.planned) != {num_frames}:
             return None  # what does not fit the plan is found out by cutting it
         whole = {
-            name: reader.whole(number, name)
+            name: reader.array(number, name)
             for name, frames in lengths.items()
             if frames is None or (name in self.whole_keys and name != key)
         }
@@ -142,7 +142,7 @@ class Cutter:
         spans = chunks.spans(num_frames)
         for name in lengths:
             if name not in cut:
-                value = whole[name] if name in whole else reader.whole(number, name)
+                value = whole[name] if name in whole else reader.array(number, name)
                 for chunk in found:
                     chunk[name] = value
                 continue

@@ -140,15 +140,11 @@ class Reader(ABC):
         """Return frames start..stop of one data key of a sequence; where it can, it reads no others."""
         return self.array(number, key)[start:stop]
 
-    def whole(self, number: int, key: str) -> NDArray[Any]:
-        """Return one data key of a sequence, of which frames are asked for again and again."""
-        return self.array(number, key)
-
     def sliced_frames(self, number: int) -> dict[str, int | None] | None:  # noqa: ARG002 (a contract)
         """Return the lengths of the data keys of a sequence if its chunks are better read by `frames`; reads nothing.
 
         Returns:
-            Data key -> number of frames, or `None` for a key that is to be taken by `whole`; `None` if the sequence is
+            Data key -> number of frames, or `None` for a key that is to be taken by `array`; `None` if the sequence is
             better read at once, and then cut.
         """
         return None

@@ -236,10 +236,12 @@ class SourceReader(Reader):
         return self._reads_by_key
 
     def array(self, number: int, key: str) -> NDArray[Any]:
-        """Read one array."""
+        """Read one array; of one that is kept, hand out a copy."""
         if not self._reads_by_key:
             return super().array(number, key)
         try:
+            if key in self._kept_keys:
+                return self._last.read(self._cursor[number], key).copy()
             return self._source.read(self._cursor[number], key)
         except Exception as error:
             self._add_note(error, number)
@@ -259,16 +261,6 @@ class SourceReader(Reader):
                 return self._last.read(corpus_idx, key)[start:stop].copy()
             length = self._source.seq_lengths(corpus_idx)[key]
             return self._source.read_slice(corpus_idx, key, min(start, length), min(stop, length))
-        except Exception as error:
-            self._add_note(error, number)
-            raise
-
-    def whole(self, number: int, key: str) -> NDArray[Any]:
-        """Hand out a copy of an array that is kept."""
-        if not (self._reads_by_key and key in self._kept_keys):
-            return self.array(number, key)
-        try:
-            return self._last.read(self._cursor[number], key).copy()
         except Exception as error:
             self._add_note(error, number)
             raise

@@ -308,3 +308,15 @@ class EpochsReader(Reader):
     def features(self, number: int) -> Features:
         """Read all data keys."""
         return self._inner.features(self._at(number))
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Read one data key."""
+        return self._inner.array(self._at(number), key)
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Read some frames."""
+        return self._inner.frames(self._at(number), key, start, stop)
+
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Ask the reader of the inner dataset."""
+        return self._inner.sliced_frames(self._at(number))
