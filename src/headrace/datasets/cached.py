@@ -254,7 +254,6 @@ class CachedDataset(OrderedDataset):
             lengths=partial(self.foreign.lengths, epoch=self._epoch if epoch is None else epoch)
             if has_user_lengths
             else self._lengths_of_index,
-            covers_lengths=lambda _: not has_user_lengths,
             has_fixed_lengths=not has_user_lengths,
             may_change_lengths=self._transform is not None or self._has_user_ways,
             sort_lengths=self._sort_lengths,

@@ -139,8 +139,8 @@ class Corpus:
             API.
         lengths: Returns the lengths of a data key by corpus index, `None` if they are not known without reading. The
             second argument is whether it may cost something: to ask a user's object.
-        covers_lengths: Returns whether the lengths of a data key are part of what `digest_text` tells.
-        has_fixed_lengths: Whether lengths, of all data keys and for sorting, are the same in all epochs.
+        has_fixed_lengths: Whether lengths, of all data keys and for sorting, are the same in all epochs, and a part of
+            what `digest_text` tells.
         may_change_lengths: Whether sequences may come out with other lengths, after a transform.
         sort_lengths: Returns `int[N]`, what sequences are sorted by, if it is indexed.
         kept: Returns `bool[N]`, what filters keep, `None` without one, if it is indexed.
@@ -159,7 +159,6 @@ class Corpus:
     specs: Mapping[str, DataSpec] = field(default_factory=dict)
     knows_dtypes: bool = False
     lengths: Callable[[str, bool], LengthsOf | None] = _no_lengths
-    covers_lengths: Callable[[str], bool] = lambda key: False  # noqa: ARG005
     has_fixed_lengths: bool = False
     may_change_lengths: bool = False
     sort_lengths: Callable[[], NDArray[Any]] = _not_indexed
@@ -178,7 +177,7 @@ _KNOWN_WITHOUT_INDEX = (
     "specs",
     "knows_dtypes",
     "lengths",
-    "covers_lengths",
+    "has_fixed_lengths",
     "may_change_lengths",
     "num_filtered",
     "encodes_texts",

@@ -311,7 +311,7 @@ class PlannedEpochs(Epochs):
     def lengths_digest(self, epoch: int) -> str | None:
         """Return a digest of the lengths of an epoch, O(N), if the digest of the data does not cover them."""
         needs = self._recipe.needs
-        if not needs.lengths or self._subject.digest_covers_lengths(needs.data_key):
+        if not needs.lengths or self._subject.corpus.has_fixed_lengths:
             return None
         plan = self.plan
         order = plan.order if plan is not None and plan.epoch == epoch else self._order_of(epoch)

@@ -117,11 +117,6 @@ class Subject(ABC):
     def order_text(self, epoch: int) -> str:
         """Return a text of everything that determines the order of an epoch."""
 
-    def digest_covers_lengths(self, data_key: str | None) -> bool:
-        """Tell whether an equal digest implies equal lengths of a data key (None: of the first one)."""
-        key = data_key or self.data_key
-        return key is not None and self.corpus.covers_lengths(key)
-
     def reading_text(self, epoch: int) -> str:  # noqa: ARG002
         """Return a text of everything, except the corpus, that determines the content of a sequence."""
         return ""

@@ -97,9 +97,6 @@ class OverCorpora(OrderedDataset):
             is_indexed=True,
             index=lambda: self.corpus.index,
             tags_of=lambda indices: self.corpus.tags_of(indices),
-            covers_lengths=lambda key: all(
-                corpus.covers_lengths(part.keys[key]) for part, corpus in parts if key in part.keys
-            ),
             has_fixed_lengths=all(corpus.has_fixed_lengths for _, corpus in parts),
             may_change_lengths=any(corpus.may_change_lengths for _, corpus in parts),
             sort_lengths=partial(self._sort_lengths, epoch),

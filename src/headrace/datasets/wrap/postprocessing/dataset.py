@@ -161,7 +161,6 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
             specs=self._specs,
             knows_dtypes=self._knows_dtypes,
             lengths=lambda key, may_cost: inner.lengths(key, may_cost) if self._keeps_lengths_of(key) else None,
-            covers_lengths=lambda key: self._keeps_lengths_of(key) and inner.covers_lengths(key),
             draws_by_occurrence=inner.draws_by_occurrence or self._options.draws,
         )
         return corpus if self._is_indexed else dataclasses.replace(corpus.without_index(), size=lambda: None)
