@@ -40,7 +40,7 @@ from headrace.order import (
     derive_order_seed,
     occurrences,
 )
-from headrace.show.card import Card, Shown
+from headrace.show.card import Card, card_of
 from headrace.sources import Source
 from headrace.sources.naming import options_of
 from headrace.specs import DataSpec
@@ -97,7 +97,7 @@ _orders_of = operator.attrgetter(
 )
 
 
-class Dataset(Shown):
+class Dataset:
     """Sequences by epoch, in an order that is a pure function of the recipe and the epoch number.
 
     Args:
@@ -897,6 +897,12 @@ class Dataset(Shown):
             with contextlib.suppress(NotImplementedError):
                 frames = str(self.get_num_timesteps())
         return f"{type(self).__name__}, sequences: {'unknown' if size is None else size}, frames: {frames}"
+
+    def __repr__(self) -> str:
+        return card_of(self).line()
+
+    def _repr_html_(self) -> str:
+        return card_of(self).html()
 
     def _card(self) -> Card:
         epoch = int(self.epoch)

@@ -88,17 +88,19 @@ class Shown:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return _card_of(self).line()
+        return card_of(self).line()
 
     def _repr_html_(self) -> str:
-        return _card_of(self).html()
+        return card_of(self).html()
 
 
-def _card_of(shown: Shown) -> Card:
+def card_of(shown: Any) -> Card:
+    """Return the card of an object that has a method `_card`; whatever goes wrong there, there is one."""
     try:
-        return shown._card()
+        card: Card = shown._card()
     except Exception as error:  # noqa: BLE001 (also of a user-defined class, half made, or closed)
         return Card(type(shown).__name__, [("cannot be shown", f"cannot be shown ({type(error).__name__})")])
+    return card
 
 
 def layout_of(spec: DataSpec) -> str:
