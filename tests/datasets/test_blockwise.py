@@ -1,5 +1,7 @@
 """Sequences that come in blocks: the same answers as if they came one by one."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from examples_of_laws import examples
 from headrace.datasets import CachedDataset2, DatasetSeq
-from headrace.datasets.wrap.blockwise import BlockwiseDataset, SeqBlock, make_columns
+from headrace.datasets.wrap.blockwise import BlockwiseDataset, ReadBlock, make_columns
 from headrace.errors import ConfigError, SourceError
 
 
@@ -39,34 +41,27 @@ class ByBlocks(BlockwiseDataset):
         super().__init__()
         self.num_outputs = {"data": (2, 2), "classes": (4, 1)}
         self.count, self.told, self.sizes, self.jumps = count, told, sizes, jumps
-        self.made = []
-        self.lost = False
 
     def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
         super().init_seq_order(epoch, seq_list, seq_order)
         self._num_seqs = self.count if self.told and epoch is not None else None
-        self.made.clear()
         return True
 
-    def _lose_count(self):
-        self.lost = True
+    def _is_far(self, num_seqs):
+        return self.jumps and num_seqs > 3
 
-    def _restart(self):
-        self._reset()
-        self.made.clear()
+    def _open_blocks(self, position):
+        first = max(position - 1, 0) if self.jumps else 0
+        return first, self.blocks(first)
 
-    def _next_block(self, seq_idx):
-        if self.lost:
-            self.lost, self._upcoming = False, seq_idx
-        if self.jumps and seq_idx > self._upcoming + 3:
-            self._upcoming = seq_idx - 1
-        start = self._upcoming
-        if start >= self.count:
-            return None
-        stop = min(start + self.sizes[len(self.made) % len(self.sizes)], self.count)
-        self.made.append((start, stop))
-        seqs = [features_of(i) for i in range(start, stop)]
-        return SeqBlock([f"t{i}" for i in range(start, stop)], None, None, make_columns(seqs))
+    def blocks(self, start):
+        for size in itertools.cycle(self.sizes):
+            if start >= self.count:
+                return
+            stop = min(start + size, self.count)
+            seqs = [features_of(i) for i in range(start, stop)]
+            yield ReadBlock(([f"t{i}" for i in range(start, stop)], None, None, make_columns(seqs)))
+            start = stop
 
 
 def outcome(dataset, step):
@@ -192,7 +187,7 @@ def test_only_blocks_of_which_something_is_loaded_are_held():
     assert [start for start, _ in dataset._older] == [6, 8]
     dataset.finish_epoch()
     assert dataset._older == []
-    assert len(dataset._block) == 0
+    assert len(dataset._current[-1]) == 0
 
 
 def test_a_data_key_that_a_sequence_lacks_is_named():
@@ -209,12 +204,13 @@ class Interrupted(ByBlocks):
         super().__init__(12, told=True, sizes=(2, 3), jumps=False)
         self.interrupt_after, self.num_interrupts, self.at = interrupt_after, 0, set()
 
-    def _next_block(self, seq_idx):
-        block = super()._next_block(seq_idx)
-        if seq_idx not in self.at:
-            self.at.add(seq_idx)
-            self.steps_left = self.interrupt_after
-        return block
+    def blocks(self, start):
+        for read in super().blocks(start):
+            if start not in self.at:
+                self.at.add(start)
+                self.steps_left = self.interrupt_after
+            start += len(read.parts[0])
+            yield read
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)

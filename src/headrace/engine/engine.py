@@ -156,7 +156,7 @@ class Engine:
         in_turns: bool = False,
         max_open: Callable[[], int] | None = None,
     ) -> Run:
-        self._drop_run()
+        self.end_run()
         run_id = self._workers.begin_run(mode, payload)
         run = Run(
             self._workers,
@@ -187,11 +187,11 @@ class Engine:
 
     def close(self) -> None:
         """End the workers within 2 s; harmless when closed. An iterator of this engine raises from now on."""
-        self._drop_run()
+        self.end_run()
         self._workers.close()
 
-    def _drop_run(self) -> None:
-        """End the run before, though its iterator may live on."""
+    def end_run(self) -> None:
+        """Cancel the run under way, though its iterator may live on; the workers stay."""
         run = None if self._run is None else self._run()
         self._run = None
         if run is not None:

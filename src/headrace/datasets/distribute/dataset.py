@@ -9,7 +9,7 @@ it and whatever was opened before.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
@@ -24,7 +24,7 @@ from ..checks import check_flag
 from ..corpus import Corpus, DistributesFiles
 from ..digests import recipe_text
 from ..workers import DatasetWorkers
-from ..wrap.blockwise import BlockwiseDataset, SeqBlock
+from ..wrap.blockwise import BlockwiseDataset, ReadBlock
 from .files import check_cache_options
 from .laid_out import LaidOutByFiles
 from .options import ShareOptions, StreamOptions
@@ -210,6 +210,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         """
         entries = range(len(self.files))
         counts = []
+        self._opened = None  # the workers leave it for the questions
         for answer in self._stream.do(
             CountSeqs(self._share.spec_of_entry(entry), tree_leaves(self.files[entry])) for entry in entries
         ):
@@ -318,8 +319,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         self._share.use(self._recipe)
         self._share.settle_ranks()
         self._limit = self._share.limit_of(self._sub_epoch)
-        self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
-        self._stream.start(0)
+        self._opened = self._open_at(0)
 
     @property
     def _sub_epoch(self) -> int:
@@ -334,45 +334,27 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
 
     # --- reading ---
 
-    def _reset(self) -> None:
-        super()._reset()
-        self._is_over = False  # whether the last block was taken
-
-    def _restart(self) -> None:
-        self._stream.stop()
-        self._reset()
-
-    def _lose_count(self) -> None:
-        self._stream.stop()
-        self._is_over = False
-
-    def _start(self, position: int) -> None:
+    def _open_blocks(self, position: int) -> tuple[int, Iterator[ReadBlock]]:
         """Let the workers begin at a position."""
-        self._upcoming, self._complete_frac = position, 0.0
+        start = 0 if self.skips_failed else position
         if not self._stream.has_plan:
             self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
-        self._stream.start(position)
+        self._stream.start(start)
+        return start, self._blocks()
 
-    def _next_block(self, seq_idx: int) -> SeqBlock | None:
-        if self._is_over:
-            return None
-        if not self._stream.is_running or self._is_far(seq_idx):
-            self._start(0 if self.skips_failed else seq_idx)
-        read = self._stream.next_part()
-        if read is None:
-            self._is_over = True
-            return None
-        part, self._error_behind = read
-        if part.num_seqs is not None and not self.skips_failed:
-            self._take_number(part.num_seqs)
-        if self._layout is None:
-            self._set_layout(part.layout)
-        self._is_over = part.is_last
-        return self._block_of(part.parts)
+    def _blocks(self) -> Iterator[ReadBlock]:
+        while (read := self._stream.next_part()) is not None:
+            part, error = read
+            if part.num_seqs is not None and not self.skips_failed:
+                self._take_number(part.num_seqs)
+            if self._layout is None:
+                self._set_layout(part.layout)
+            yield ReadBlock(part.parts, error)
+            if part.is_last:
+                return
 
-    def _is_far(self, seq_idx: int) -> bool:
-        """Whether a position lies so far ahead that the sequences in between should not be loaded."""
-        return not self.skips_failed and seq_idx - self._upcoming >= self._stream.look_ahead
+    def _is_far(self, num_seqs: int) -> bool:
+        return not self.skips_failed and num_seqs >= self._stream.look_ahead
 
     def _take_number(self, num_in_files: int) -> None:
         """Take how many sequences the sub-epoch has, as one of the workers says."""
@@ -390,7 +372,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
 
     def _take_first_block(self) -> None:
         """Take what the workers say first, if nothing was taken yet: the sequences in it are kept for the reader."""
-        if self._epoch is not None and self._num_seqs is None and not self._block_stop and not self._next_seq_idx:
+        if self._epoch is not None and self._num_seqs is None and not self._current[1] and not self._next_seq_idx:
             self._advance(0)
 
     def _collect_next(self, end: int) -> bool:
@@ -440,6 +422,7 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
             self._not_known(method)
         if self._epoch is None or not self._stream.has_plan:
             self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
+        self._opened = None  # the workers leave it for the question
         return self._stream.ask(method)
 
     def _not_known(self, what: str) -> NoReturn:

@@ -16,7 +16,7 @@ from headrace.engine.group_size import GroupSize
 from headrace.errors import WorkerDiedError
 
 from ..wrap.ahead import RunsAhead
-from ..wrap.failed_seqs import pass_failed
+from ..wrap.blockwise import pass_failed
 from ..wrap.runs import seqs_in_run
 from .options import StreamOptions
 from .shared import Shared

@@ -10,8 +10,7 @@ from headrace.engine import note_item
 
 from ..base import Dataset
 from ..reading.reader import ReadRequest
-from ..wrap.blockwise import Parts
-from ..wrap.failed_seqs import FailedSeqs
+from ..wrap.blockwise import FailedSeqs, Parts
 from ..wrap.runs import BlockReader, ReadSeqs
 from .layout import SubEpochLayout
 from .sub_dataset import SubDataset

@@ -18,7 +18,7 @@ from headrace.files.cache.entry import replace_cached_files
 from headrace.files.locations import is_url
 
 from ..corpus import StoredCounts
-from ..wrap.failed_seqs import encoded
+from ..wrap.blockwise import encoded
 from ..wrap.runs import bytes_of
 from .files import CacheOptions, SubEpochFiles, opened_in_place
 from .shelf import Shelf

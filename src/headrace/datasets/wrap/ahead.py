@@ -1,18 +1,29 @@
-"""Tracks the runs in flight: how large the next one is, how many there may be, and which sequence ended a worker.
+"""The trainer's side of workers: the runs in flight, and the blocks that are made of their results.
 
-The policy of grouping is the engine's `GroupSize`: a run is what a worker reads within some milliseconds, within a
-limit of bytes. The time and size of each run are noted, and kept over the epochs. Runs are cut when they are sent, and
-the stream does not depend on them. One sequence that is much slower than those around it holds back those before it in
-its run: no more than are mostly read within `GROUP_SECONDS`.
+`RunsAhead` says how large the next run is, how many there may be, and which sequence ended a worker. The policy of
+grouping is the engine's `GroupSize`: a run is what a worker reads within some milliseconds, within a limit of bytes.
+The time and size of each run are noted, and kept over the epochs. Runs are cut when they are sent, and the stream does
+not depend on them. One sequence that is much slower than those around it holds back those before it in its run: no more
+than are mostly read within `GROUP_SECONDS`.
+
+Invariants: blocks come in the order of what is read, each sequence once, but for those that were skipped; an error
+concerns the sequence after its block, and all before it are delivered.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
+from headrace.engine import Delivered, Engine, Run
 from headrace.engine.group_size import GroupSize
 from headrace.errors import WorkerDiedError
+
+from ..reading.reader import ReadRequest
+from .blockwise import Parts, ReadBlock, SeqBlock, Values, pass_failed
+from .runs import RunLimits, RunOfSeqs, RunResult, run_of
 
 # Before a worker while little is known of them; and at least, where bytes limit how many sequences are ahead.
 MIN_RUNS = 4
@@ -36,7 +47,7 @@ class RunsAhead:
         self, size: GroupSize, num_seqs: int, num_workers: Callable[[], int], max_bytes: int | None = None
     ) -> None:
         self._size, self._num_seqs, self._max_bytes = size, num_seqs, max_bytes
-        self._num_workers = num_workers
+        self.num_workers = num_workers
         self._sent: deque[tuple[int, int, int]] = deque()  # ticket, number of the first sequence, how many
         self._num_tickets = 0
         self.has_arrived = False
@@ -69,7 +80,7 @@ class RunsAhead:
 
     def max_open(self) -> int:
         """Return how many runs may be in flight now, see `Engine.run`."""
-        num_runs, num_seqs, num_workers = len(self._sent), self._num_seqs, self._num_workers()
+        num_runs, num_seqs, num_workers = len(self._sent), self._num_seqs, self.num_workers()
         if self._max_bytes is not None:
             num_seqs = min(num_seqs, int(self._max_bytes / max(self._seq_bytes, 1.0)))
         room = (num_seqs * num_workers - self._num_open) // self.choose()
@@ -79,7 +90,7 @@ class RunsAhead:
 
     def min_open(self) -> int:
         """Return how many runs keep all workers at work, while little is known of them."""
-        return MIN_RUNS * self._num_workers()
+        return MIN_RUNS * self.num_workers()
 
     def number_of(self, error: WorkerDiedError) -> int | None:
         """Return the number of the sequence at which a worker ended, or of the first of its run; `None` if unknown."""
@@ -87,3 +98,140 @@ class RunsAhead:
             if ticket == error.ticket:
                 return number + min(error.item_number or 0, num_seqs - 1)
         return None
+
+
+def ordered_blocks(
+    engine: Engine, wanted: ReadRequest, first: int, limits: RunLimits, size: GroupSize, num_ahead: int
+) -> Iterator[ReadBlock]:
+    """Yield what workers that do `OrderedWork` read of a request.
+
+    A death that is fatal is an error of the sequence at which the worker was, as far as that is known, else of the
+    first of its run: what lies before it and is not here yet is requested again.
+
+    Args:
+        engine: The workers.
+        wanted: What to read.
+        first: Where to begin, a multiple of the limits' group.
+        limits: Limits of a run.
+        size: What is known of the sequences.
+        num_ahead: Sequences that a worker may be ahead.
+
+    Raises:
+        BaseException: What happened in a worker or to it, and is of no sequence.
+    """
+    end, death = len(wanted.order), None
+    while True:
+        ahead = RunsAhead(size, num_ahead, lambda: engine.num_workers)
+        run = engine.run(_sent(wanted, first, end, limits, ahead), max_open=ahead.max_open)
+        try:
+            for delivered in run:
+                number, num_seqs = ahead.take(delivered.ticket)
+                parts, failed, seconds, seq_bytes = delivered.value
+                parts, error, num_read = pass_failed(run, delivered, parts, failed)
+                if error is not None:
+                    run.close()
+                    yield ReadBlock(parts, error, number, num_read)
+                    return
+                ahead.note(num_seqs, seconds, seq_bytes)
+                run.prefetch()
+                first = number + num_seqs
+                yield ReadBlock(parts, None, number, num_seqs)
+        except WorkerDiedError as error:
+            found = ahead.number_of(error)
+            at = -1 if found is None else found - found % limits.group
+            if not first < at < end:
+                raise
+            end, death = at, error
+            continue
+        if death is not None:
+            yield ReadBlock(([], None, None, ({}, {})), death, end)
+        return
+
+
+def _sent(wanted: ReadRequest, first: int, end: int, limits: RunLimits, ahead: RunsAhead) -> Iterator[RunOfSeqs]:
+    """Yield the runs of a request from a number on, and note them."""
+    order = wanted.order if end == len(wanted.order) else wanted.order.slice(0, end)
+    for number, indices in limits.cut(order, first, max(ahead.num_workers(), 1), ahead.choose):
+        ahead.send(number, len(indices))
+        yield run_of(wanted, number, indices)
+
+
+_Turn = tuple[int, int]  # position in the shard, worker: sequences come in this order
+
+
+def shard_blocks(run: Run, num_workers: int) -> Iterator[ReadBlock]:
+    """Yield what workers that do `DedicatedWork` read, in turns.
+
+    Sequence k of the epoch is number k // W of the shard of worker k mod W, as in RETURNN, except that shards that have
+    ended, and sequences that were skipped, are passed over. All workers cut their shards at the same positions: the
+    runs with the same number, a round, make one block.
+
+    Args:
+        run: A run whose numbers of sequences were taken.
+        num_workers: How many there are, at least 1.
+
+    Raises:
+        BaseException: What happened in a worker or to it, before anything of a round is here.
+    """
+    held: Delivered | None = None  # of the next round
+    while True:
+        read: list[tuple[Parts, list[_Turn]]] = []
+        errors: list[tuple[_Turn, BaseException]] = []
+        number, worker_idx = None, -1
+        while worker_idx < num_workers - 1:
+            try:
+                delivered = held or next(run, None)
+            except Exception as error:
+                if not read:
+                    raise
+                errors.append(((0, worker_idx + 1), error))
+                break
+            held = None
+            if delivered is None:
+                break
+            if number not in (None, delivered.ticket // num_workers):
+                held = delivered
+                break
+            number, worker_idx = divmod(delivered.ticket, num_workers)
+            result: RunResult = delivered.value
+            parts, error_behind, num_read = pass_failed(run, delivered, result[0], result[1])
+            if error_behind is not None:
+                errors.append(((num_read, worker_idx), error_behind))
+            places = [before for before, _ in result[1]]
+            read.append((parts, [(at + bisect_right(places, at), worker_idx) for at in range(len(parts[0]))]))
+        if not read:
+            return
+        run.prefetch()
+        stop, first_error = min(errors, key=lambda told: told[0]) if errors else (None, None)
+        yield ReadBlock(_in_turns(read, stop), first_error)
+        if errors:
+            return
+
+
+def _in_turns(read: Sequence[tuple[Parts, list[_Turn]]], stop: _Turn | None) -> Parts:
+    """Return sequences of several runs as one, in the order of their turns, up to a turn."""
+    if len(read) == 1 and stop is None:
+        return read[0][0]
+    places = sorted(
+        (turn, number, offset)
+        for number, (_, turns) in enumerate(read)
+        for offset, turn in enumerate(turns)
+        if stop is None or turn < stop
+    )
+
+    def taken(columns: Sequence[Sequence[Any] | None]) -> list[Any]:
+        return [None if (column := columns[number]) is None else column[offset] for _, number, offset in places]
+
+    blocks = [SeqBlock(*parts) for parts, _ in read]
+    fracs = [block.complete_fracs for block in blocks]
+    indices = [block.corpus_indices for block in blocks]
+    values: dict[str, Values] = {
+        key: taken([block.arrays[key] if key in block.keys else None for block in blocks])
+        for key in dict.fromkeys(key for block in blocks for key in block.keys)
+    }
+    return (
+        taken([block.tags for block in blocks]),
+        None if all(told is None for told in indices) else taken(indices),
+        None if all(told is None for told in fracs) else taken(fracs),
+        (values, {}),
+    )

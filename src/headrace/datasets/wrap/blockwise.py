@@ -6,25 +6,25 @@ first asked for. All views of a block, and so all of its sequences, hold the mem
 
 `BlockwiseDataset` does what the epoch API asks for each sequence (a window of loaded ones, errors for all others), but
 once a block: while a reader moves on inside one block, `load_seqs` is two comparisons and `get_data` two look-ups, and
-no object is made for a sequence unless it is asked for.
+no object is made for a sequence unless it is asked for. Its sub-class has a generator of blocks: after an error, and
+after an interrupt at any point, another one is made that begins where the reader is.
 
 Invariants: an array comes out as it went in, with its order in memory; what does not fit into a column stays by itself.
-The blocks that are held follow one another, the current one last; each loaded sequence is in one of them. `_quick_start
-<= i < _quick_stop` says that all from i on is in the current block, so that nothing older is held.
+Each loaded sequence is in one of the blocks that are held, those from the start of the current one on in that. What
+belongs together is set by one assignment, as Ctrl-C may come between any two.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.engine import empty
+from headrace.engine import Delivered, Failure, Run, empty
 from headrace.errors import OptionalNotImplementedError
 from headrace.sources import Source, fill_rows
 
@@ -56,10 +56,11 @@ class SeqBlock:
         columns: Their data.
 
     Attributes:
+        keys: The data keys.
         arrays: Data key -> the arrays of all sequences, made when first asked for. `KeyError` if none has the key.
     """
 
-    __slots__ = ("_keys", "arrays", "complete_fracs", "corpus_indices", "tags")
+    __slots__ = ("arrays", "complete_fracs", "corpus_indices", "keys", "tags")
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class SeqBlock:
         self.tags = tags
         self.corpus_indices = corpus_indices
         self.complete_fracs = complete_fracs
-        self._keys = columns[0].keys()
+        self.keys = columns[0].keys()
         self.arrays = _Arrays(*columns)
 
     def __len__(self) -> int:
@@ -86,7 +87,7 @@ class SeqBlock:
             num_seqs: How many there are in the epoch, if that is known: it then says how much is done.
         """
         arrays = self.arrays
-        features = {key: array for key in self._keys if (array := arrays[key][offset]) is not None}
+        features = {key: array for key in self.keys if (array := arrays[key][offset]) is not None}
         if num_seqs:
             frac: float | None = (seq_idx + 1) / num_seqs
         else:
@@ -98,22 +99,17 @@ class SeqBlock:
 class _Arrays(dict[str, Sequence[NDArray[Any] | None]]):
     """Columns that were cut into arrays."""
 
-    __slots__ = ("_cut_at", "_offsets", "_slices", "_values")
+    __slots__ = ("_offsets", "_values")
 
     def __init__(self, values: dict[str, Values], offsets: dict[str, list[int]]) -> None:
         super().__init__()
-        self._values = values
-        self._offsets = offsets
-        self._cut_at: list[int] = []  # offsets of the last column that was cut: mostly the next one has the same
-        self._slices: list[slice] = []
+        self._values, self._offsets = values, offsets
 
     def __missing__(self, data_key: str) -> Sequence[NDArray[Any] | None]:
         values, offsets = self._values[data_key], self._offsets.get(data_key)
         arrays: Sequence[NDArray[Any] | None]
         if offsets is not None:
-            if offsets != self._cut_at:
-                self._cut_at, self._slices = offsets, list(map(slice, offsets, offsets[1:]))
-            arrays = [values[part] for part in self._slices]  # type: ignore[misc]  # an array
+            arrays = [values[part] for part in map(slice, offsets, offsets[1:])]  # type: ignore[misc]  # an array
         elif isinstance(values, np.ndarray):
             arrays = [values[i, ...] for i in range(len(values))]
         else:
@@ -175,43 +171,94 @@ def read_columns(source: Source, corpus_indices: NDArray[np.int64]) -> Columns:
     return values, offsets
 
 
-_NOWHERE = sys.maxsize
-_NO_SEQS = SeqBlock([], None, None, ({}, {}))
+FailedSeqs = list[tuple[int, Failure | bytes]]
+"""What failed among sequences that were read together, in order: how many good ones come before it, and why. Where
+failed ones are not skipped, it is one at most, with which they end early."""
+
+
+def encoded(failed: FailedSeqs) -> FailedSeqs:
+    """Return failures in a form that travels to another process."""
+    return [(before, told if isinstance(told, bytes) else told.to_bytes()) for before, told in failed]
+
+
+def pass_failed(
+    run: Run, delivered: Delivered, parts: Parts, failed: FailedSeqs
+) -> tuple[Parts, BaseException | None, int]:
+    """Apply the engine's policy on errors to each failed sequence of a result by itself.
+
+    So the good ones before the first one that is not skipped, since the budget is used up or an option is wrong, are
+    delivered like all others.
+
+    Args:
+        run: Which has delivered the result just now.
+        delivered: The ticket.
+        parts: The good sequences.
+        failed: Those that failed.
+
+    Returns:
+        The good sequences that come before the first one that is not skipped, or all of them; its error; and how many
+        sequences there were before it in all.
+    """
+    for number, (num_before, told) in enumerate(failed):
+        error = run.skip_item(delivered, Failure.from_bytes(told) if isinstance(told, bytes) else told)
+        if error is not None:
+            tags, indices, fracs, columns = parts
+            return (tags[:num_before], indices, fracs, columns), error, num_before + number  # the tags say how many
+    return parts, None, len(parts[0]) + len(failed)
+
+
+class ReadBlock(NamedTuple):
+    """Consecutive sequences, as they came.
+
+    Attributes:
+        parts: Those that are not left out.
+        error: The error of the sequence after them: then no further block follows.
+        number: Number of the first one among those that were requested.
+        num_asked: How many were requested.
+    """
+
+    parts: Parts
+    error: BaseException | None = None
+    number: int = 0
+    num_asked: int = 0
+
+
+class _BlocksAhead(NamedTuple):
+    """The blocks that come, the position of the next one, and the error of the sequence there."""
+
+    position: int
+    blocks: Iterator[ReadBlock]
+    error: BaseException | None = None
 
 
 class BlockwiseDataset(CachedDataset2):
-    """Sequences collected in order, block by block. A sub-class defines `_next_block`, `_lose_count` and `_restart`."""
+    """Sequences collected in order, block by block. A sub-class defines `_open_blocks`."""
 
     gives_own = True
 
     def _reset(self) -> None:
         super()._reset()
-        self._block = _NO_SEQS
-        self._block_start = self._block_stop = 0
-        self._older: list[
-            tuple[int, SeqBlock]
-        ] = []  # earlier blocks of which something is loaded, with their positions
-        self._upcoming = 0  # position of the next block
-        self._quick_start, self._quick_stop = _NOWHERE, 0
+        self._opened: _BlocksAhead | None = None
+        self._current = 0, 0, SeqBlock([], None, None, ({}, {}))  # start, stop
+        self._older: list[tuple[int, SeqBlock]] = []  # of which something is loaded, with their starts
+        self._quick_stop = 0  # all that is loaded is in the current block, and all before this position can be
         self._complete_frac = 0.0
-        self._error_behind: BaseException | None = None  # the sequence after the current block has failed
 
-    def _next_block(self, seq_idx: int) -> SeqBlock | None:  # noqa: ARG002 (a contract)
-        """Return the next block, or `None` after the end.
+    def _open_blocks(self, position: int) -> tuple[int, Iterator[ReadBlock]]:  # noqa: ARG002 (a contract)
+        """Cancel what is under way; return blocks that follow one another, and the position where the first one begins.
 
-        It begins at the position `_upcoming`, where the one before has ended, unless that is set to another position up
-        to `seq_idx`, the sequence that is wanted: what lies before it need not be delivered. It may set `_error_behind`
-        with the block: then the next one is requested only at a set position.
+        Args:
+            position: The sequence that is wanted. What lies before it need not be delivered.
         """
-        raise OptionalNotImplementedError(f"{type(self).__name__} must define _next_block")
+        raise OptionalNotImplementedError(f"{type(self).__name__} must define _open_blocks")
 
-    def _lose_count(self) -> None:
-        """Note that a block may be lost: the next one must be requested by its position."""
-        raise OptionalNotImplementedError(f"{type(self).__name__} must define _lose_count")
+    def _is_far(self, num_seqs: int) -> bool:  # noqa: ARG002 (a contract)
+        """Whether to begin anew is better than to load so many sequences that are not wanted."""
+        return False
 
-    def _restart(self) -> None:
-        """Be at the start of the epoch again."""
-        raise OptionalNotImplementedError(f"{type(self).__name__} must define _restart")
+    def _open_at(self, position: int) -> _BlocksAhead:
+        self._complete_frac = 0.0
+        return _BlocksAhead(*self._open_blocks(position))
 
     # --- loading ---
 
@@ -221,8 +268,8 @@ class BlockwiseDataset(CachedDataset2):
         Raises:
             ConfigError: `start` lies before an earlier start.
         """
-        if self._quick_start <= start < end <= self._quick_stop:
-            self._quick_start = self._load_start = start
+        if self._load_start <= start < end <= self._quick_stop:
+            self._load_start = start
             if end > self._next_seq_idx:
                 self._next_seq_idx = end
         else:
@@ -235,49 +282,49 @@ class BlockwiseDataset(CachedDataset2):
 
     def _collect_next(self, end: int) -> bool:
         seq_idx = self._next_seq_idx
-        while seq_idx >= self._block_stop:
-            if not self._advance(seq_idx):
-                return False
+        if seq_idx >= self._current[1] and not self._advance(seq_idx):
+            return False
         self._note_quick_part()
         self._next_seq_idx = min(end, self._loadable_stop)
         return True
 
     def _advance(self, seq_idx: int) -> bool:
-        """Make the next block the current one; tell whether there is one."""
-        held = self._block, self._block_start, self._block_stop, self._older
-        try:
-            self._pass_error(seq_idx)
-            block = self._next_block(seq_idx)
-            if block is None:
+        """Make the block of a sequence the current one; tell whether there is one. Nothing before it is wanted."""
+        opened, self._opened = self._opened, None  # until the block is here
+        is_new = False
+        while True:
+            if opened is not None and opened.error is not None:
+                if is_new or opened.position == seq_idx:
+                    raise opened.error
+                opened = None
+            if opened is None or self._is_far(seq_idx - opened.position):
+                opened, is_new = self._open_at(seq_idx), True
+            read = next(opened.blocks, None)
+            if read is None:
+                self._opened = opened
                 return False
-            if self.window > 1:
-                joined = [self._with_window(block.seq(offset, 0, None)) for offset in range(len(block))]
-                block.arrays["data"] = [seq.features.get("data") for seq in joined]
-            if max(self._load_start, self._block_start) < self._block_stop:
-                self._older = [*self._older, (self._block_start, self._block)]
-            self._block, self._block_start = block, self._upcoming
-            self._block_stop = self._upcoming = self._block_start + len(block)
-        except BaseException:  # Ctrl-C may come between any two steps
-            self._block, self._block_start, self._block_stop, self._older = held
-            self._lose_count()
-            raise
+            start, stop = opened.position, opened.position + len(read.parts[0])
+            opened = _BlocksAhead(stop, opened.blocks, read.error)
+            block = self._block_of(read.parts)
+            if seq_idx < stop:
+                break
+        earlier, end, held = self._current
+        if max(self._load_start, earlier) < end:
+            self._older = [*self._older, (earlier, held)]
+        self._current = start, stop, block
+        self._opened = opened
         return True
-
-    def _pass_error(self, seq_idx: int) -> None:
-        """Raise the error that follows the current block, unless a later sequence is wanted."""
-        error, self._error_behind = self._error_behind, None
-        if error is None:
-            return
-        if seq_idx == self._upcoming:
-            raise error
-        self._lose_count()
 
     def _block_of(self, parts: Parts) -> SeqBlock:
         """Return a block, in which what sequences say of the progress does not fall where workers take turns."""
         tags, indices, fracs, columns = parts
         if fracs is not None:
             fracs = [frac if frac is None else self._risen(frac) for frac in fracs]
-        return SeqBlock(tags, indices, fracs, columns)
+        block = SeqBlock(tags, indices, fracs, columns)
+        if self.window > 1:
+            joined = [self._with_window(block.seq(offset, 0, None)) for offset in range(len(block))]
+            block.arrays["data"] = [seq.features.get("data") for seq in joined]
+        return block
 
     def _risen(self, frac: float) -> float:
         self._complete_frac = max(frac, self._complete_frac)
@@ -286,26 +333,23 @@ class BlockwiseDataset(CachedDataset2):
     @property
     def _loadable_stop(self) -> int:
         """Where the current block, or the epoch, ends."""
-        return self._block_stop if self._num_seqs is None else min(self._block_stop, self._num_seqs)
+        return self._current[1] if self._num_seqs is None else min(self._current[1], self._num_seqs)
 
     def _note_quick_part(self) -> None:
-        if self._older:
-            self._quick_start, self._quick_stop = _NOWHERE, 0
-        else:
-            self._quick_start, self._quick_stop = max(self._load_start, self._block_start), self._loadable_stop
+        self._quick_stop = 0 if self._older else self._loadable_stop
 
     # --- reading ---
 
     def _locate(self, seq_idx: int) -> tuple[SeqBlock, int]:
         """Return the block of a loaded sequence, and its index in it."""
-        block, start = self._block, self._block_start
+        start, _, block = self._current
         if seq_idx < start:
             start, block = next((start, block) for start, block in reversed(self._older) if start <= seq_idx)
         return block, seq_idx - start
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
         """Whether the epoch has a sequence at this position; loads it to find out if the number is unknown."""
-        return self._quick_start <= seq_idx < self._quick_stop or self._has_seq(seq_idx)
+        return seq_idx < self._quick_stop or self._has_seq(seq_idx)
 
     def _has_seq(self, seq_idx: int) -> bool:
         return super().is_less_than_num_seqs(seq_idx)
@@ -316,9 +360,10 @@ class BlockwiseDataset(CachedDataset2):
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`."""
-        if self._quick_start <= seq_idx < self._next_seq_idx:
+        start, _, block = self._current
+        if start <= seq_idx < self._next_seq_idx and self._load_start <= seq_idx:
             try:
-                array = self._block.arrays[key][seq_idx - self._block_start]
+                array = block.arrays[key][seq_idx - start]
             except KeyError:
                 array = None
             if array is not None:
@@ -333,7 +378,7 @@ class BlockwiseDataset(CachedDataset2):
 
     def _iterate(self, version: int) -> Iterator[DatasetSeq]:
         if self._next_seq_idx:
-            self._restart()
+            self._reset()
         seq_idx = 0
         while True:
             self._check_version(version, seq_idx)
@@ -342,12 +387,10 @@ class BlockwiseDataset(CachedDataset2):
             self.load_seqs(seq_idx, seq_idx + 1)
             yield self._seq_at(seq_idx)
             seq_idx += 1
-            # The same for the rest of the block, as long as no other code moves on in it.
-            block, start, num_seqs = self._block, self._block_start, self._num_seqs
-            while seq_idx < self._quick_stop and self._quick_start < seq_idx == self._next_seq_idx:
-                if self.order_version != version:
-                    break
-                self._quick_start = self._load_start = seq_idx
+            # The same for the rest of the block, as long as no other code moves on in it: in two thirds of the time.
+            (start, _, block), num_seqs = self._current, self._num_seqs
+            while self._load_start < seq_idx == self._next_seq_idx < self._quick_stop and self.order_version == version:
+                self._load_start = seq_idx
                 self._next_seq_idx = seq_idx + 1
                 yield block.seq(seq_idx - start, seq_idx, num_seqs)
                 seq_idx += 1

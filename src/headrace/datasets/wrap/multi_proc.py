@@ -10,7 +10,9 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +21,7 @@ from numpy.typing import NDArray
 from headrace.engine import Engine, EngineOptions, EngineReport, Executor, Job, Skipping, WorkerInfo
 from headrace.engine.group_size import GroupSize
 from headrace.engine.process.executor import ProcessExecutor
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, SourceError
 from headrace.order import Order, RangeOrder
 
 from ..base import Dataset
@@ -31,11 +33,9 @@ from ..parts import MadeElsewhere
 from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from ..workers import DatasetWorkers
-from .blockwise import BlockwiseDataset, SeqBlock
-from .ordered_runs import OrderedRuns
-from .pooled import PooledReader
+from .ahead import ordered_blocks, shard_blocks
+from .blockwise import BlockwiseDataset, ReadBlock, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits
-from .shard_runs import ShardRuns
 
 SHARDING_METHODS = ("seq_order", "dedicated")
 _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory that it may take
@@ -132,8 +132,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self._worker_init = worker_init
         self._inner: Dataset | None = None
         self._engine: Engine | None = None
-        self._run: ShardRuns | OrderedRuns | None = None
-        self._is_lent = False  # whether the run is that of a reader
+        self._reading: Iterator[ReadBlock] | None = None  # what the workers are at work for
         self._size: GroupSize | None = None  # what is known of the sequences
         self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
@@ -215,7 +214,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     @property
     def skips_failed(self) -> bool:
         """Whether sequences that fail are left out."""
-        return self._skips()
+        return self._engine_options is not None and isinstance(self._engine_options.on_error, Skipping)
 
     @property
     def engine_report(self) -> EngineReport | None:
@@ -238,23 +237,18 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         if self._engine is None:
             inner, limits, max_bytes = self.inner, self._run_limits, self.max_bytes_per_worker
             made = MadeElsewhere.of(self._config, inner)
-            if self.sharding_method == "seq_order":
-                setup: Any = OrderedWork(made, self._skips())
+            if self._is_ordered:
+                setup: Any = OrderedWork(made, self.skips_failed)
                 ahead = min(self.buffer_size, _MAX_TICKETS)  # how many sequences they have is counted
             else:
-                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, limits, self._skips())
+                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, limits, self.skips_failed)
                 ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
             engine_options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
             executor: str | Executor = self._executor
             if executor == "process" and max_bytes is not None:
                 executor = ProcessExecutor(max_bytes=max_bytes, slot_bytes=min(limits.max_bytes, max_bytes))
             job = Job(setup, self._worker_init)
-            self._engine = Engine(
-                job,
-                num_workers=self.num_workers,
-                executor=executor,
-                options=engine_options,
-            )
+            self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=engine_options)
         return self._engine
 
     def resize(self, num_workers: int) -> None:
@@ -267,7 +261,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             ConfigError: There are no workers (`num_workers=0`), or each has a share of its own ("dedicated").
         """
         num_workers = check_count("resize: num_workers", num_workers, minimum=1)
-        if self.sharding_method == "dedicated" or self.num_workers == 0:
+        if not self._is_ordered or self.num_workers == 0:
             why = "this process does their work" if self.num_workers == 0 else "each worker has a share of its own"
             raise ConfigError(
                 f"resize({num_workers}): {why}",
@@ -280,7 +274,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def close_workers(self) -> None:
         """End the workers; they come back when they are needed, also in the middle of an epoch, where it was."""
-        self._stop_run()
+        self._stop()
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
@@ -296,12 +290,12 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             ConfigError: `seq_list` or `seq_order` with "dedicated": each worker would take all of it.
         """
         super().init_seq_order(epoch)
-        self._stop_run()
+        self._stop()
         self._order = RangeOrder(range(0))
         given = seq_list is not None or seq_order is not None
         if epoch is None and not given:
             return True
-        if self.sharding_method == "dedicated":
+        if not self._is_ordered:
             if given:
                 raise ConfigError(
                     'sharding_method="dedicated" takes no seq_list or seq_order: each worker would deliver all of it',
@@ -310,7 +304,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 )
             return True
         self._order, self._occurrences = self._order_of_inner(epoch, GivenOrder.of(seq_list, seq_order))
-        self._num_seqs = None if self._skips() else len(self._order)
+        self._num_seqs = None if self.skips_failed else len(self._order)
         return True
 
     def start_part(self, wanted: ReadRequest) -> int:
@@ -330,76 +324,46 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 fix='use sharding_method="dedicated"',
             ) from error
 
-    def read_blocks(self, wanted: ReadRequest, first: int) -> OrderedRuns:
-        """Let the workers read a request from a number on, in place of their current work; see `PooledReader`."""
-        self._stop_run()
-        limits = self._run_limits
+    # --- reading ---
+
+    def read_blocks(self, wanted: ReadRequest, first: int) -> Iterator[ReadBlock]:
+        """Let the workers read a request, from the group of a number on, in place of what they are at work for."""
+        self._stop()
+        engine, limits = self._open_engine(), self._run_limits
         if self._size is None:
             self._size = GroupSize(max_bytes=limits.max_bytes, max_items=limits.num_seqs)
         first -= first % limits.group
-        engine = self._open_engine()
-        runs = OrderedRuns(engine, wanted, first, limits, self._size, self.buffer_size)
-        self._run, self._is_lent = runs, True
-        return runs
+        self._reading = blocks = ordered_blocks(engine, wanted, first, limits, self._size, self.buffer_size)
+        return blocks
 
-    def _start_run(self, position: int) -> None:
-        """Let the workers begin at a position; their current work is cancelled."""
+    def is_reading(self, blocks: Iterator[ReadBlock] | None) -> bool:
+        """Whether these are the blocks that the workers are at work for."""
+        return blocks is not None and blocks is self._reading
+
+    def _stop(self) -> None:
+        """Cancel what is under way; the workers stay, and what is read next begins anew where it was."""
+        self._opened = self._reading = None
+        if self._engine is not None:
+            self._engine.end_run()
+
+    def _open_blocks(self, position: int) -> tuple[int, Iterator[ReadBlock]]:
         epoch = int(self.epoch)
-        if self.sharding_method == "seq_order":
-            self._upcoming = position - position % self._run_limits.group
-            self.read_blocks(ReadRequest(epoch, self._order, self._occurrences, 0), self._upcoming)
-            self._is_lent = False
-            return
-        self._stop_run()
-        engine = self._open_engine()
-        self._upcoming = 0
-        self._run = runs = ShardRuns(engine.run_stream(epoch), max(self.num_workers, 1))
-        if not self._skips():
-            self._num_seqs = runs.num_seqs
+        if self._is_ordered:
+            first = 0 if self.skips_failed else position  # it is not known how many before it are left out
+            blocks = self.read_blocks(ReadRequest(epoch, self._order, self._occurrences, 0), first)
+            return first - first % self._run_limits.group, blocks
+        num_workers = max(self.num_workers, 1)
+        run = self._open_engine().run_stream(epoch)
+        counts = [delivered.value for delivered in itertools.islice(run, num_workers)]
+        if not self.skips_failed:
+            self._num_seqs = None if None in counts else sum(counts)
+        return 0, shard_blocks(run, num_workers)
 
-    def _stop_run(self) -> None:
-        run, self._run = self._run, None
-        self._complete_frac, self._is_lent = 0.0, False
-        if run is not None:
-            run.close()  # what is under way is cancelled, the workers stay
-
-    def _skips(self) -> bool:
-        """Whether sequences that fail are left out, so that their number is not known before the end."""
-        return self._engine_options is not None and isinstance(self._engine_options.on_error, Skipping)
-
-    # --- reading ---
+    def _is_far(self, num_seqs: int) -> bool:
+        return self._is_ordered and not self.skips_failed and num_seqs >= self.look_ahead()
 
     def _new_reader(self) -> Reader:
         return PooledReader(self) if self._is_ordered else super()._new_reader()
-
-    def _next_block(self, seq_idx: int) -> SeqBlock | None:
-        if self._run is None or self._is_lent or self._is_far(seq_idx):
-            self._start_run(0 if self._skips() else seq_idx)  # it is not known how many before it are left out
-        run = self._run
-        assert run is not None
-        if isinstance(run, OrderedRuns):
-            read = next(run, None)
-            if read is None:
-                return None
-            self._error_behind = read.error
-            return self._block_of(read.parts)
-        read_round = next(run, None)
-        if read_round is None:
-            return None
-        parts, self._error_behind = read_round
-        return self._block_of(parts)
-
-    def _lose_count(self) -> None:
-        self._stop_run()  # the next read begins another one
-
-    def _restart(self) -> None:
-        self._stop_run()
-        self._reset()
-
-    def _is_far(self, seq_idx: int) -> bool:
-        """Whether a position is so far ahead that the sequences in between should not be loaded."""
-        ahead = seq_idx - self._upcoming
-        return self.sharding_method == "seq_order" and not self._skips() and ahead >= self.look_ahead()
 
     def look_ahead(self) -> int:
         """Return how many sequences all workers together may read ahead."""
@@ -408,7 +372,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` also the workers, which come back with the next one."""
         super().finish_epoch(free_resources=free_resources)
-        self._stop_run()
+        self._stop()
         if free_resources:
             self._order, self._occurrences = RangeOrder(range(0)), None
             self.close_workers()
@@ -418,13 +382,13 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     @property
     def num_seqs(self) -> int:
         """Number of sequences of the current epoch; with "dedicated" the workers are asked, if they know."""
-        if self._num_seqs is None and self._epoch is not None and self._run is None:
-            self._start_run(0)
+        if not self._is_ordered and self._num_seqs is None and self._epoch is not None and self._opened is None:
+            self._opened = self._open_at(0)
         return super().num_seqs
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order; not offered by "dedicated"."""
-        if self.sharding_method == "dedicated":
+        if not self._is_ordered:
             self._not_offered('get_current_seq_order with sharding_method="dedicated"')
         return self._order
 
@@ -443,7 +407,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether the order is known here."""
-        return self.sharding_method == "seq_order"
+        return self._is_ordered
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
         """Return the corpus index of a sequence of the current order."""
@@ -456,3 +420,107 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
         """Return any sequence of the corpus, read in this process."""
         return self.inner.get_corpus_seq(corpus_seq_idx)
+
+
+class PooledReader(Reader):
+    """Returns sequences that workers read ahead, in the order of a request.
+
+    They begin anew at a sequence that is asked for out of turn. What their policy on errors leaves out is an error
+    here: sequences are asked for by number, and another one must not come in its place.
+
+    Args:
+        pool: It has the workers. If another reader takes them over, they begin again here when more is read.
+    """
+
+    gives_own = True
+    is_sequential = True  # it costs least in rising order
+
+    def __init__(self, pool: MultiProcDataset) -> None:
+        self._pool = pool
+        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Set the sequences to read next; the workers begin when something is read."""
+        if wanted.tags is not None:
+            order, counted = self._pool.inner.get_epoch_order(wanted.epoch, GivenOrder(wanted.tags))
+            wanted = dataclasses.replace(wanted, order=order, occurrences=counted)
+        self._wanted = wanted
+        self._blocks: Iterator[ReadBlock] | None = None
+        self._error: BaseException | None = None  # of the sequence after the current block
+        self._first = self._stop = 0  # what the current block should hold
+        self._block: SeqBlock | None = None
+        self._offsets: list[int | None] | None = None  # in the block, of what was asked; `None`: all came
+
+    def tags(self) -> list[str] | None:
+        """Ask the corpus for the tags."""
+        if self._wanted.tags is not None:
+            return list(self._wanted.tags)
+        corpus = self._pool.inner.get_corpus()
+        return corpus.tags_of(self._wanted.indices) if corpus.is_indexed else None
+
+    def read(self, number: int) -> DatasetSeq:
+        """Return a sequence; workers begin anew if it is far from those that they read."""
+        if not self._first <= number < self._stop:
+            self._go_to(number)
+        at = number - self._first
+        offset = at if self._offsets is None else self._offsets[at]
+        if offset is None:
+            raise self._left_out(number)
+        assert self._block is not None
+        seq = self._block.seq(offset, number, None)
+        if self._wanted.tags is not None and seq.seq_tag != self._wanted.tags[number]:
+            raise SourceError(
+                f"{self._wanted.tags[number]!r} was asked for, and {seq.seq_tag!r} came",
+                where=f"inner dataset of {self._pool.name!r}, sequence {number}",
+            )
+        return seq
+
+    def _go_to(self, number: int) -> None:
+        """Make the block of a sequence the current one."""
+        pool, blocks, error, is_new = self._pool, self._blocks, self._error, False
+        self._blocks = self._error = None  # until the block is here: after an error they begin anew
+        if error is not None and number == self._stop:
+            raise error
+        if error is not None or not pool.is_reading(blocks) or not 0 <= number - self._stop < pool.look_ahead():
+            blocks, is_new = pool.read_blocks(self._wanted, number), True
+        while True:
+            assert blocks is not None
+            found = next(blocks, None)
+            if found is None or found.number > number:
+                raise self._left_out(number)
+            self._take(found)
+            if number < self._stop:
+                break
+            if found.error is not None:
+                if is_new or number == self._stop:
+                    raise found.error
+                blocks, is_new = pool.read_blocks(self._wanted, number), True  # it is of one before
+        self._blocks, self._error = blocks, found.error
+
+    def _take(self, read: ReadBlock) -> None:
+        """Make a block the current one."""
+        self._first, self._stop = read.number, read.number + read.num_asked
+        self._block, self._offsets = SeqBlock(*read.parts), None
+        num_seqs = len(self._block)
+        if num_seqs == read.num_asked:
+            return
+        # Some were left out: which ones is known by the corpus indices.
+        came = list(self._block.corpus_indices or ())[:num_seqs]
+        wanted = self._wanted.order.block(self._first, self._stop).tolist()
+        num_came, num_wanted = Counter(came), Counter(wanted)
+        self._offsets, offset = [], 0
+        for corpus_idx in wanted:
+            is_here = offset < len(came) and came[offset] == corpus_idx
+            # Of one that is there several times, and not as often as it should be, it is not known which did come.
+            is_sure = is_here and num_came[corpus_idx] == num_wanted[corpus_idx]
+            self._offsets.append(offset if is_sure else None)
+            offset += is_here
+
+    def _left_out(self, number: int) -> SourceError:
+        tags = self.tags()
+        name = f"corpus index {self._wanted.order[number]}" if tags is None else repr(tags[number])
+        return SourceError(
+            f"workers have left out a sequence that failed, as their engine_options say: {name}",
+            where=f"MultiProcDataset {self._pool.name!r}, a part of a dataset that needs all of its sequences",
+            fix="give on_error=Skipping() to the DataLoader, or to the outermost dataset, in its place",
+        )

@@ -19,7 +19,6 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,10 +30,9 @@ from headrace.sources import MapSource, Source
 
 from ..base import Dataset
 from ..parts import MadeElsewhere
-from ..reading.reader import FailedSeq, Reader, ReadRequest
+from ..reading.reader import FailedSeq, Features, Reader, ReadRequest
 from ..seq import DatasetSeq
-from .blockwise import Parts, make_columns, read_columns
-from .failed_seqs import FailedSeqs, encoded
+from .blockwise import FailedSeqs, Parts, encoded, make_columns, read_columns
 
 RunOfSeqs = tuple[int, int | None, bytes, bytes | None]
 """Epoch, first position (`None`: no neighbours), `int64[n]` corpus indices and occurrences; as bytes, which pickle
@@ -61,6 +59,7 @@ class SeqBytes:
     """
 
     def __init__(self, source: Source) -> None:
+        self._num_seqs = len(source.index)
         self._columns = [
             (source.index.lengths(key), np.dtype(spec.dtype).itemsize * math.prod(size or 1 for size in spec.shape))
             for key, spec in source.specs.items()
@@ -76,12 +75,8 @@ class SeqBytes:
 
     def mean(self) -> int:
         """Return about how many bytes a sequence has, from some of them; at least 1."""
-        total = num_seqs = 0  # in integers: a sum of rounded means may be one byte short
-        for lengths, frame_bytes in self._columns:
-            some = lengths[:: max(len(lengths) // _NUM_SAMPLED, 1)]
-            total += int(some.sum(dtype=np.int64)) * frame_bytes
-            num_seqs = len(some)  # the same for each column
-        return max(total // max(num_seqs, 1), 1)
+        some = self.take(np.arange(0, self._num_seqs, max(self._num_seqs // _NUM_SAMPLED, 1)))
+        return max(int(some.sum()) // max(len(some), 1), 1)
 
     def largest(self) -> int:
         """Return an upper bound of the bytes of a sequence. O(number of sequences)."""
@@ -143,15 +138,6 @@ class RunLimits:
         num_seqs = -(-min(limits.num_seqs, most) // limits.group) * limits.group
         return cls(num_seqs, limits.max_bytes, limits.group)
 
-    def fitting(self, corpus_indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return as many of the first sequences as fit into a run."""
-        if self.seq_bytes is None:
-            return corpus_indices
-        num_fitting = int(np.searchsorted(np.cumsum(self.seq_bytes.take(corpus_indices)), self.max_bytes, "right"))
-        if num_fitting == len(corpus_indices):
-            return corpus_indices
-        return corpus_indices[: max(num_fitting // self.group, 1) * self.group]
-
     def cut(
         self, order: Order, first: int, num_workers: int, choose: Callable[[], int] | None = None
     ) -> Iterator[tuple[int, NDArray[np.int64]]]:
@@ -163,40 +149,30 @@ class RunLimits:
             num_workers: Who take turns: after a run for each of them, the next ones are twice as large.
             choose: Returns how many sequences the next run should have at most; rounded up to whole groups.
         """
-        num_runs = 0
-        position, end = first, len(order)
+        group, num_runs, position, end = self.group, 0, first, len(order)
         while position < end:
-            num_seqs = min(self.num_seqs, self.group << min(num_runs // num_workers, 60))
+            num_seqs = min(self.num_seqs, group << min(num_runs // num_workers, 60))
             if choose is not None:
-                num_seqs = min(num_seqs, -(-choose() // self.group) * self.group)
-            indices = self.fitting(order.block(position, min(position + num_seqs, end)))
+                num_seqs = min(num_seqs, -(-choose() // group) * group)
+            indices = order.block(position, min(position + num_seqs, end))
+            if self.seq_bytes is not None:
+                num_fitting = int(np.searchsorted(np.cumsum(self.seq_bytes.take(indices)), self.max_bytes, "right"))
+                if num_fitting < len(indices):
+                    indices = indices[: max(num_fitting // group, 1) * group]
             yield position, indices
             position += len(indices)
             num_runs += 1
 
-    def runs_of(
-        self, wanted: ReadRequest, first: int, num_workers: int, choose: Callable[[], int] | None = None
-    ) -> Iterator[tuple[int, NDArray[np.int64], RunOfSeqs]]:
-        """Yield the runs of a request from a number on: the number of the first sequence, corpus indices, the run.
 
-        Args:
-            wanted: What is cut.
-            first: See `cut`.
-            num_workers: See `cut`; 0 counts as one.
-            choose: See `cut`.
-        """
-        counted, start_of = wanted.occurrences, wanted.first
-        for number, indices in self.cut(wanted.order, first, max(num_workers, 1), choose):
-            part = None if counted is None else _as_bytes(counted[number : number + len(indices)])
-            position = None if start_of is None else start_of + number
-            yield number, indices, (wanted.epoch or 0, position, _as_bytes(indices), part)
+def run_of(wanted: ReadRequest, number: int, indices: NDArray[np.int64]) -> RunOfSeqs:
+    """Return the ticket for sequences of a request, from a number on."""
+    counted = None if wanted.occurrences is None else wanted.occurrences[number : number + len(indices)]
+    position = None if wanted.first is None else wanted.first + number
+    return wanted.epoch or 0, position, _as_bytes(indices), None if counted is None else _as_bytes(counted)
 
 
 def _as_bytes(numbers: NDArray[np.int64]) -> bytes:
     return np.asarray(numbers, np.int64).tobytes()
-
-
-Features = dict[str, NDArray[Any]]
 
 
 RunResult = tuple[Parts, FailedSeqs, float, float]
@@ -225,7 +201,7 @@ class ReadSeqs:
     Attributes:
         skips: Whether those after one that fails are read, too. Else it is the last that is read.
         failed: Those that failed.
-        corpus_indices: Corpus index of each; -1 where the dataset has none.
+        corpus_indices: Corpus index of each; `None` where the dataset has none.
         tags: Their tags.
         complete_fracs: What the sequences themselves say of the progress.
         features: Data key -> array, for each.
@@ -233,7 +209,7 @@ class ReadSeqs:
 
     skips: bool = True
     failed: FailedSeqs = field(default_factory=list)
-    corpus_indices: list[int] = field(default_factory=list)
+    corpus_indices: list[int | None] = field(default_factory=list)
     tags: list[str] = field(default_factory=list)
     complete_fracs: list[float | None] = field(default_factory=list)
     features: list[Features] = field(default_factory=list)
@@ -261,34 +237,29 @@ class ReadSeqs:
     def read_all(self, reader: Reader, wanted: ReadRequest, told_epoch: int | None = None) -> None:
         """Read what is wanted, see `Reader.read_each`."""
         for _, seq in reader.read_each(wanted, told_epoch):
-            if isinstance(seq, FailedSeq):
-                if not self.fail(seq.error):
-                    return
-            else:
-                features = seq.features if reader.gives_own else _own(seq.features)
-                self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, features)
+            if not isinstance(seq, FailedSeq):
+                self.add(seq, gives_own=reader.gives_own)
+            elif not self.fail(seq.error):
+                return
 
-    def add(self, seq: DatasetSeq) -> None:
-        """Take one that was read or made."""
-        self._add(seq.seq_tag, seq.corpus_idx, seq.complete_frac, _own(seq.features))
+    def add(self, seq: DatasetSeq, *, gives_own: bool = False) -> None:
+        """Take one that was read or made; its arrays are copied unless they are its own."""
+        self.tags.append(seq.seq_tag)
+        self.corpus_indices.append(seq.corpus_idx)
+        self.complete_fracs.append(seq.complete_frac)
+        self.features.append(seq.features if gives_own else _own(seq.features))
 
     def fail(self, error: Exception) -> bool:
         """Take the error of the current sequence; tell whether those after it are read."""
         self.failed.append((len(self.tags), Failure.of_current(error)))
         return self.skips
 
-    def _add(self, tag: str, corpus_idx: int | None, complete_frac: float | None, features: Features) -> None:
-        self.tags.append(tag)
-        self.corpus_indices.append(-1 if corpus_idx is None else corpus_idx)
-        self.complete_fracs.append(complete_frac)
-        self.features.append(features)
-
     def parts(self) -> Parts:
         """Return the sequences as the parts of a block."""
         indices, fracs = self.corpus_indices, self.complete_fracs
         return (
             self.tags,
-            None if set(indices) <= {-1} else [None if index < 0 else index for index in indices],
+            None if set(indices) <= {None} else indices,
             None if set(fracs) <= {None} else fracs,
             make_columns(self.features),
         )

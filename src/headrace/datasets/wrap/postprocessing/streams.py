@@ -23,8 +23,7 @@ from headrace.errors import HeadraceError, InternalError, SourceError
 from ...base import Dataset
 from ...configs import init_dataset
 from ...seq import DatasetSeq
-from ..blockwise import Parts, SeqBlock
-from ..failed_seqs import FailedSeqs, encoded, pass_failed
+from ..blockwise import FailedSeqs, Parts, SeqBlock, encoded, pass_failed
 from ..runs import ReadSeqs
 from .inner import known_frac, read_seqs, without_workers
 from .map_seq import DrawKey, FedSeq, MapSeq
