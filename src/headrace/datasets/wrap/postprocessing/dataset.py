@@ -181,11 +181,9 @@ class PostprocessingDataset(LaidOut, InnerCorpus):
         """Return what decides the inner order, and what the function depends on."""
         return "; ".join([super().order_text(epoch), *self._reading_details()])
 
-    def draws_text(self) -> str:
-        """Return a text of what the function depends on, in addition to its code and its arguments."""
-        if self._options.map_seq is not None:
-            return f"function of a sequence, seeds {self._own_seeds}"
-        return f"function of a stream, seeds {self._own_seeds}, {self._options.num_workers} workers"
+    def _reading_details(self) -> list[str]:
+        in_turn = [] if self._options.map_seq is not None else [f"{self._options.num_workers} workers in turn"]
+        return [*super()._reading_details(), *in_turn]
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
