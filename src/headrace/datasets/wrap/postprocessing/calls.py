@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, TransformError, takes_note
+from headrace.errors import ConfigError, HeadraceError, TransformError, takes_note
 from headrace.rng import derive_seed
 from headrace.sources.shared.data_types import find_mismatch, parse_data_types
 from headrace.specs import DataSpec
@@ -300,7 +300,7 @@ class MapStream:
 
     def __call__(self, seqs: Iterator[DatasetSeq], epoch: int, seed: int) -> Generator[DatasetSeq]:
         """Yield what the function makes of the sequences of an epoch; `seed` is that of its generator."""
-        inputs, num_seqs, frac = _Inputs(seqs), 0, 0.0
+        inputs, num_seqs, frac = StickySeqs(seqs), 0, 0.0
         results: Iterator[Any] | None = None
         where = f"epoch {epoch}, map_seq_stream {name_of(self.function)}"
         arguments = {"epoch": epoch, "rng": np.random.RandomState(seed)}
@@ -313,17 +313,17 @@ class MapStream:
             if self.keeps_count:
                 self._check_count(inputs, num_seqs)
         except Exception as error:
-            read = "" if inputs.tag is None else f", after it had read {inputs.tag!r}"
+            read = f", after it had read {inputs.tag!r}" if inputs.num_seqs else ""
             takes_note(error, f"sequence {num_seqs} of the stream{read}, {where}")
             raise
         finally:
-            _close(results)
-            inputs.close()
+            for iterator in (results, seqs):  # a generator ends now, and not when its memory is wanted
+                getattr(iterator, "close", bool)()
         if inputs.failure is not None:
             raise inputs.failure  # the function has caught it, and ended
 
-    def _results(self, inputs: _Inputs, arguments: Mapping[str, Any]) -> Iterator[Any]:
-        result = self.function(inputs, **arguments)
+    def _results(self, inputs: StickySeqs, arguments: Mapping[str, Any]) -> Iterator[Any]:
+        result = self.function(map(_as_dict, inputs), **arguments)
         if isinstance(result, Iterable) and not isinstance(result, Mapping | str | bytes):
             return iter(result)
         raise TransformError(
@@ -332,7 +332,7 @@ class MapStream:
             fix="write it as a generator (yield), or use map_seq for a function of one sequence",
         )
 
-    def _check_count(self, inputs: _Inputs, num_seqs: int) -> None:
+    def _check_count(self, inputs: StickySeqs, num_seqs: int) -> None:
         """Refuse an end before all sequences were read, and another number of them; a failure is told by itself."""
         if inputs.failure is not None:
             return
@@ -342,18 +342,28 @@ class MapStream:
             raise wrong_count(f"{num_seqs} came out of {num_read}")
 
 
-class _Inputs(Iterator[dict[str, Any]]):
-    """What a stream function reads; knows afterwards where it was, and whether reading has failed."""
+class StickySeqs(Iterator[DatasetSeq]):
+    """The sequences of a stream; one that has failed fails again, and never ends instead.
+
+    Args:
+        seqs: The sequences.
+
+    Attributes:
+        num_seqs: How many came.
+        tag: The tag of the last one.
+        failure: What was raised, if it has failed.
+    """
 
     def __init__(self, seqs: Iterator[DatasetSeq]) -> None:
         self._seqs = seqs
-        self.tag: str | None = None
-        self.num_seqs = 0
+        self.num_seqs, self.tag = 0, ""
         self.failure: BaseException | None = None
 
-    def __next__(self) -> dict[str, Any]:
-        if self.failure is not None:
+    def __next__(self) -> DatasetSeq:
+        if isinstance(self.failure, Exception):
             raise self.failure
+        if self.failure is not None:
+            raise HeadraceError("reading was interrupted", fix="start the epoch again with init_seq_order")
         try:
             seq = next(self._seqs)
         except StopIteration:
@@ -361,20 +371,13 @@ class _Inputs(Iterator[dict[str, Any]]):
         except BaseException as error:
             self.failure = error
             raise
-        self.tag = seq.seq_tag
-        self.num_seqs += 1
-        data = {**seq.features, "seq_tag": seq.seq_tag, "seq_idx": seq.seq_idx}
-        return data if seq.complete_frac is None else {**data, "complete_frac": seq.complete_frac}
-
-    def close(self) -> None:
-        _close(self._seqs)
+        self.tag, self.num_seqs = seq.seq_tag, self.num_seqs + 1
+        return seq
 
 
-def _close(iterator: Any) -> None:
-    """End a generator now, and not when its memory is wanted."""
-    close = getattr(iterator, "close", None)
-    if callable(close):
-        close()
+def _as_dict(seq: DatasetSeq) -> dict[str, Any]:
+    data = {**seq.features, "seq_tag": seq.seq_tag, "seq_idx": seq.seq_idx}
+    return data if seq.complete_frac is None else {**data, "complete_frac": seq.complete_frac}
 
 
 def wrong_count(what: str) -> TransformError:

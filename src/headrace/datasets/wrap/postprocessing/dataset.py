@@ -147,12 +147,15 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         self._take_layout()
         self._follow_order()
         self._is_indexed = self._is_of_seq and gives_all_in_order(self._inner)
+        self._keeps_lengths = self._says_lengths and self._is_indexed
+        self._draws = self._is_of_seq and draws(self._function)
         if self._is_indexed:
             self._inner.answer_alone()
         self._wanted = _NOTHING  # the current order
         self._reader: MapReader | None = None
         self._pool: MultiProcDataset | None = None  # reads and changes sequences of an order
         self._is_read_here = True  # and not by the pool
+        self._is_part = False  # whether the current order is a part of an epoch
         self._stream: FunctionStream | None = None
         self._is_stale = False  # whether workers were told what is no longer so
         self._knows_positions = True
@@ -226,12 +229,16 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         Order and tags are those of the inner dataset if any sequence can be made without those before it.
         """
         inner, layout = super().get_corpus(epoch), self._layout
+
+        def keeps(key: str) -> bool:
+            return self._keeps_lengths and key in self._inner.get_data_keys()
+
         corpus = dataclasses.replace(
             inner,
             knows_order=lambda: self._is_indexed,
             specs=layout.specs if layout.specs is not None and layout.knows_dtypes else {},
             knows_dtypes=layout.knows_dtypes,
-            lengths=lambda key, may_cost: inner.lengths(key, may_cost) if self._keeps_lengths_of(key) else None,
+            lengths=lambda key, may_cost: inner.lengths(key, may_cost) if keeps(key) else None,
             draws_by_occurrence=inner.draws_by_occurrence or self._draws,
         )
         return corpus if self._is_indexed else dataclasses.replace(corpus.without_index(), size=lambda: None)
@@ -240,17 +247,6 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         if not self._is_indexed:
             self._not_offered("the order of an epoch")
         return self._inner.get_epoch_order(epoch, given, counts=counts or self._draws)
-
-    @property
-    def _draws(self) -> bool:
-        return self._is_of_seq and draws(self._function)
-
-    @property
-    def _keeps_lengths(self) -> bool:
-        return self._says_lengths and self._is_indexed
-
-    def _keeps_lengths_of(self, data_key: str) -> bool:
-        return self._keeps_lengths and data_key in self._inner.get_data_keys()
 
     def order_text(self, epoch: int) -> str:
         """Return what decides the inner order, and what the function depends on."""
@@ -271,15 +267,10 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         is_same = self._is_pooled
         if not (self._num_workers or is_same):
             return None
-        read = self if is_same else None
+        read, num_workers = (self if is_same else None), self._num_workers
+        told = self._engine_options
         return DatasetWorkers(
-            type(self).__name__,
-            self._num_workers,
-            read,
-            read,
-            is_same_without=is_same,
-            is_inline=self._num_workers == 0,
-            engine_options=self._engine_options,
+            type(self).__name__, num_workers, read, read, is_same, is_inline=num_workers == 0, engine_options=told
         )
 
     @property
@@ -347,7 +338,7 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
                 if self._pool is None:
                     self._pool = self._make_pool()
                 self._pool.start_given(epoch, given)  # workers begin when something is read
-            self._is_read_here = not self._is_pooled
+            self._is_part, self._is_read_here = False, not self._is_pooled
             order, counted = self._make_order(epoch, given, counts=False)
             first = 0 if self._knows_positions else None
             self._wanted = ReadRequest(self._epoch, order, counted, first, is_whole=given is None)
@@ -364,12 +355,9 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
             return super().start_part(wanted)
         super().init_seq_order(wanted.epoch)
         self._stop()
-        first = wanted.first or 0
-        self._wanted, self._num_seqs, self._is_read_here = wanted, first + len(wanted.order), True
-        self._reader = self._make_reader(without_workers(self._inner))
-        self._reader.start(wanted)
-        self._first = first
-        return first
+        self._wanted, self._is_part, self._is_read_here = wanted, True, True
+        self._num_seqs = self._first + len(wanted.order)
+        return self._first
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""
@@ -438,44 +426,40 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         return pool
 
     def _make_reader(self, inner: Dataset) -> MapReader:
-        keys = self.get_data_keys() if self._keeps_lengths else None
-        return MapReader(inner, self._make_map_seq(), by_tag=self.seeds_by_tag, keys=keys)
+        kept = self.get_data_keys() if self._keeps_lengths else None
+        return MapReader(inner, self._make_map_seq(), by_tag=self.seeds_by_tag, kept=kept)
 
     def _new_reader(self) -> Reader:
         return self._make_reader(without_workers(self._inner)) if self._is_indexed else super()._new_reader()
 
     def _make_map_seq(self) -> MapSeq:
-        return MapSeq(
-            self._function,
-            self._layout,
-            **self._seeds,
-            keeps_lengths=self._says_lengths,
-            keeps_tags=self._is_indexed,
-        )
+        keeps = {"keeps_lengths": self._says_lengths, "keeps_tags": self._is_indexed}
+        return MapSeq(self._function, self._layout, **self._seeds, **keeps)
 
     def _open_reader(self) -> MapReader:
         """Return the reader of the current order, begun now if it was not yet; workers that read it are not asked."""
         if self._reader is None:
-            self._reader = self._make_reader(self._inner if self._is_read_here else without_workers(self._inner))
-            self._reader.start(self._wanted, is_all=True)
-            self._first = 0
+            uses_workers = self._is_read_here and not self._is_part
+            self._reader = self._make_reader(self._inner if uses_workers else without_workers(self._inner))
+            self._reader.start(self._wanted, is_all=not self._is_part)
         return self._reader
+
+    @property
+    def _first(self) -> int:
+        """Position of the first sequence of the current order."""
+        return self._wanted.first or 0
 
     def _open_stream(self) -> FunctionStream:
         """Return the stream of the current epoch, begun now if it was not yet."""
         if self._stream is None:
-            function: MapSeq | MapStream
-            if self._is_of_seq:
-                function = self._make_map_seq()
-            else:
-                function = MapStream(self._function, self._layout, self._keeps_count)
-            self._stream = FunctionStream(
-                self._inner, function, self._num_workers, self._buf_size, self._engine_options
-            )
+            is_of_seq, keeps_count = self._is_of_seq, self._keeps_count
+            function = self._make_map_seq() if is_of_seq else MapStream(self._function, self._layout, keeps_count)
+            options = self._num_workers, self._buf_size, self._engine_options
+            self._stream = FunctionStream(self._inner, function, *options)
         if not self._stream.is_open:
             epoch = int(self.epoch)
-            expected = None if self._is_of_seq else self._num_seqs
-            self._stream.start(epoch, self.get_random_seed_for_epoch(epoch), expected)
+            num_seqs = None if self._is_of_seq else self._num_seqs
+            self._stream.start(epoch, self.get_random_seed_for_epoch(epoch), num_seqs)
         return self._stream
 
     def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
@@ -502,26 +486,16 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         return is_less
 
     def _stop(self) -> None:
-        """End running work; and the workers, if their settings are out of date."""
+        """End running work; and the workers, if their settings are out of date: they come back with the next epoch."""
+        is_stale, self._is_stale = self._is_stale, False
+        pool, stream = self._pool, self._stream
         self._wanted, self._reader = _NOTHING, None
-        try:
-            if self._stream is not None:
-                self._stream.stop()
-            if self._pool is not None:
-                self._pool.finish_epoch()
-        finally:
-            if self._is_stale:
-                self._close_workers()
-
-    def _close_workers(self) -> None:
-        """End the workers; they come back with the next epoch."""
-        self._is_stale = False
-        pool, self._pool = self._pool, None
-        stream, self._stream = self._stream, None
+        if is_stale:
+            self._pool = self._stream = None
         if pool is not None:
-            pool.close_workers()
+            pool.finish_epoch(free_resources=is_stale)
         if stream is not None:
-            stream.close()
+            stream.stop(free_resources=is_stale)
 
     def get_seq_length(self, seq_idx: int) -> NumbersDict:
         """Return data key -> number of frames; reads the sequence, unless it was said that lengths stay."""

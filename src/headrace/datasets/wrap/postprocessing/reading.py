@@ -11,9 +11,11 @@ reader that can make any sequence goes on after the one that failed.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -21,12 +23,12 @@ import numpy as np
 
 from headrace.batching import NumbersDict
 from headrace.engine import Engine, EngineOptions, Job, Run, WorkerInfo, note_item
-from headrace.errors import HeadraceError, takes_note
+from headrace.errors import takes_note
 from headrace.order import occurrences
 
 from ...base import Dataset
 from ...configs import init_dataset
-from ...parts import taken_away
+from ...foreign import EpochStream
 from ...reading.loaded import OrderCursor
 from ...reading.reader import Features, GivenOrder, Reader, ReadRequest
 from ...seq import DatasetSeq
@@ -34,7 +36,7 @@ from ..blockwise import Parts, SeqBlock
 from ..failed_seqs import FailedSeqs, encoded, pass_failed
 from ..runs import ReadSeqs, RunResult, result_of
 from ..shard_runs import ShardRuns
-from .calls import MapSeq, MapStream, wrong_count
+from .calls import MapSeq, MapStream, StickySeqs, wrong_count
 
 _MAX_SEQS = 64  # in a block: more gain little, and each waits for all
 
@@ -67,14 +69,14 @@ class MapReader(Reader):
         inner: The inner dataset: it is asked, and read by a reader.
         map_seq: The function.
         by_tag: Whether tags are what generators are keyed by.
-        keys: Data keys whose lengths the function leaves as they are; `None`: it may change them.
+        kept: Data keys whose lengths the function leaves as they are; `None`: it may change them.
     """
 
     is_sequential = False
 
-    def __init__(self, inner: Dataset, map_seq: MapSeq, *, by_tag: bool, keys: list[str] | None = None) -> None:
+    def __init__(self, inner: Dataset, map_seq: MapSeq, *, by_tag: bool, kept: list[str] | None = None) -> None:
         self._dataset, self._inner = inner, inner.make_reader()
-        self._map_seq, self._by_tag, self._keys = map_seq, by_tag, keys
+        self._map_seq, self._by_tag, self._kept = map_seq, by_tag, kept
         self._sizes: dict[int | None, int] = {}  # of the epoch that somebody wanted to know it of
 
     def start(self, wanted: ReadRequest, *, is_all: bool = False) -> None:
@@ -123,10 +125,10 @@ class MapReader(Reader):
 
     def known_frames(self, number: int) -> NumbersDict | None:
         """Ask the reader of the inner dataset, if it was said that lengths stay."""
-        if self._keys is None:
+        if self._kept is None:
             return None
         lengths = self._inner.num_frames(number)
-        return NumbersDict({key: lengths[key] for key in self._keys})
+        return NumbersDict({key: lengths[key] for key in self._kept})
 
 
 def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[DatasetSeq]:
@@ -136,30 +138,28 @@ def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[Datas
     are not read.
 
     Raises:
-        HeadraceError: Somebody else has started an epoch of it.
+        ConfigError: Somebody else has started an epoch of it.
     """
-    version, jumps = dataset.order_version, dataset.supports_jumps
-    position, tag = first if jumps else 0, None
+    jumps, tag = dataset.supports_jumps, None
+    seqs = EpochStream(dataset, first if jumps else 0)
     while True:
-        if dataset.order_version != version:
-            raise taken_away(dataset, "a PostprocessingDataset")
+        position = seqs.position
         try:
-            if not dataset.is_less_than_num_seqs(position):
-                return
-            dataset.load_seqs(position, position + 1)
-            is_wanted = position >= first and (position - first) % step == 0
-            seq = dataset.get_seq(position) if is_wanted else None
+            seq = next(seqs, None)
         except Exception as error:
             after = "" if tag is None else f", after sequence {tag!r}"
             takes_note(error, f"while sequence {position} of the inner dataset {dataset.name!r} was read{after}")
             raise
-        if seq is not None:
+        if seq is None:
+            return
+        if position % step == first:
             tag, frac = seq.seq_tag, seq.complete_frac
             if frac is None:
                 frac = dataset.get_complete_frac(position, allow_only_lr_suitable=True)
             texts = {key: dataset.get_data(position, key) for key in dataset.get_text_keys()}
             yield _own_seq(seq, position, texts, frac, are_own=dataset.gives_own)
-        position += step if jumps else 1
+            if jumps:
+                seqs.position = position + step
 
 
 class FunctionStream:
@@ -202,9 +202,8 @@ class FunctionStream:
             seed: Seed of a function over the stream.
             num_seqs: How many sequences such a function must make; `None` if any number may come.
         """
-        self._seqs, self._end = self._begin(epoch, seed)
-        self._expected, self._num_read, self._frac = num_seqs, 0, 0.0
-        self._failure: BaseException | None = None
+        seqs, self._end = self._begin(epoch, seed)
+        self._seqs, self._expected, self._frac = StickySeqs(seqs), num_seqs, 0.0
 
     def _begin(self, epoch: int, seed: int) -> tuple[Iterator[DatasetSeq], Callable[[], Any]]:
         """Return the sequences of an epoch, and what ends the work on them."""
@@ -213,73 +212,51 @@ class FunctionStream:
             if not self._wants_engine:
                 made = (function.of_stream(seq, epoch) for seq in read_seqs(inner))
                 return made, made.close
-            run = self._open_engine(MapWork(function)).run(_in_groups(read_seqs(inner), epoch, self._block_seqs))
+            run = self._open_engine(_map_work, function).run(_in_groups(read_seqs(inner), epoch, self._block_seqs))
             return _unpacked(pass_failed(run, delivered, *delivered.value)[:2] for delivered in run), run.close
         if not self._num_workers:
             stream = function(read_seqs(inner), epoch, seed % 2**32)
             return stream, stream.close
-        work = StreamWork(without_workers(inner), function, self._block_seqs)
-        run = self._open_engine(work).run_stream((epoch, seed))
+        work = _stream_work, without_workers(inner), function, self._block_seqs
+        run = self._open_engine(*work).run_stream((epoch, seed))
         return _unpacked(_in_turn(run, self._num_workers)), run.close
 
-    def _open_engine(self, setup: Callable[[WorkerInfo], Any]) -> Engine:
+    def _open_engine(self, work: Callable[..., Any], *args: Any) -> Engine:
         if self._engine is None:
-            self._engine = Engine(Job(setup), num_workers=self._num_workers, options=self._engine_options)
+            job = Job(partial(work, *args))
+            self._engine = Engine(job, num_workers=self._num_workers, options=self._engine_options)
         return self._engine
 
     def read(self, seq_idx: int) -> DatasetSeq | None:
         """Return the sequence at a position, `None` if it lies after the end. Positions rise from call to call."""
-        seq = self._read(seq_idx)
-        if self._num_read == self._expected:
-            self.check_end()
-        return seq
-
-    def _read(self, seq_idx: int) -> DatasetSeq | None:
-        if self._failure is not None:
-            raise self._failure
-        seq = None
-        try:
-            while self._num_read <= seq_idx:
-                seq = next(self._seqs, None)
-                if seq is None:
-                    return None
-                self._num_read += 1
-        except Exception as error:
-            self._failure = error
-            raise
-        except BaseException:
-            self._failure = HeadraceError(
-                "reading was interrupted",
-                where=f"inner dataset {self._inner.name!r}",
-                fix="start the epoch again with init_seq_order",
-            )
-            raise
-        assert seq is not None
-        seq.seq_idx = seq_idx
-        if seq.complete_frac is None and self._expected:
-            seq.complete_frac = (seq_idx + 1) / self._expected
-        if seq.complete_frac is not None:  # of several workers, which take turns
-            self._frac = seq.complete_frac = max(self._frac, seq.complete_frac)
+        seq = next(islice(self._seqs, max(seq_idx - self._seqs.num_seqs, 0), None), None)
+        self.check_end()
+        if seq is not None:
+            seq.seq_idx, frac = seq_idx, seq.complete_frac
+            if frac is None and self._expected:
+                frac = (seq_idx + 1) / self._expected
+            if frac is not None:  # of several workers, which take turns
+                self._frac = seq.complete_frac = max(self._frac, frac)
         return seq
 
     def check_end(self) -> None:
         """Make one sequence more than there should be, and raise if there is one, also at each later read."""
-        if self._num_read == self._expected and self._read(self._num_read) is not None:
-            self._failure = wrong_count(f"more than {self._expected} came out of {self._expected}")
-        if self._failure is not None:
-            raise self._failure
+        seqs, expected = self._seqs, self._expected
+        if seqs.num_seqs == expected and next(seqs, None) is not None:
+            seqs.failure = wrong_count(f"more than {expected} came out of {expected}")
+        if seqs.failure is not None:
+            raise seqs.failure
 
-    def stop(self) -> None:
-        """End the epoch: nothing more is read."""
+    def stop(self, *, free_resources: bool = False) -> None:
+        """End the epoch: nothing more is read; with `free_resources` also the workers."""
         end, self._end = self._end, None
-        if end is not None:
-            end()
-
-    def close(self) -> None:
-        """End the workers."""
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        try:
+            if end is not None:
+                end()
+        finally:
+            if free_resources and self._engine is not None:
+                self._engine.close()
+                self._engine = None
 
 
 def _in_turn(run: Run, num_workers: int) -> Iterator[tuple[Parts, BaseException | None]]:
@@ -300,90 +277,63 @@ def _unpacked(read: Iterable[tuple[Parts, BaseException | None]]) -> Iterator[Da
 
 
 def _in_groups(seqs: Iterator[DatasetSeq], epoch: int, num_seqs: int) -> Iterator[tuple[int, list[DatasetSeq]]]:
-    """Yield payloads for `MapWork`; what reading raises comes after those that were read before it."""
-    failure, more = None, True
-    while more:
+    """Yield payloads for `_map_work`; what reading raises comes after those that were read before it."""
+    sticky = StickySeqs(seqs)
+    while True:
         group: list[DatasetSeq] = []
-        try:
-            for seq in islice(seqs, num_seqs):
+        with contextlib.suppress(Exception):  # it comes again
+            for seq in islice(sticky, num_seqs):
                 group.append(seq)  # noqa: PERF402 - those before an error stay
-        except Exception as error:  # noqa: BLE001 - it is raised next
-            failure = error
         if group:
             yield epoch, group
-        if failure is not None:
-            raise failure
-        more = len(group) == num_seqs
+        elif sticky.failure is None:
+            return
+        else:
+            raise sticky.failure
 
 
-@dataclass(frozen=True)
-class MapWork:
-    """Runs a function of one sequence in a worker; returns the function (epoch, sequences) -> parts, failed ones.
+def _map_work(map_seq: MapSeq, info: WorkerInfo) -> Callable[[tuple[int, list[DatasetSeq]]], tuple[Parts, FailedSeqs]]:
+    """Run a function of one sequence in a worker; return the function (epoch, sequences) -> parts, failed ones."""
 
-    Attributes:
-        map_seq: The function.
-    """
+    def run(payload: tuple[int, list[DatasetSeq]]) -> tuple[Parts, FailedSeqs]:
+        epoch, seqs = payload
+        made = ReadSeqs()
+        for seq in seqs:
+            note_item(seq.seq_tag, epoch)
+            try:
+                made.add(map_seq.of_stream(seq, epoch))
+            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
+                made.fail(error)
+        return made.parts(), encoded(made.failed) if info.runs_in == "process" else made.failed
 
-    map_seq: MapSeq
-
-    def __call__(self, info: WorkerInfo) -> Callable[[tuple[int, list[DatasetSeq]]], tuple[Parts, FailedSeqs]]:
-        """Get ready: there is nothing to be done."""
-
-        def run(payload: tuple[int, list[DatasetSeq]]) -> tuple[Parts, FailedSeqs]:
-            epoch, seqs = payload
-            made = ReadSeqs()
-            for seq in seqs:
-                note_item(seq.seq_tag, epoch)
-                try:
-                    made.add(self.map_seq.of_stream(seq, epoch))
-                except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-                    made.fail(error)
-            return made.parts(), encoded(made.failed) if info.runs_in == "process" else made.failed
-
-        return run
+    return run
 
 
-@dataclass(frozen=True)
-class StreamWork:
-    """Runs a stream function in a worker; returns the function (epoch, its seed) -> iterator, as `DedicatedWork` does.
+def _stream_work(
+    inner: Dataset, map_stream: MapStream, block_seqs: int, info: WorkerInfo
+) -> Callable[[tuple[int, int]], Iterator[RunResult | None]]:
+    """Run a stream function in a worker; return the function (epoch, its seed) -> iterator, as `DedicatedWork` does."""
+    dataset = init_dataset(inner)
 
-    Attributes:
-        dataset: The inner dataset, carried to each worker as a copy.
-        map_stream: The stream function.
-        block_seqs: Sequences in a block.
-    """
+    def run(payload: tuple[int, int]) -> Iterator[RunResult | None]:
+        epoch, epoch_seed = payload
+        worker, num_workers = info.worker_idx, info.num_workers
+        seed = (epoch_seed * 683859 * num_workers + 30411 * worker) % (2**32 - 1)  # RETURNN's
+        dataset.init_seq_order(epoch=epoch)
+        stream = map_stream(_noted(read_seqs(dataset, worker, num_workers), epoch), epoch, seed)
+        yield None  # it is not known how many there are
+        more = True
+        while more:
+            start, made = time.perf_counter(), ReadSeqs()
+            try:
+                for seq in islice(stream, block_seqs):
+                    made.add(seq)
+                more = len(made.tags) == block_seqs
+            except Exception as error:  # noqa: BLE001 - it comes after the sequences before it
+                more = made.fail(error)
+            yield result_of(made.parts(), made.failed, start, info)
 
-    dataset: Dataset
-    map_stream: MapStream
-    block_seqs: int
-
-    def __call__(self, info: WorkerInfo) -> Callable[[tuple[int, int]], Iterator[RunResult | None]]:
-        """Open the inner dataset."""
-        dataset = init_dataset(self.dataset)
-
-        def run(payload: tuple[int, int]) -> Iterator[RunResult | None]:
-            epoch, epoch_seed = payload
-            dataset.init_seq_order(epoch=epoch)
-            seqs = _noted(read_seqs(dataset, info.worker_idx, info.num_workers), epoch)
-            stream = self.map_stream(seqs, epoch, worker_seed(epoch_seed, info.num_workers, info.worker_idx))
-            yield None  # it is not known how many there are
-            more = True
-            while more:
-                start, made = time.perf_counter(), ReadSeqs()
-                try:
-                    for seq in islice(stream, self.block_seqs):
-                        made.add(seq)
-                    more = len(made.tags) == self.block_seqs
-                except Exception as error:  # noqa: BLE001 - it comes after the sequences before it
-                    more = made.fail(error)
-                yield result_of(made.parts(), made.failed, start, info)
-
-        return run
-
-
-def worker_seed(epoch_seed: int, num_workers: int, worker_idx: int) -> int:
-    """Return the seed of a stream function in one of several workers, as RETURNN has it."""
-    return (epoch_seed * 683859 * num_workers + 30411 * worker_idx) % (2**32 - 1)
+    return run
 
 
 def _noted(seqs: Iterator[DatasetSeq], epoch: int) -> Iterator[DatasetSeq]:
