@@ -25,7 +25,7 @@ from ...base import Dataset, Owned
 from ...cached2 import CachedDataset2
 from ...checks import check_count, check_flag
 from ...configs import DatasetConfig
-from ...corpus import Corpus
+from ...corpus import Corpus, LengthsOf
 from ...delegating import InnerCorpus
 from ...parts import open_part
 from ...reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
@@ -117,27 +117,24 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
             given = "both are" if map_seq is not None else "none is"
             raise ConfigError(f"one of map_seq and map_seq_stream is needed, {given} given")
         self._is_of_seq = map_seq is not None
-        kind = "map_seq" if self._is_of_seq else "map_seq_stream"
-        self._function = parse_function(kind, map_seq if self._is_of_seq else map_seq_stream)
+        kind, function = ("map_seq", map_seq) if self._is_of_seq else ("map_seq_stream", map_seq_stream)
+        self._function = parse_function(kind, function)
         self._num_workers = check_count("num_workers", num_workers)
         self._buf_size = check_count("buf_size", buf_size, minimum=1)
         self._says_lengths = check_flag("map_seq_preserves_lengths", map_seq_preserves_lengths)
         self._engine_options = engine_options
         keeps_count = map_seq_stream_preserves_num_seqs
-        if self._is_of_seq:
-            if keeps_count is not None:
-                raise ConfigError("map_seq_stream_preserves_num_seqs is for map_seq_stream", fix="leave it out")
-            keeps_count = True
-        else:
-            if self._says_lengths:
-                raise ConfigError("map_seq_preserves_lengths is for map_seq", fix="leave it out")
-            if self._skips:
-                raise ConfigError(
-                    "on_error=Skipping(...) with map_seq_stream: a stream cannot go on behind an error",
-                    fix="leave it out, or catch errors in the function",
-                )
-            if keeps_count is None:
-                keeps_count = getattr(self._function, "preserves_num_seqs", False) is True
+        if self._is_of_seq and keeps_count is not None:
+            raise ConfigError("map_seq_stream_preserves_num_seqs is for map_seq_stream", fix="leave it out")
+        if self._says_lengths and not self._is_of_seq:
+            raise ConfigError("map_seq_preserves_lengths is for map_seq", fix="leave it out")
+        if self._skips and not self._is_of_seq:
+            raise ConfigError(
+                "on_error=Skipping(...) with map_seq_stream: a stream cannot go on behind an error",
+                fix="leave it out, or catch errors in the function",
+            )
+        if keeps_count is None:
+            keeps_count = self._is_of_seq or getattr(self._function, "preserves_num_seqs", False) is True
         self._keeps_count = check_flag("map_seq_stream_preserves_num_seqs", keeps_count)
         super().__init__(**kwargs)
         self._inner = open_part(dataset, parent_dataset=self, owner=self)
@@ -154,7 +151,6 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         self._wanted = _NOTHING  # the current order
         self._reader: MapReader | None = None
         self._pool: MultiProcDataset | None = None  # reads and changes sequences of an order
-        self._is_read_here = True  # and not by the pool
         self._is_part = False  # whether the current order is a part of an epoch
         self._stream: FunctionStream | None = None
         self._is_stale = False  # whether workers were told what is no longer so
@@ -230,15 +226,16 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         """
         inner, layout = super().get_corpus(epoch), self._layout
 
-        def keeps(key: str) -> bool:
-            return self._keeps_lengths and key in self._inner.get_data_keys()
+        def lengths(key: str, may_cost: bool) -> LengthsOf | None:
+            is_kept = self._keeps_lengths and key in self._inner.get_data_keys()
+            return inner.lengths(key, may_cost) if is_kept else None
 
         corpus = dataclasses.replace(
             inner,
             knows_order=lambda: self._is_indexed,
             specs=layout.specs if layout.specs is not None and layout.knows_dtypes else {},
             knows_dtypes=layout.knows_dtypes,
-            lengths=lambda key, may_cost: inner.lengths(key, may_cost) if keeps(key) else None,
+            lengths=lengths,
             draws_by_occurrence=inner.draws_by_occurrence or self._draws,
         )
         return corpus if self._is_indexed else dataclasses.replace(corpus.without_index(), size=lambda: None)
@@ -338,7 +335,7 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
                 if self._pool is None:
                     self._pool = self._make_pool()
                 self._pool.start_given(epoch, given)  # workers begin when something is read
-            self._is_part, self._is_read_here = False, not self._is_pooled
+            self._is_part = False
             order, counted = self._make_order(epoch, given, counts=False)
             first = 0 if self._knows_positions else None
             self._wanted = ReadRequest(self._epoch, order, counted, first, is_whole=given is None)
@@ -355,7 +352,7 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
             return super().start_part(wanted)
         super().init_seq_order(wanted.epoch)
         self._stop()
-        self._wanted, self._is_part, self._is_read_here = wanted, True, True
+        self._wanted, self._is_part = wanted, True
         self._num_seqs = self._first + len(wanted.order)
         return self._first
 
@@ -439,8 +436,8 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
     def _open_reader(self) -> MapReader:
         """Return the reader of the current order, begun now if it was not yet; workers that read it are not asked."""
         if self._reader is None:
-            uses_workers = self._is_read_here and not self._is_part
-            self._reader = self._make_reader(self._inner if uses_workers else without_workers(self._inner))
+            is_here = self._pool is not None or self._is_part
+            self._reader = self._make_reader(without_workers(self._inner) if is_here else self._inner)
             self._reader.start(self._wanted, is_all=not self._is_part)
         return self._reader
 
@@ -465,8 +462,7 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
     def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
         if not self._is_indexed:
             return self._open_stream().read(seq_idx)
-        if not self._is_read_here:
-            assert self._pool is not None
+        if self._pool is not None and not self._is_part:
             if not self._pool.is_less_than_num_seqs(seq_idx):
                 return None
             self._pool.load_seqs(seq_idx, seq_idx + 1)

@@ -142,12 +142,8 @@ class TakesTensorDict:
 
     def __call__(self, data: Any, **kwargs: Any) -> Any:
         """Return what the function returns."""
-        return self.function(self._converted(data), **kwargs)
-
-    def _converted(self, data: Any) -> Any:
-        if isinstance(data, Mapping):
-            return self._tensor_dict(data)
-        return map(self._tensor_dict, data) if isinstance(data, Iterator) else data
+        data = map(self._tensor_dict, data) if isinstance(data, Iterator) else self._tensor_dict(data)
+        return self.function(data, **kwargs)
 
     def _tensor_dict(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -164,11 +160,11 @@ class TakesTensorDict:
 
     def _tensor(self, key: str, array: Any) -> Any:
         dim, tensor, _ = self._classes
-        layout = (key, array.dtype.kind, array.dtype.itemsize * (array.dtype.kind != "U"), array.shape[1:], array.ndim)
+        dtype = "string" if array.dtype.kind == "U" else array.dtype.name
+        layout = key, dtype, array.ndim, array.shape[1:]
         if layout not in self._templates:
             dims = [dim(None, name=f"{key}_frame")] if array.ndim else []
             dims += [dim(size, name=f"{key}_dim{axis}") for axis, size in enumerate(array.shape[1:], 1)]
-            dtype = "string" if array.dtype.kind == "U" else array.dtype.name
             self._templates[layout] = tensor(key, dims=dims, dtype=dtype)
         made = self._templates[layout].copy()
         made.raw_tensor = array
@@ -179,9 +175,6 @@ class TakesTensorDict:
 
     def __repr__(self) -> str:
         return name_of(self.function)
-
-
-_CLASSES: dict[str, Callable[..., Function]] = {"LaplaceOrdering": LaplaceOrdering}
 
 
 def parse_function(name: str, value: Any) -> Function:
@@ -202,13 +195,10 @@ def parse_function(name: str, value: Any) -> Function:
     elif isinstance(value, Mapping):
         options = dict(value)
         cls = options.pop("class", None)
-        made_by = _CLASSES.get(cls) or (resolve_named("class", cls) if isinstance(cls, str) and ":" in cls else None)
-        if made_by is None:
-            raise ConfigError(
-                f"{name} is a dict of the class {cls!r}",
-                fix=f"one of {', '.join(_CLASSES)}, or 'package.module:Class' for your own",
-            )
-        value = made_by(**options)
+        if cls != "LaplaceOrdering" and not (isinstance(cls, str) and ":" in cls):
+            fix = "LaplaceOrdering, or 'package.module:Class' for your own"
+            raise ConfigError(f"{name} is a dict of the class {cls!r}", fix=fix)
+        value = (LaplaceOrdering if cls == "LaplaceOrdering" else resolve_named("class", cls))(**options)
     if not callable(value):
         raise ConfigError(
             f"{name} must be a function, got {type(value).__name__}",
@@ -219,12 +209,7 @@ def parse_function(name: str, value: Any) -> Function:
 
 def names_taken(function: Function) -> frozenset[str] | None:
     """Return the keyword arguments that a function takes; `None` if it takes any. Some built-ins do not say: none."""
-    if isinstance(function, TakesTensorDict):
-        function = function.function
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return frozenset()
+    parameters = _parameters(function.function if isinstance(function, TakesTensorDict) else function)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return frozenset(p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD))
@@ -264,14 +249,15 @@ def takes_tensor_dict(function: Any) -> bool:
     """Tell whether a function says that it takes RETURNN's `TensorDict`."""
     if isinstance(function, TakesTensorDict):
         return False
-    module = getattr(function, "__module__", None) or ""
-    if module.partition(".")[0] == "returnn":
-        return True
+    is_of_returnn = str(getattr(function, "__module__", "")).partition(".")[0] == "returnn"
+    return is_of_returnn or any("TensorDict" in str(parameter.annotation) for parameter in _parameters(function)[:1])
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):
-        return False
-    return bool(parameters) and "TensorDict" in str(parameters[0].annotation)
+        return []
 
 
 def name_of(function: Any) -> str:
