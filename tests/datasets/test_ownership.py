@@ -200,7 +200,7 @@ def test_somebody_else_who_positions_a_part_that_cannot_be_copied_is_noticed():
     seqs = owner.epoch(1)
     assert next(seqs)["data"][0, 0] == 10
     part.init_seq_order(epoch=3)
-    with pytest.raises(HeadraceError, match="other code has started or ended an epoch"):
+    with pytest.raises(HeadraceError, match="stale: the dataset has ended its epoch"):
         list(seqs)
 
 

@@ -732,3 +732,5 @@ def test_a_loader_refuses_the_state_of_another_stream(opened):
             pytest.raises(HeadraceError, match="order"),
         ):
             loader.load_state_dict(state)
+    of_one, of_two = (opened(RANDOM, map_seq_stream=twice, num_workers=number) for number in (1, 2))
+    assert of_one.order_text(1) != of_two.order_text(1)

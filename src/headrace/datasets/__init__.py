@@ -35,8 +35,7 @@ if TYPE_CHECKING:
     from .wrap.multi_epoch import MultiEpochDataset
     from .wrap.multi_proc import MultiProcDataset
     from .wrap.postprocessing.dataset import PostprocessingDataset
-    from .wrap.postprocessing.functions import LaplaceOrdering, Sequential
-    from .wrap.postprocessing.tensor_dict import TakesTensorDict
+    from .wrap.postprocessing.functions import LaplaceOrdering, Sequential, TakesTensorDict
 
 __all__ = [
     "AudioDataset",
@@ -106,8 +105,7 @@ __getattr__, __dir__ = export_lazily(
         "files.ogg_zip": ("OggZipDataset",),
         "parts": ("open_part",),
         "wrap.postprocessing.dataset": ("PostprocessingDataset",),
-        "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential"),
-        "wrap.postprocessing.tensor_dict": ("TakesTensorDict",),
+        "wrap.postprocessing.functions": ("LaplaceOrdering", "Sequential", "TakesTensorDict"),
         "seq": ("DatasetSeq",),
     },
 )

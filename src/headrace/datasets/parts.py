@@ -14,7 +14,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from headrace.errors import ConfigError, HeadraceError, takes_note
+from headrace.errors import ConfigError, takes_note
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
@@ -181,15 +181,6 @@ def tags_of(dataset: Dataset) -> CorpusIndex | None:
         return CorpusIndex.from_columns(tags=dataset.get_corpus_tags(), lengths={})
     except NotImplementedError:
         return None
-
-
-def taken_away(dataset: Dataset, reader: object) -> HeadraceError:
-    """Return the error for a dataset that is not where its reader left it: only one that cannot be copied can be so."""
-    return HeadraceError(
-        f"other code has started or ended an epoch of a dataset that is read as a part of {reader}",
-        where=f"{type(dataset).__name__} {dataset.name!r}",
-        fix="leave it to its owner, or give a config, of which each makes its own",
-    )
 
 
 def _for_ever() -> object:

@@ -37,7 +37,7 @@ from ..reading.loaded import OrderCursor
 from ..reading.reader import Features, Reader, ReadRequest
 from ..reading.source import Finishing
 from ..seq import DatasetSeq, count_frames
-from .postprocessing.layout import layout_of
+from .postprocessing.calls import FunctionLayout
 
 _LOGGER = logging.getLogger("headrace.datasets")
 _TAGS_AT_ONCE = 4096  # looked up together; one by one only where one is missing
@@ -498,9 +498,10 @@ def _specs_of(dataset: Dataset) -> dict[str, DataSpec]:
     Raises:
         ConfigError: It has none.
     """
-    layout = layout_of(dataset)
-    if layout is not None and not layout.any_dtype:
-        return dict(layout.specs)
+    layout = FunctionLayout.of(dataset)
+    known = dict(layout.specs or {})
+    if layout.specs is not None and layout.knows_dtypes:
+        return known
     try:
         first = next(dataset.make_stream(1), None)
     finally:
@@ -510,7 +511,6 @@ def _specs_of(dataset: Dataset) -> dict[str, DataSpec]:
             "the layout of the inner dataset is not known before its first sequence, and it has none",
             where=f"inner dataset {dataset.name!r}",
         )
-    known = {} if layout is None else layout.specs
     return {
         key: replace(known[key], dtype=array.dtype.name) if key in known else DataSpec.of_array(array)
         for key, array in first.features.items()

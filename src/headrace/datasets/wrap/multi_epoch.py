@@ -74,7 +74,8 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         super()._reset()
         self._requests: list[ReadRequest] = []  # of the inner epochs of the current order
         self._first = 0  # its first position
-        self._seqs: Iterator[DatasetSeq] | None = None
+        self._order_reader: EpochsReader | None = None
+        self._seqs: Iterator[DatasetSeq] = iter(())  # of a stream
         self._position = 0  # of the next one of these
 
     @property
@@ -166,11 +167,10 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
 
     def _take(self, requests: list[ReadRequest], first: int = 0) -> None:
         """Read these in the current epoch, from a position on."""
-        self._requests, self._first, self._position = requests, first, first
+        self._requests, self._first = requests, first
         self._num_seqs = first + sum(len(request.order) for request in requests)
-        reader = EpochsReader(self.inner.make_reader(), self.multi_epoch)
-        reader.take(requests)
-        self._seqs = map(reader.read, range(self._num_seqs - first))
+        self._order_reader = EpochsReader(self.inner.make_reader(), self.multi_epoch)
+        self._order_reader.take(requests)
 
     def _stream(self, epoch: int | None, given: GivenOrder | None) -> Iterator[DatasetSeq]:
         """Read the epochs of an inner dataset that has no order for a reader to ask for."""
@@ -223,10 +223,12 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         return EpochsReader(self.inner.make_reader(), self.multi_epoch) if self._is_ordered else super()._new_reader()
 
     def _collect_single_seq(self, seq_idx: int) -> DatasetSeq | None:
-        if self._seqs is None:
-            return None
-        seq = next(itertools.islice(self._seqs, seq_idx - self._position, None), None)
-        self._position = seq_idx + 1
+        seq: DatasetSeq | None = None
+        if self._order_reader is None:
+            seq = next(itertools.islice(self._seqs, seq_idx - self._position, None), None)
+            self._position = seq_idx + 1
+        elif self._num_seqs is not None and self._first <= seq_idx < self._num_seqs:
+            seq = self._order_reader.read(seq_idx - self._first)
         return None if seq is None else DatasetSeq.made_of(seq_idx, seq.features, seq.seq_tag, None, seq.corpus_idx)
 
     def have_corpus_seq_idx(self) -> bool:

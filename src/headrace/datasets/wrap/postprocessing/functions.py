@@ -2,22 +2,26 @@
 
 A function gets a sequence as a dict, data key -> array, with the entries "seq_tag", "seq_idx" and "complete_frac", and
 as keyword arguments of `epoch`, `seq_idx` and `rng` those that it takes. A function over a stream gets an iterator of
-such dicts, and returns one. Functions for RETURNN are in `tensor_dict.py`; what they return is taken from any function.
+such dicts, and returns one. Functions that were written for RETURNN get its `TensorDict` in place of a dict: such a
+function is known by its annotation (`data: TensorDict`, `Iterator[TensorDict]`) or by coming from RETURNN itself; one
+without annotations is wrapped by hand (`TakesTensorDict`). What they return is taken from any function.
 """
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+import numpy as np
+
 from headrace.errors import ConfigError, TransformError, check_count
 from headrace.sources.naming import resolve_named
 
 from ...seq import count_frames
-from .tensor_dict import TakesTensorDict, takes_tensor_dict
 
 META_KEYS = ("complete_frac", "seq_idx", "seq_tag")
 Function = Callable[..., Any]
@@ -105,7 +109,72 @@ class Sequential:
         return f"Sequential({', '.join(map(repr, self.functions))})"
 
 
-_CLASSES: dict[str, Callable[..., Function]] = {"LaplaceOrdering": LaplaceOrdering}
+class TakesTensorDict:
+    """A function that gets sequences as RETURNN's `TensorDict`. It takes some 50 us a sequence to make one.
+
+    Args:
+        function: For `map_seq`, or for `map_seq_stream`.
+
+    Attributes:
+        preserves_num_seqs: What the function says.
+
+    Raises:
+        ConfigError: RETURNN is not installed.
+
+    Examples:
+        >>> from headrace.datasets import TakesTensorDict
+        >>> def open_dataset(corpus, map_seq):  # where RETURNN is installed: map_seq gets and returns its TensorDict
+        ...     return {"class": "PostprocessingDataset", "dataset": corpus, "map_seq": TakesTensorDict(map_seq)}
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        try:
+            classes: Any = importlib.import_module("returnn.tensor")
+        except ImportError as error:
+            raise ConfigError(
+                f"{name_of(function)} takes RETURNN's TensorDict, and RETURNN is not installed",
+                fix="pip install returnn, or let it take a dict, data key -> array",
+            ) from error
+        self.function = function
+        self.preserves_num_seqs = getattr(function, "preserves_num_seqs", False) is True
+        self._classes = classes.Dim, classes.Tensor, classes.TensorDict
+        self._templates: dict[tuple[Any, ...], Any] = {}
+
+    def __call__(self, data: Any, **kwargs: Any) -> Any:
+        """Return what the function returns."""
+        data = map(self._tensor_dict, data) if isinstance(data, Iterator) else self._tensor_dict(data)
+        return self.function(data, **kwargs)
+
+    def _tensor_dict(self, data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            return data  # another function has made one already
+        tensors = self._classes[2]()
+        for key, value in data.items():
+            array = np.asarray(value)
+            if array.dtype == np.float64 and not array.ndim:
+                array = array.astype(np.float32)  # as it makes complete_frac
+            elif isinstance(value, int):
+                array = array.astype(np.int32)
+            tensors.data[key] = self._tensor(key, array)
+        return tensors
+
+    def _tensor(self, key: str, array: Any) -> Any:
+        dim, tensor, _ = self._classes
+        dtype = "string" if array.dtype.kind == "U" else array.dtype.name
+        layout = key, dtype, array.ndim, array.shape[1:]
+        if layout not in self._templates:
+            dims = [dim(None, name=f"{key}_frame")] if array.ndim else []
+            dims += [dim(size, name=f"{key}_dim{axis}") for axis, size in enumerate(array.shape[1:], 1)]
+            self._templates[layout] = tensor(key, dims=dims, dtype=dtype)
+        made = self._templates[layout].copy()
+        made.raw_tensor = array
+        return made
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return TakesTensorDict, (self.function,)
+
+    def __repr__(self) -> str:
+        return name_of(self.function)
 
 
 def parse_function(name: str, value: Any) -> Function:
@@ -126,13 +195,10 @@ def parse_function(name: str, value: Any) -> Function:
     elif isinstance(value, Mapping):
         options = dict(value)
         cls = options.pop("class", None)
-        made_by = _CLASSES.get(cls) or (resolve_named("class", cls) if isinstance(cls, str) and ":" in cls else None)
-        if made_by is None:
-            raise ConfigError(
-                f"{name} is a dict of the class {cls!r}",
-                fix=f"one of {', '.join(_CLASSES)}, or 'package.module:Class' for your own",
-            )
-        value = made_by(**options)
+        if cls != "LaplaceOrdering" and not (isinstance(cls, str) and ":" in cls):
+            fix = "LaplaceOrdering, or 'package.module:Class' for your own"
+            raise ConfigError(f"{name} is a dict of the class {cls!r}", fix=fix)
+        value = (LaplaceOrdering if cls == "LaplaceOrdering" else resolve_named("class", cls))(**options)
     if not callable(value):
         raise ConfigError(
             f"{name} must be a function, got {type(value).__name__}",
@@ -143,15 +209,16 @@ def parse_function(name: str, value: Any) -> Function:
 
 def names_taken(function: Function) -> frozenset[str] | None:
     """Return the keyword arguments that a function takes; `None` if it takes any. Some built-ins do not say: none."""
-    if isinstance(function, TakesTensorDict):
-        function = function.function
-    try:
-        parameters = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return frozenset()
+    parameters = _parameters(function.function if isinstance(function, TakesTensorDict) else function)
     if any(p.kind is p.VAR_KEYWORD for p in parameters):
         return None
     return frozenset(p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD))
+
+
+def draws(function: Function) -> bool:
+    """Tell whether a function takes the keyword argument `rng`."""
+    names = names_taken(function)
+    return names is None or "rng" in names
 
 
 def chosen(kwargs: dict[str, Any], names: frozenset[str] | None) -> dict[str, Any]:
@@ -176,3 +243,23 @@ def plain_seq(data: Any) -> dict[str, Any]:
             fix="return the dict that it was given, changed; of a stream, yield such dicts",
         )
     return {key: getattr(value, "raw_tensor", value) for key, value in entries.items()}
+
+
+def takes_tensor_dict(function: Any) -> bool:
+    """Tell whether a function says that it takes RETURNN's `TensorDict`."""
+    if isinstance(function, TakesTensorDict):
+        return False
+    is_of_returnn = str(getattr(function, "__module__", "")).partition(".")[0] == "returnn"
+    return is_of_returnn or any("TensorDict" in str(parameter.annotation) for parameter in _parameters(function)[:1])
+
+
+def _parameters(function: Any) -> list[inspect.Parameter]:
+    try:
+        return list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):
+        return []
+
+
+def name_of(function: Any) -> str:
+    """Return what a function is called in messages."""
+    return str(getattr(function, "__qualname__", None) or repr(function))
