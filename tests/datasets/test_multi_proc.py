@@ -507,6 +507,21 @@ def test_a_sequence_left_out_inside_of_another_dataset_is_an_error_and_no_other_
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_reader_knows_which_sequences_are_left_out_though_others_are_asked_for_twice(open_dataset, num_workers):
+    options = EngineOptions(on_error=Skipping())
+    dataset = open_dataset({**WORDS, "transform": fail_at_7}, num_workers, 100, engine_options=options)
+    reader = dataset.make_reader()
+    wanted = [3, 3, 7, 8, 7, 3, 7, 8]
+    reader.start(ReadRequest.of(1, np.array(wanted), np.array([0, 1, 0, 0, 1, 2, 2, 1])))
+    for number, corpus_idx in enumerate(wanted):
+        if corpus_idx == 7:
+            with pytest.raises(SourceError, match="left out"):
+                reader.read(number)
+        else:
+            assert reader.read(number).seq_tag == f"seq-{corpus_idx}"
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
 def test_a_reader_reads_any_sequences_in_any_order_while_an_epoch_is_read(open_dataset, num_workers):
     dataset = open_dataset({**WORDS, "seq_ordering": "random", "transform": add_noise}, num_workers, 5)
     plain = init_dataset({**WORDS, "seq_ordering": "random", "transform": add_noise})

@@ -6,24 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.datasets import StaticDataset
-from headrace.datasets.wrap.runs import MAX_RUN_BYTES, RunLimits, SeqBytes
+from headrace.datasets.wrap.runs import MAX_RUN_BYTES, RunLimits, sizes_of
 from headrace.order import ArrayOrder
-from headrace.sources import MapSource, MemorySource
+from headrace.sources import MapSource
 
 
-def source_of(lengths):
-    return MemorySource([{"data": np.zeros((n, 3), np.float32), "classes": np.zeros(n, np.int16)} for n in lengths])
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=20), st.data())
-def test_the_bytes_of_sequences_are_those_of_their_arrays(lengths, data):
-    source = source_of(lengths)
-    indices = np.array(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=9)), np.int64)
-    actual = [sum(array.nbytes for array in source.read_seq(i).values()) for i in indices.tolist()]
-    seq_bytes = SeqBytes(source)
-    assert seq_bytes.take(indices).tolist() == actual
-    assert seq_bytes.largest() == max(lengths) * 14
-    assert seq_bytes.mean() == max(sum(lengths) * 14 // len(lengths), 1)
+def dataset_of(lengths, **options):
+    data = [{"data": np.zeros((n, 3), np.float32), "classes": np.zeros(n, np.int16)} for n in lengths]
+    return StaticDataset(data, **options)
 
 
 @given(
@@ -35,8 +25,7 @@ def test_the_bytes_of_sequences_are_those_of_their_arrays(lengths, data):
     first=st.integers(0, 3),
 )
 def test_runs_follow_one_another_and_keep_their_limits(lengths, num_seqs, max_bytes, group, num_workers, first):
-    seq_bytes = SeqBytes(source_of(lengths))
-    limits = RunLimits(num_seqs * group, max_bytes, group, seq_bytes)
+    limits = RunLimits(num_seqs * group, max_bytes, group, sizes_of(dataset_of(lengths)))
     order = ArrayOrder(np.random.default_rng(0).permutation(len(lengths)))
     first = min(first * group, len(lengths) // group * group)
     place = first
@@ -47,34 +36,36 @@ def test_runs_follow_one_another_and_keep_their_limits(lengths, num_seqs, max_by
         place += len(indices)
         assert len(indices) % group == 0 or place == len(lengths)
         assert len(indices) <= min(limits.num_seqs, group * 2 ** (num_runs // num_workers))
-        assert seq_bytes.take(indices).sum() <= max_bytes or len(indices) <= group
+        assert sum(lengths[i] * 14 for i in indices) <= max_bytes or len(indices) <= group
     assert place == len(lengths)
 
 
 @pytest.mark.parametrize(
-    ("num_frames", "buffer_size", "max_bytes", "num_seqs"),
+    ("num_frames", "buffer_size", "max_bytes", "num_seqs", "num_in_shards"),
     [
-        (10, 1, None, 1),
-        (10, 16, None, 8),
-        (10, 10**6, None, 1024),
-        (30_000, 10**6, None, MAX_RUN_BYTES // (30_000 * 4)),
-        (10**6, 100, None, 1),
-        (100, 100, 32_000, 10),
-        (100, 100, 1, 1),
+        (10, 1, None, 1, 1),
+        (10, 16, None, 8, 8),
+        (10, 10**6, None, 1024, 1024),
+        (30_000, 10**6, None, 1024, 2),
+        (10**6, 100, None, 50, 1),
+        (100, 100, 112_000, 50, 10),
+        (100, 100, 1, 50, 1),
     ],
 )
-def test_a_run_is_half_of_the_buffer_but_not_too_large(num_frames, buffer_size, max_bytes, num_seqs):
-    dataset = StaticDataset([{"data": np.zeros((num_frames, 1), np.float32)}] * 3)
+def test_a_run_is_half_of_the_buffer_but_not_too_large(num_frames, buffer_size, max_bytes, num_seqs, num_in_shards):
+    dataset = dataset_of([num_frames] * 3)
     limits = RunLimits.of(dataset, buffer_size, max_bytes)
     assert (limits.num_seqs, limits.group) == (num_seqs, 1)
-    assert (limits.seq_bytes is None) == (num_seqs * num_frames * 4 <= limits.max_bytes)
+    assert (limits.sizes is None) == (num_seqs * num_frames * 14 <= limits.max_bytes)
+    assert limits.max_bytes == min(MAX_RUN_BYTES, max((max_bytes or 10**9) // 8, 1))
+    assert RunLimits.of(dataset, buffer_size, max_bytes, are_shards=True).num_seqs == num_in_shards
 
 
 def test_frames_that_are_shuffled_together_stay_together():
-    dataset = StaticDataset([{"data": np.zeros((10, 1), np.float32)}] * 9, shuffle_frames_of_nseqs=4)
+    dataset = dataset_of([10] * 9, shuffle_frames_of_nseqs=4)
     assert RunLimits.of(dataset, 5, None).num_seqs == 4
     assert RunLimits.of(dataset, 5, None).group == 4
-    assert RunLimits.of(dataset, 5, 16).max_bytes == 2
+    assert RunLimits.of(dataset, 5, 16, are_shards=True).num_seqs == 4
 
 
 def test_a_user_is_not_asked_for_the_length_of_each_of_his_items():
@@ -90,5 +81,7 @@ def test_a_user_is_not_asked_for_the_length_of_each_of_his_items():
 
     dataset = StaticDataset([])
     dataset._set_source(MapSource(Words(), specs={"data": {"shape": (None, 1)}}))
-    assert SeqBytes.of(dataset) is None
+    assert sizes_of(dataset) is None
     assert RunLimits.of(dataset, 100, 1 << 20).num_seqs == 50
+    assert RunLimits.of(dataset, 100, 1 << 20, are_shards=True).num_seqs == 1
+    assert RunLimits.of(dataset, 100, None, are_shards=True).num_seqs == 8

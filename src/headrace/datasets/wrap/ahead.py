@@ -22,7 +22,7 @@ from headrace.engine.group_size import GroupSize
 from headrace.errors import WorkerDiedError
 
 from ..reading.reader import ReadRequest
-from .blockwise import Parts, ReadBlock, SeqBlock, Values, pass_failed
+from .blockwise import NO_SEQS, FailedSeqs, Parts, ReadBlock, SeqBlock, Values, pass_failed
 from .runs import RunLimits, RunOfSeqs, RunResult, run_of
 
 # Before a worker while little is known of them; and at least, where bytes limit how many sequences are ahead.
@@ -128,14 +128,15 @@ def ordered_blocks(
                 number, num_seqs = ahead.take(delivered.ticket)
                 parts, failed, seconds, seq_bytes = delivered.value
                 parts, error, num_read = pass_failed(run, delivered, parts, failed)
+                left_out = [place for place in _places(failed) if place < num_read]
                 if error is not None:
                     run.close()
-                    yield ReadBlock(parts, error, number, num_read)
+                    yield ReadBlock(parts, error, number, left_out)
                     return
                 ahead.note(num_seqs, seconds, seq_bytes)
                 run.prefetch()
                 first = number + num_seqs
-                yield ReadBlock(parts, None, number, num_seqs)
+                yield ReadBlock(parts, None, number, left_out)
         except WorkerDiedError as error:
             found = ahead.number_of(error)
             at = -1 if found is None else found - found % limits.group
@@ -144,7 +145,7 @@ def ordered_blocks(
             end, death = at, error
             continue
         if death is not None:
-            yield ReadBlock(([], None, None, ({}, {})), death, end)
+            yield ReadBlock(NO_SEQS, death, end)
         return
 
 
@@ -154,6 +155,10 @@ def _sent(wanted: ReadRequest, first: int, end: int, limits: RunLimits, ahead: R
     for number, indices in limits.cut(order, first, max(ahead.num_workers(), 1), ahead.choose):
         ahead.send(number, len(indices))
         yield run_of(wanted, number, indices)
+
+
+def _places(failed: FailedSeqs) -> list[int]:
+    return [before + number for number, (before, _) in enumerate(failed)]
 
 
 _Turn = tuple[int, int]  # position in the shard, worker: sequences come in this order

@@ -39,6 +39,8 @@ such offsets are one for each sequence, which has no axis for them."""
 Parts = tuple[list[str], Sequence[int | None] | None, list[float | None] | None, Columns]
 """The arguments of `SeqBlock`. A block travels as plain tuples: to send a class costs 5 us on either side."""
 
+NO_SEQS: Parts = ([], None, None, ({}, {}))
+
 # Of the first array. Columns are as fast for larger ones; but those may have been made in the slot, where nothing has
 # to be copied as long as they stay by themselves.
 _MAX_ARRAY_BYTES = 64 << 10
@@ -214,13 +216,13 @@ class ReadBlock(NamedTuple):
         parts: Those that are not left out.
         error: The error of the sequence after them: then no further block follows.
         number: Number of the first one among those that were requested.
-        num_asked: How many were requested.
+        left_out: Those that failed and were skipped: their places among all of them.
     """
 
     parts: Parts
     error: BaseException | None = None
     number: int = 0
-    num_asked: int = 0
+    left_out: Sequence[int] = ()
 
 
 class _BlocksAhead(NamedTuple):
@@ -239,7 +241,7 @@ class BlockwiseDataset(CachedDataset2):
     def _reset(self) -> None:
         super()._reset()
         self._opened: _BlocksAhead | None = None
-        self._current = 0, 0, SeqBlock([], None, None, ({}, {}))  # start, stop
+        self._current = 0, 0, SeqBlock(*NO_SEQS)  # start, stop
         self._older: list[tuple[int, SeqBlock]] = []  # of which something is loaded, with their starts
         self._quick_stop = 0  # all that is loaded is in the current block, and all before this position can be
         self._complete_frac = 0.0

@@ -11,8 +11,9 @@ import copy
 import dataclasses
 import inspect
 import itertools
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -30,11 +31,11 @@ from ..configs import init_dataset
 from ..corpus import Corpus
 from ..delegating import InnerAnswers
 from ..parts import MadeElsewhere
-from ..reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
+from ..reading.reader import GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from ..workers import DatasetWorkers
 from .ahead import ordered_blocks, shard_blocks
-from .blockwise import BlockwiseDataset, ReadBlock, SeqBlock
+from .blockwise import NO_SEQS, BlockwiseDataset, ReadBlock, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits
 
 SHARDING_METHODS = ("seq_order", "dedicated")
@@ -103,6 +104,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         self.num_workers = check_count("num_workers", num_workers)
         self.buffer_size = check_count("buffer_size", buffer_size, minimum=1)
         self.sharding_method = sharding_method
+        self._is_ordered = sharding_method == "seq_order"
         defaults = {name: value for name, value in kwargs.items() if name not in _OUTER_OPTIONS}
         if isinstance(dataset, Dataset) and defaults:
             raise ConfigError(
@@ -110,31 +112,24 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 where=f"dataset {dataset.name!r}",
                 fix="give them to it, or describe it by a dict",
             )
-        self._config: dict[str, Any] | Dataset = (
-            copy.copy(dataset) if isinstance(dataset, Dataset) else {**defaults, **dataset}
-        )
+        self._config = copy.copy(dataset) if isinstance(dataset, Dataset) else {**defaults, **dataset}
         self._executor = "inline" if self.num_workers == 0 else executor
-        self.max_bytes_per_worker: int | None = None
-        for name, value in (("max_bytes_per_worker", max_bytes_per_worker), ("max_bytes", max_bytes)):
-            if value is None:
-                continue
-            if self.max_bytes_per_worker is not None:
-                raise ConfigError(
-                    "max_bytes_per_worker and max_bytes are two names of one option", fix="leave max_bytes out"
-                )
-            self.max_bytes_per_worker = check_count(name, value, minimum=1)
-            if self._executor not in ("process", "inline"):
-                raise ConfigError(
-                    f"{name}={value} limits the memory of worker processes, and executor={executor!r} has none",
-                    fix=f'leave {name} out, or use executor="process"',
-                )
+        if max_bytes_per_worker is not None and max_bytes is not None:
+            raise ConfigError(
+                "max_bytes_per_worker and max_bytes are two names of one option", fix="leave max_bytes out"
+            )
+        name, value = ("max_bytes_per_worker", max_bytes_per_worker) if max_bytes is None else ("max_bytes", max_bytes)
+        self.max_bytes_per_worker = None if value is None else check_count(name, value, minimum=1)
+        if value is not None and self._executor not in ("process", "inline"):
+            raise ConfigError(
+                f"{name}={value} limits the memory of worker processes, and executor={executor!r} has none",
+                fix=f'leave {name} out, or use executor="process"',
+            )
         self._engine_options = engine_options
         self._worker_init = worker_init
         self._inner: Dataset | None = None
         self._engine: Engine | None = None
         self._reading: Iterator[ReadBlock] | None = None  # what the workers are at work for
-        self._size: GroupSize | None = None  # what is known of the sequences
-        self._limits: RunLimits | None = None
         self._order: Order = RangeOrder(range(0))
         self._occurrences: NDArray[np.int64] | None = None
 
@@ -155,10 +150,6 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
     def get_parts(self) -> Sequence[Dataset]:
         """Return the inner dataset, if it is made already."""
         return () if self._inner is None else (self._inner,)
-
-    @property
-    def _is_ordered(self) -> bool:
-        return self.sharding_method == "seq_order"
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what the inner dataset knows; "dedicated" takes no order, and tells none."""
@@ -226,16 +217,18 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         _ = self.inner
         super().initialize()
 
-    @property
-    def _run_limits(self) -> RunLimits:
-        if self._limits is None:
-            limits_of = RunLimits.of if self._is_ordered else RunLimits.of_shards
-            self._limits = limits_of(self.inner, self.buffer_size, self.max_bytes_per_worker)
-        return self._limits
+    @cached_property
+    def _limits(self) -> RunLimits:
+        return RunLimits.of(self.inner, self.buffer_size, self.max_bytes_per_worker, are_shards=not self._is_ordered)
+
+    @cached_property
+    def _size(self) -> GroupSize:
+        """What is known of the sequences."""
+        return GroupSize(max_bytes=self._limits.max_bytes, max_items=self._limits.num_seqs)
 
     def _open_engine(self) -> Engine:
         if self._engine is None:
-            inner, limits, max_bytes = self.inner, self._run_limits, self.max_bytes_per_worker
+            inner, limits, max_bytes = self.inner, self._limits, self.max_bytes_per_worker
             made = MadeElsewhere.of(self._config, inner)
             if self._is_ordered:
                 setup: Any = OrderedWork(made, self.skips_failed)
@@ -292,19 +285,24 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         super().init_seq_order(epoch)
         self._stop()
         self._order = RangeOrder(range(0))
-        given = seq_list is not None or seq_order is not None
-        if epoch is None and not given:
-            return True
-        if not self._is_ordered:
-            if given:
+        given = GivenOrder.of(seq_list, seq_order)
+        if not self._is_ordered and given is not None:
+            raise ConfigError(
+                'sharding_method="dedicated" takes no seq_list or seq_order: each worker would deliver all of it',
+                where=f"dataset {self.name!r}",
+                fix='use sharding_method="seq_order"',
+            )
+        if self._is_ordered and not (epoch is None and given is None):
+            try:
+                self._order, self._occurrences = self.inner.get_epoch_order(epoch, given)
+            except NotImplementedError as error:
                 raise ConfigError(
-                    'sharding_method="dedicated" takes no seq_list or seq_order: each worker would deliver all of it',
+                    f"{type(self.inner).__name__} does not tell its order, "
+                    'which sharding_method="seq_order" shares out',
                     where=f"dataset {self.name!r}",
-                    fix='use sharding_method="seq_order"',
-                )
-            return True
-        self._order, self._occurrences = self._order_of_inner(epoch, GivenOrder.of(seq_list, seq_order))
-        self._num_seqs = None if self.skips_failed else len(self._order)
+                    fix='use sharding_method="dedicated"',
+                ) from error
+            self._num_seqs = None if self.skips_failed else len(self._order)
         return True
 
     def start_part(self, wanted: ReadRequest) -> int:
@@ -314,24 +312,12 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
         return position
 
-    def _order_of_inner(self, epoch: int | None, given: GivenOrder | None) -> CountedOrder:
-        try:
-            return self.inner.get_epoch_order(epoch, given)
-        except NotImplementedError as error:
-            raise ConfigError(
-                f'{type(self.inner).__name__} does not tell its order, which sharding_method="seq_order" shares out',
-                where=f"dataset {self.name!r}",
-                fix='use sharding_method="dedicated"',
-            ) from error
-
     # --- reading ---
 
     def read_blocks(self, wanted: ReadRequest, first: int) -> Iterator[ReadBlock]:
         """Let the workers read a request, from the group of a number on, in place of what they are at work for."""
         self._stop()
-        engine, limits = self._open_engine(), self._run_limits
-        if self._size is None:
-            self._size = GroupSize(max_bytes=limits.max_bytes, max_items=limits.num_seqs)
+        engine, limits = self._open_engine(), self._limits
         first -= first % limits.group
         self._reading = blocks = ordered_blocks(engine, wanted, first, limits, self._size, self.buffer_size)
         return blocks
@@ -351,7 +337,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         if self._is_ordered:
             first = 0 if self.skips_failed else position  # it is not known how many before it are left out
             blocks = self.read_blocks(ReadRequest(epoch, self._order, self._occurrences, 0), first)
-            return first - first % self._run_limits.group, blocks
+            return first - first % self._limits.group, blocks
         num_workers = max(self.num_workers, 1)
         run = self._open_engine().run_stream(epoch)
         counts = [delivered.value for delivered in itertools.islice(run, num_workers)]
@@ -367,7 +353,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def look_ahead(self) -> int:
         """Return how many sequences all workers together may read ahead."""
-        return max(self.num_workers, 1) * max(self.buffer_size, self._run_limits.num_seqs)
+        return max(self.num_workers, 1) * max(self.buffer_size, self._limits.num_seqs)
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` also the workers, which come back with the next one."""
@@ -394,16 +380,17 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def _change_recipe(self, **changes: Any) -> None:
         super()._change_recipe(**changes)
-        if not isinstance(self._config, Dataset):  # which has taken them itself
-            self._config.update(changes)
-        self.close_workers()  # they have the old options
+        self._renew_workers(changes)
 
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
         super()._take_shard(num_shards, shard_index)
-        if not isinstance(self._config, Dataset):
-            self._config.update(_num_shards=num_shards, _shard_index=shard_index)
-        self.close_workers()
+        self._renew_workers({"_num_shards": num_shards, "_shard_index": shard_index})
+
+    def _renew_workers(self, changes: Mapping[str, Any]) -> None:
+        if not isinstance(self._config, Dataset):  # which has taken them itself
+            self._config = {**self._config, **changes}
+        self.close_workers()  # they have the old options
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether the order is known here."""
@@ -447,9 +434,7 @@ class PooledReader(Reader):
         self._wanted = wanted
         self._blocks: Iterator[ReadBlock] | None = None
         self._error: BaseException | None = None  # of the sequence after the current block
-        self._first = self._stop = 0  # what the current block should hold
-        self._block: SeqBlock | None = None
-        self._offsets: list[int | None] | None = None  # in the block, of what was asked; `None`: all came
+        self._take(ReadBlock(NO_SEQS))
 
     def tags(self) -> list[str] | None:
         """Ask the corpus for the tags."""
@@ -463,11 +448,10 @@ class PooledReader(Reader):
         if not self._first <= number < self._stop:
             self._go_to(number)
         at = number - self._first
-        offset = at if self._offsets is None else self._offsets[at]
-        if offset is None:
-            raise self._left_out(number)
-        assert self._block is not None
-        seq = self._block.seq(offset, number, None)
+        num_left_out = bisect_left(self._left_out, at)
+        if at in self._left_out[num_left_out : num_left_out + 1]:
+            raise self._error_of(number)
+        seq = self._block.seq(at - num_left_out, number, None)
         if self._wanted.tags is not None and seq.seq_tag != self._wanted.tags[number]:
             raise SourceError(
                 f"{self._wanted.tags[number]!r} was asked for, and {seq.seq_tag!r} came",
@@ -487,7 +471,7 @@ class PooledReader(Reader):
             assert blocks is not None
             found = next(blocks, None)
             if found is None or found.number > number:
-                raise self._left_out(number)
+                raise self._error_of(number)
             self._take(found)
             if number < self._stop:
                 break
@@ -499,24 +483,10 @@ class PooledReader(Reader):
 
     def _take(self, read: ReadBlock) -> None:
         """Make a block the current one."""
-        self._first, self._stop = read.number, read.number + read.num_asked
-        self._block, self._offsets = SeqBlock(*read.parts), None
-        num_seqs = len(self._block)
-        if num_seqs == read.num_asked:
-            return
-        # Some were left out: which ones is known by the corpus indices.
-        came = list(self._block.corpus_indices or ())[:num_seqs]
-        wanted = self._wanted.order.block(self._first, self._stop).tolist()
-        num_came, num_wanted = Counter(came), Counter(wanted)
-        self._offsets, offset = [], 0
-        for corpus_idx in wanted:
-            is_here = offset < len(came) and came[offset] == corpus_idx
-            # Of one that is there several times, and not as often as it should be, it is not known which did come.
-            is_sure = is_here and num_came[corpus_idx] == num_wanted[corpus_idx]
-            self._offsets.append(offset if is_sure else None)
-            offset += is_here
+        self._block, self._left_out = SeqBlock(*read.parts), read.left_out
+        self._first, self._stop = read.number, read.number + len(self._block) + len(read.left_out)
 
-    def _left_out(self, number: int) -> SourceError:
+    def _error_of(self, number: int) -> SourceError:
         tags = self.tags()
         name = f"corpus index {self._wanted.order[number]}" if tags is None else repr(tags[number])
         return SourceError(

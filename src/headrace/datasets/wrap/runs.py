@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from headrace.engine import Failure, WorkerInfo, is_in_place, note_item, note_together
 from headrace.errors import CacheError
 from headrace.order import Order
-from headrace.sources import MapSource, Source
+from headrace.sources import MapSource
 
 from ..base import Dataset
 from ..parts import MadeElsewhere
@@ -42,7 +42,6 @@ MAX_RUN_BYTES = 1 << 20
 _MAX_SEQS = 1024  # more gain nothing, as the cost of a message is shared by enough of them
 _MIN_RUNS = 2  # before a worker: it reads one while the other is on its way
 _SHARE_OF_RUN = 8  # runs that fit into a limit in bytes
-_NUM_SAMPLED = 10_000  # lengths looked at
 _MAX_UNMEASURED = 8  # sequences in a run where all workers cut at the same positions, and no size is known
 
 
@@ -51,43 +50,21 @@ def seqs_in_run(buffer_size: int) -> int:
     return min(max(buffer_size // _MIN_RUNS, 1), _MAX_SEQS)
 
 
-class SeqBytes:
-    """The sizes of the sequences of a source in bytes, from the lengths in its index.
+SeqSizes = list[tuple[NDArray[np.int64], int]]
+"""For each data key the frames of each sequence of a corpus, and the bytes of a frame."""
 
-    Args:
-        source: One whose index knows the lengths of all data keys.
-    """
 
-    def __init__(self, source: Source) -> None:
-        self._num_seqs = len(source.index)
-        self._columns = [
-            (source.index.lengths(key), np.dtype(spec.dtype).itemsize * math.prod(size or 1 for size in spec.shape))
-            for key, spec in source.specs.items()
-        ]
-
-    @classmethod
-    def of(cls, dataset: Dataset) -> SeqBytes | None:
-        """Return the sizes for a dataset, `None` where they are not known without reading."""
-        source = dataset.indexed_source()
-        if source is None or isinstance(source, MapSource):
-            return None  # a user's object would have to be asked for each of its lengths
-        return cls(source) if all(source.index.has_lengths(key) for key in source.specs) else None
-
-    def mean(self) -> int:
-        """Return about how many bytes a sequence has, from some of them; at least 1."""
-        some = self.take(np.arange(0, self._num_seqs, max(self._num_seqs // _NUM_SAMPLED, 1)))
-        return max(int(some.sum()) // max(len(some), 1), 1)
-
-    def largest(self) -> int:
-        """Return an upper bound of the bytes of a sequence. O(number of sequences)."""
-        return sum(int(lengths.max(initial=0)) * frame_bytes for lengths, frame_bytes in self._columns)
-
-    def take(self, corpus_indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the bytes of some sequences, `int64[n]`."""
-        total = np.zeros(len(corpus_indices), np.int64)
-        for lengths, frame_bytes in self._columns:
-            total += lengths[corpus_indices].astype(np.int64) * frame_bytes
-        return total
+def sizes_of(dataset: Dataset) -> SeqSizes | None:
+    """Return the sizes of the sequences of a dataset, `None` where they are not known without reading."""
+    source = dataset.indexed_source()
+    if source is None or isinstance(source, MapSource):
+        return None  # a user's object would have to be asked for each of its lengths
+    if not all(source.index.has_lengths(key) for key in source.specs):
+        return None
+    return [
+        (source.index.lengths(key), np.dtype(spec.dtype).itemsize * math.prod(size or 1 for size in spec.shape))
+        for key, spec in source.specs.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -98,45 +75,37 @@ class RunLimits:
         num_seqs: Sequences in a run.
         max_bytes: Bytes in a run, as far as they are known; one of a single group may be larger.
         group: Sequences that must stay together.
-        seq_bytes: Where to look up the bytes; `None` if they are not known, or never matter.
+        sizes: Those of the sequences; `None` if they are not known, or never matter.
     """
 
     num_seqs: int
     max_bytes: int = MAX_RUN_BYTES
     group: int = 1
-    seq_bytes: SeqBytes | None = None
+    sizes: SeqSizes | None = None
 
     @classmethod
-    def of(cls, dataset: Dataset, buffer_size: int, max_bytes: int | None) -> RunLimits:
+    def of(cls, dataset: Dataset, buffer_size: int, max_bytes: int | None, *, are_shards: bool = False) -> RunLimits:
         """Return the limits for a dataset.
 
         Args:
             dataset: What is read.
             buffer_size: Sequences that a worker may be ahead.
             max_bytes: Bytes that it may be ahead, if limited.
+            are_shards: Whether each worker has a shard of its own: all of them cut at the same positions, so no run may
+                be larger, whatever is in it.
         """
         run_bytes = MAX_RUN_BYTES if max_bytes is None else min(MAX_RUN_BYTES, max(max_bytes // _SHARE_OF_RUN, 1))
         group = dataset.shuffle_frames_of_nseqs or 1  # frames are shuffled among the sequences of a whole group
-        seq_bytes = SeqBytes.of(dataset)
-        num_seqs = seqs_in_run(buffer_size)
-        if seq_bytes is not None:
-            num_seqs = min(num_seqs, max(run_bytes // seq_bytes.mean(), 1))
+        sizes, num_seqs = sizes_of(dataset), seqs_in_run(buffer_size)
+        if sizes is None:
+            num_fitting = _MAX_UNMEASURED if max_bytes is None else 1
+        else:  # O(number of sequences)
+            largest = sum(int(lengths.max(initial=0)) * frame_bytes for lengths, frame_bytes in sizes)
+            num_fitting = max(run_bytes // max(largest, 1), 1)
+        if are_shards:
+            num_seqs = min(num_seqs, num_fitting)
         num_seqs = -(-num_seqs // group) * group
-        if seq_bytes is not None and seq_bytes.largest() * num_seqs <= run_bytes:
-            seq_bytes = None
-        return cls(num_seqs, run_bytes, group, seq_bytes)
-
-    @classmethod
-    def of_shards(cls, dataset: Dataset, buffer_size: int, max_bytes: int | None) -> RunLimits:
-        """Return limits that have the workers cut their shards at the same positions, see `of`."""
-        limits = cls.of(dataset, buffer_size, max_bytes)
-        seq_bytes = SeqBytes.of(dataset)
-        if seq_bytes is not None:
-            most = max(limits.max_bytes // max(seq_bytes.largest(), 1), 1)
-        else:
-            most = _MAX_UNMEASURED if max_bytes is None else 1
-        num_seqs = -(-min(limits.num_seqs, most) // limits.group) * limits.group
-        return cls(num_seqs, limits.max_bytes, limits.group)
+        return cls(num_seqs, run_bytes, group, None if are_shards or num_seqs <= num_fitting else sizes)
 
     def cut(
         self, order: Order, first: int, num_workers: int, choose: Callable[[], int] | None = None
@@ -155,8 +124,9 @@ class RunLimits:
             if choose is not None:
                 num_seqs = min(num_seqs, -(-choose() // group) * group)
             indices = order.block(position, min(position + num_seqs, end))
-            if self.seq_bytes is not None:
-                num_fitting = int(np.searchsorted(np.cumsum(self.seq_bytes.take(indices)), self.max_bytes, "right"))
+            if self.sizes is not None:
+                seq_bytes = sum(lengths[indices].astype(np.int64) * frame_bytes for lengths, frame_bytes in self.sizes)
+                num_fitting = int(np.searchsorted(np.cumsum(seq_bytes), self.max_bytes, "right"))
                 if num_fitting < len(indices):
                     indices = indices[: max(num_fitting // group, 1) * group]
             yield position, indices
@@ -234,14 +204,6 @@ class ReadSeqs:
         self.add(seq)
         return True
 
-    def read_all(self, reader: Reader, wanted: ReadRequest, told_epoch: int | None = None) -> None:
-        """Read what is wanted, see `Reader.read_each`."""
-        for _, seq in reader.read_each(wanted, told_epoch):
-            if not isinstance(seq, FailedSeq):
-                self.add(seq, gives_own=reader.gives_own)
-            elif not self.fail(seq.error):
-                return
-
     def add(self, seq: DatasetSeq, *, gives_own: bool = False) -> None:
         """Take one that was read or made; its arrays are copied unless they are its own."""
         self.tags.append(seq.seq_tag)
@@ -292,27 +254,24 @@ class BlockReader:
             told_epoch: The number of the epoch outside, if it is another one.
             skips: See `ReadSeqs`.
         """
-        parts = self._read_at_once(wanted, told_epoch)
-        if parts is not None:
-            return parts, []
-        seqs = ReadSeqs(skips)
-        seqs.read_all(self._reader, wanted, told_epoch)
-        return seqs.parts(), seqs.failed
-
-    def _read_at_once(self, wanted: ReadRequest, told_epoch: int | None) -> Parts | None:
-        """Read sequences together, if there is a source that can and nothing goes wrong."""
         source = self._source
-        if source is None:
-            return None
-        indices = wanted.indices
-        try:
-            tags = source.tags_of(indices)
-            note_together(tags, wanted.epoch if told_epoch is None else told_epoch)
-            return tags, indices.tolist(), None, read_columns(source, indices)
-        except CacheError:  # no room for them: they would not take less one by one
-            raise
-        except Exception:  # noqa: BLE001 - they are read one by one next, to find out which of them fails
-            return None
+        if source is not None:
+            indices = wanted.indices
+            try:
+                tags = source.tags_of(indices)
+                note_together(tags, wanted.epoch if told_epoch is None else told_epoch)
+                return (tags, indices.tolist(), None, read_columns(source, indices)), []
+            except CacheError:  # no room for them: they would not take less one by one
+                raise
+            except Exception:  # noqa: BLE001, S110 - they are read one by one next, to find out which of them fails
+                pass
+        seqs = ReadSeqs(skips)
+        for _, seq in self._reader.read_each(wanted, told_epoch):
+            if not isinstance(seq, FailedSeq):
+                seqs.add(seq, gives_own=self._reader.gives_own)
+            elif not seqs.fail(seq.error):
+                break
+        return seqs.parts(), seqs.failed
 
 
 @dataclass(frozen=True)
@@ -353,7 +312,7 @@ class DedicatedWork:
         inner: Makes the inner dataset.
         num_shards: Shards of the outer dataset.
         shard_index: Which of them it is.
-        limits: Where to cut, see `RunLimits.of_shards`.
+        limits: Where to cut, the same for all.
         skips: See `ReadSeqs`.
     """
 
@@ -368,19 +327,17 @@ class DedicatedWork:
         num_shards = self.num_shards * info.num_workers
         shard = num_shards, self.shard_index * info.num_workers + info.worker_idx
         dataset = self.inner(shard, in_thread=info.runs_in == "thread")
-        limits = self.limits
 
         def read_epoch(epoch: int) -> Iterator[int | RunResult | None]:
             reader = dataset.make_reader()
             if reader.is_sequential:  # a stream, or a user-defined class: read from its start
                 dataset.init_seq_order(epoch=epoch)
                 yield dataset.known_num_seqs()
-                results = _runs_to_the_end(dataset, epoch, limits, skips=self.skips)
+                results = self._read_to_the_end(dataset, epoch)
             else:
                 order, counted = dataset.get_epoch_order(epoch)
                 yield None if dataset.skips_failed else len(order)
-                whole = ReadRequest(epoch, order, counted, 0)
-                results = _runs_of_order(BlockReader(reader), whole, limits, skips=self.skips)
+                results = self._read_order(BlockReader(reader), ReadRequest(epoch, order, counted, 0))
             start = time.perf_counter()
             for parts, failed in results:
                 yield result_of(parts, failed, start, info)
@@ -388,24 +345,19 @@ class DedicatedWork:
 
         return read_epoch
 
+    def _read_order(self, reader: BlockReader, whole: ReadRequest) -> Iterator[tuple[Parts, FailedSeqs]]:
+        for first, indices in self.limits.cut(whole.order, 0, 1):
+            yield reader.read(whole.part(first, first + len(indices)), skips=self.skips)
 
-_Results = Iterator[tuple[Parts, FailedSeqs]]
-
-
-def _runs_of_order(reader: BlockReader, whole: ReadRequest, limits: RunLimits, *, skips: bool) -> _Results:
-    for first, indices in limits.cut(whole.order, 0, 1):
-        yield reader.read(whole.part(first, first + len(indices)), skips=skips)
-
-
-def _runs_to_the_end(dataset: Dataset, epoch: int, limits: RunLimits, *, skips: bool) -> _Results:
-    seq_idx, more, num_seqs = 0, True, limits.group
-    while more:
-        seqs, first = ReadSeqs(skips), seq_idx
-        stop = seq_idx + min(num_seqs, limits.num_seqs)
-        num_seqs *= 2  # as in `RunLimits.cut`
-        while more and seq_idx < stop:
-            name = f"(sequence {seq_idx} of shard {dataset.shard_index} of {dataset.num_shards})"
-            more = seqs.read(dataset, seq_idx, epoch=epoch, name=name)
-            seq_idx += more
-        if seq_idx > first or seqs.failed:  # with nothing but failed ones too: they are told of with it
-            yield seqs.parts(), seqs.failed
+    def _read_to_the_end(self, dataset: Dataset, epoch: int) -> Iterator[tuple[Parts, FailedSeqs]]:
+        seq_idx, more, num_seqs = 0, True, self.limits.group
+        while more:
+            seqs, first = ReadSeqs(self.skips), seq_idx
+            stop = seq_idx + min(num_seqs, self.limits.num_seqs)
+            num_seqs *= 2  # as in `RunLimits.cut`
+            while more and seq_idx < stop:
+                name = f"(sequence {seq_idx} of shard {dataset.shard_index} of {dataset.num_shards})"
+                more = seqs.read(dataset, seq_idx, epoch=epoch, name=name)
+                seq_idx += more
+            if seq_idx > first or seqs.failed:  # with nothing but failed ones too: they are told of with it
+                yield seqs.parts(), seqs.failed
