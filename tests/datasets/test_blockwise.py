@@ -175,18 +175,18 @@ def test_looking_ahead_while_iterating_loses_nothing():
     assert tags == [f"t{i}" for i in range(12)]
 
 
-def test_only_blocks_of_which_something_is_loaded_are_held():
+def test_only_what_is_loaded_is_held_of_the_blocks_before():
     dataset = open_blocks(sizes=(2,))
     dataset.load_seqs(0, 7)
-    assert [start for start, _ in dataset._older] == [0, 2, 4]
+    assert list(dataset._added) == [0, 1, 2, 3, 4, 5]
     dataset.load_seqs(5, 7)
-    assert [start for start, _ in dataset._older] == [4]
+    assert list(dataset._added) == [5]
     dataset.load_seqs(6, 7)
-    assert dataset._older == []
+    assert not dataset._added
     dataset.load_seqs(7, 12)
-    assert [start for start, _ in dataset._older] == [6, 8]
+    assert list(dataset._added) == [7, 8, 9]
     dataset.finish_epoch()
-    assert dataset._older == []
+    assert not dataset._added
     assert len(dataset._current[-1]) == 0
 
 

@@ -121,14 +121,6 @@ def test_the_stream_is_that_of_the_inner_dataset(open_dataset, config, num_worke
         assert outer.num_seqs == inner.num_seqs
 
 
-@pytest.mark.sample(4)
-@pytest.mark.parametrize("executor", EXECUTORS)
-@pytest.mark.parametrize("buffer_size", [1, 2, 7, 1000])
-def test_the_buffer_changes_nothing(open_dataset, executor, buffer_size):
-    config = {**WORDS, "seq_ordering": "random"}
-    assert stream(open_dataset(config, 2, buffer_size, executor=executor), 3) == stream(init_dataset(config), 3)
-
-
 @pytest.mark.sample(5)
 @pytest.mark.parametrize("executor", EXECUTORS)
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3, 5])
@@ -248,13 +240,10 @@ def test_workers_that_are_closed_in_mid_epoch_come_back_where_it_was(open_datase
 
 
 @pytest.mark.parametrize("executor", EXECUTORS)
-def test_leaving_an_epoch_early_and_starting_another_is_clean(open_dataset, executor):
+def test_resources_that_were_freed_in_mid_epoch_come_back_with_the_next_one(open_dataset, executor):
     config = {**WORDS, "seq_ordering": "random"}
     inner, outer = init_dataset(config), open_dataset(config, 2, 4, executor=executor)
-    for epoch in range(1, 12):
-        for seq, _ in zip(outer.epoch(epoch), range(epoch), strict=False):
-            assert seq.tag
-    assert stream(outer, 5) == stream(inner, 5)
+    assert next(outer.epoch(5)).tag
     outer.finish_epoch(free_resources=True)
     assert stream(outer, 6) == stream(inner, 6)
 
@@ -338,7 +327,8 @@ def test_a_sequence_that_fails_is_skipped_and_written_down(open_dataset, executo
         ({"num_workers": -1}, "num_workers"),
         ({"buffer_size": 0}, "buffer_size"),
         ({"sharding_method": "other"}, "seq_order"),
-        ({"dataset": 3}, "dict"),
+        ({"dataset": []}, "a dataset, or described by a dict, got list"),
+        ({"dataset": StaticDataset([]), "partition_epoch": 2}, "which is made already"),
     ],
 )
 def test_wrong_options_are_refused(arguments, text):
@@ -779,13 +769,6 @@ def test_an_inner_instance_takes_shards_and_options_that_are_set_later(executor,
     assert (found if method == "seq_order" else sorted(found)) == (
         expected if method == "seq_order" else sorted(expected)
     )
-
-
-def test_an_inner_instance_takes_no_options_from_outside():
-    with pytest.raises(ConfigError, match="which is made already"):
-        MultiProcDataset(StaticDataset([]), 2, 4, partition_epoch=2)
-    with pytest.raises(ConfigError, match="a dataset, or described by a dict, got list"):
-        MultiProcDataset([], 2, 4)
 
 
 def test_how_far_a_worker_may_be_ahead_has_a_default():

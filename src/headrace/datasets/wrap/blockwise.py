@@ -10,8 +10,8 @@ no object is made for a sequence unless it is asked for. Its sub-class has a gen
 after an interrupt at any point, another one is made that begins where the reader is.
 
 Invariants: an array comes out as it went in, with its order in memory; what does not fit into a column stays by itself.
-Each loaded sequence is in one of the blocks that are held, those from the start of the current one on in that. What
-belongs together is set by one assignment, as Ctrl-C may come between any two.
+One block is held; those before it that are still loaded are kept as single sequences. What belongs together is set by
+one assignment, as Ctrl-C may come between any two.
 """
 
 from __future__ import annotations
@@ -242,7 +242,6 @@ class BlockwiseDataset(CachedDataset2):
         super()._reset()
         self._opened: _BlocksAhead | None = None
         self._current = 0, 0, SeqBlock(*NO_SEQS)  # start, stop
-        self._older: list[tuple[int, SeqBlock]] = []  # of which something is loaded, with their starts
         self._quick_stop = 0  # all that is loaded is in the current block, and all before this position can be
         self._complete_frac = 0.0
 
@@ -276,17 +275,12 @@ class BlockwiseDataset(CachedDataset2):
                 self._next_seq_idx = end
         else:
             super().load_seqs(start, end)
-
-    def _load_seqs(self, start: int, end: int) -> None:
-        self._older = [(first, block) for first, block in self._older if first + len(block) > start]
-        super()._load_seqs(start, end)
-        self._note_quick_part()
+            self._quick_stop = self._loadable_stop if start >= self._current[0] else 0
 
     def _collect_next(self, end: int) -> bool:
         seq_idx = self._next_seq_idx
         if seq_idx >= self._current[1] and not self._advance(seq_idx):
             return False
-        self._note_quick_part()
         self._next_seq_idx = min(end, self._loadable_stop)
         return True
 
@@ -310,9 +304,9 @@ class BlockwiseDataset(CachedDataset2):
             block = self._block_of(read.parts)
             if seq_idx < stop:
                 break
-        earlier, end, held = self._current
-        if max(self._load_start, earlier) < end:
-            self._older = [*self._older, (earlier, held)]
+        self._quick_stop = 0
+        for loaded in range(max(self._load_start, self._current[0]), self._current[1]):
+            self._added[loaded] = self._seq_at(loaded)
         self._current = start, stop, block
         self._opened = opened
         return True
@@ -337,17 +331,7 @@ class BlockwiseDataset(CachedDataset2):
         """Where the current block, or the epoch, ends."""
         return self._current[1] if self._num_seqs is None else min(self._current[1], self._num_seqs)
 
-    def _note_quick_part(self) -> None:
-        self._quick_stop = 0 if self._older else self._loadable_stop
-
     # --- reading ---
-
-    def _locate(self, seq_idx: int) -> tuple[SeqBlock, int]:
-        """Return the block of a loaded sequence, and its index in it."""
-        start, _, block = self._current
-        if seq_idx < start:
-            start, block = next((start, block) for start, block in reversed(self._older) if start <= seq_idx)
-        return block, seq_idx - start
 
     def is_less_than_num_seqs(self, seq_idx: int) -> bool:
         """Whether the epoch has a sequence at this position; loads it to find out if the number is unknown."""
@@ -357,8 +341,8 @@ class BlockwiseDataset(CachedDataset2):
         return super().is_less_than_num_seqs(seq_idx)
 
     def _seq_at(self, seq_idx: int) -> DatasetSeq:
-        block, offset = self._locate(seq_idx)
-        return block.seq(offset, seq_idx, self._num_seqs)
+        start, _, block = self._current
+        return block.seq(seq_idx - start, seq_idx, self._num_seqs) if seq_idx >= start else super()._seq_at(seq_idx)
 
     def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
         """Return the array of one data key, `dtype[T, ...]`."""
@@ -375,8 +359,8 @@ class BlockwiseDataset(CachedDataset2):
     def get_tag(self, seq_idx: int) -> str:
         """Return the tag of a sequence of the current order."""
         self._require(seq_idx)
-        block, offset = self._locate(seq_idx)
-        return block.tags[offset]
+        start, _, block = self._current
+        return block.tags[seq_idx - start] if seq_idx >= start else super().get_tag(seq_idx)
 
     def _iterate(self, version: int) -> Iterator[DatasetSeq]:
         if self._next_seq_idx:
