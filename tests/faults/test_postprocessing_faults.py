@@ -110,7 +110,9 @@ def test_a_source_that_knows_its_order_and_fails_is_an_error(num_workers: int) -
 
 
 def test_what_was_read_before_a_failure_comes_first_and_the_failure_stays() -> None:
-    for options in ({"map_seq": same, "num_workers": 1}, {"map_seq_stream": pass_on}, {"map_seq": same}):
+    streamed = {"map_seq_stream": pass_on}
+    in_turn = {**streamed, "num_workers": 2, "buf_size": 40}
+    for options in ({"map_seq": same, "num_workers": 1}, streamed, in_turn, {"map_seq": same}):
         with PostprocessingDataset(dataset={"class": Unplugged, "fails_at": 3}, **options) as dataset:
             dataset.initialize()
             dataset.init_seq_order(epoch=1)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from headrace.batching import NumbersDict
-from headrace.engine import Engine, EngineOptions, Job, Run, WorkerInfo, note_item
+from headrace.engine import Engine, EngineOptions, Job, WorkerInfo, note_item
 from headrace.errors import takes_note
 from headrace.order import occurrences
 
@@ -33,7 +33,7 @@ from ...reading.loaded import OrderCursor
 from ...reading.reader import Features, GivenOrder, Reader, ReadRequest
 from ...seq import DatasetSeq
 from ..ahead import shard_blocks
-from ..blockwise import FailedSeqs, Parts, SeqBlock, encoded, pass_failed
+from ..blockwise import FailedSeqs, Parts, ReadBlock, SeqBlock, encoded, pass_failed
 from ..runs import ReadSeqs, RunResult, result_of
 from .calls import MapSeq, MapStream, StickySeqs, wrong_count
 
@@ -212,13 +212,14 @@ class FunctionStream:
                 made = (function.of_stream(seq, epoch) for seq in read_seqs(inner))
                 return made, made.close
             run = self._open_engine(_map_work, function).run(_in_groups(read_seqs(inner), epoch, self._block_seqs))
-            return _unpacked(pass_failed(run, delivered, *delivered.value)[:2] for delivered in run), run.close
+            blocks = (ReadBlock(*pass_failed(run, delivered, *delivered.value)[:2]) for delivered in run)
+            return _unpacked(blocks), run.close
         if not self._num_workers:
             stream = function(read_seqs(inner), epoch, seed % 2**32)
             return stream, stream.close
         work = _stream_work, without_workers(inner), function, self._block_seqs
         run = self._open_engine(*work).run_stream((epoch, seed))
-        return _unpacked(_in_turn(run, self._num_workers)), run.close
+        return _unpacked(shard_blocks(run, self._num_workers)), run.close
 
     def _open_engine(self, work: Callable[..., Any], *args: Any) -> Engine:
         if self._engine is None:
@@ -258,24 +259,17 @@ class FunctionStream:
                 self._engine = None
 
 
-def _in_turn(run: Run, num_workers: int) -> Iterator[tuple[Parts, BaseException | None]]:
-    for _ in islice(run, num_workers):  # how many sequences each has: waits for all of them
-        pass
-    for block in shard_blocks(run, num_workers):
-        yield block.parts, block.error
-
-
-def _unpacked(read: Iterable[tuple[Parts, BaseException | None]]) -> Iterator[DatasetSeq]:
+def _unpacked(blocks: Iterable[ReadBlock]) -> Iterator[DatasetSeq]:
     """Yield the sequences that workers have made.
 
     Raises:
         BaseException: What was raised in a worker, after what came before it.
     """
-    for parts, error in read:
-        block = SeqBlock(*parts)
+    for read in blocks:
+        block = SeqBlock(*read.parts)
         yield from (block.seq(offset, 0, None) for offset in range(len(block)))
-        if error is not None:
-            raise error
+        if read.error is not None:
+            raise read.error
 
 
 def _in_groups(seqs: Iterator[DatasetSeq], epoch: int, num_seqs: int) -> Iterator[tuple[int, list[DatasetSeq]]]:
@@ -313,17 +307,16 @@ def _map_work(map_seq: MapSeq, info: WorkerInfo) -> Callable[[tuple[int, list[Da
 
 def _stream_work(
     inner: Dataset, map_stream: MapStream, block_seqs: int, info: WorkerInfo
-) -> Callable[[tuple[int, int]], Iterator[RunResult | None]]:
-    """Run a stream function in a worker; return the function (epoch, its seed) -> iterator, as `DedicatedWork` does."""
+) -> Callable[[tuple[int, int]], Iterator[RunResult]]:
+    """Run a stream function in a worker; return the function (epoch, its seed) -> iterator over results."""
     dataset = init_dataset(inner)
 
-    def run(payload: tuple[int, int]) -> Iterator[RunResult | None]:
+    def run(payload: tuple[int, int]) -> Iterator[RunResult]:
         epoch, epoch_seed = payload
         worker, num_workers = info.worker_idx, info.num_workers
         seed = (epoch_seed * 683859 * num_workers + 30411 * worker) % (2**32 - 1)  # RETURNN's
         dataset.init_seq_order(epoch=epoch)
         stream = map_stream(_noted(read_seqs(dataset, worker, num_workers), epoch), epoch, seed)
-        yield None  # it is not known how many there are
         more = True
         while more:
             start, made = time.perf_counter(), ReadSeqs()
@@ -332,7 +325,8 @@ def _stream_work(
                     made.add(seq)
                 more = len(made.tags) == block_seqs
             except Exception as error:  # noqa: BLE001 - it comes after the sequences before it
-                more = made.fail(error)
+                made.fail(error)
+                more = False
             yield result_of(made.parts(), made.failed, start, info)
 
     return run
