@@ -11,7 +11,7 @@ from joint_cases import add_noise, part, prints, row, rows, seq_of, tags
 from examples_of_laws import examples
 from headrace.batching import Buckets, FrameBudget
 from headrace.datasets import init_dataset
-from headrace.datasets.join.corpus import JointTags
+from headrace.datasets.join.joint import JointTags
 from headrace.errors import ConfigError, SourceError
 from headrace.index import GeneratedTags, Tags
 from headrace.index.tags import pack_tags

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples_of_laws import examples
-from headrace.datasets.join.corpus import JointTags
+from headrace.datasets.join.joint import JointTags
 from headrace.errors import ConfigError, SourceError
 from headrace.index.lookup import TagTable
 from headrace.index.tags import BLOCK, GeneratedTags, PackedTags, Tags, chain_tags, pack_tags, pack_texts

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from .files.ogg_zip import OggZipDataset
     from .files.source import SourceDataset
     from .join.combined import CombinedDataset, ConcatDataset
-    from .join.meta.dataset import MetaDataset
+    from .join.meta import MetaDataset
     from .join.mix import MixDataset
     from .parts import open_part
     from .returnn.batch import batch_to_raw_dict, index_shape_for_batches, shapes_for_batches
@@ -98,7 +98,7 @@ __getattr__, __dir__ = export_lazily(
         "files.hugging_face": ("HuggingFaceDataset",),
         "files.lm": ("LmDataset",),
         "files.mapped": ("FromListDataset", "MapDataset", "MapDatasetBase", "MapDatasetWrapper", "StaticDataset"),
-        "join.meta.dataset": ("MetaDataset",),
+        "join.meta": ("MetaDataset",),
         "join.mix": ("MixDataset",),
         "wrap.multi_epoch": ("MultiEpochDataset",),
         "wrap.multi_proc": ("MultiProcDataset",),

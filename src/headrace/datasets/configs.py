@@ -43,7 +43,7 @@ _MODULE_OF = {
     "LmDataset": "files.lm",
     "MapDataset": "files.mapped",
     "MapDatasetWrapper": "files.mapped",
-    "MetaDataset": "join.meta.dataset",
+    "MetaDataset": "join.meta",
     "MultiEpochDataset": "wrap.multi_epoch",
     "MixDataset": "join.mix",
     "MultiProcDataset": "wrap.multi_proc",

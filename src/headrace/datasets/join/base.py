@@ -1,15 +1,16 @@
-"""What datasets over the corpora of others have in common: one index of tags, and one order of its corpus indices."""
+"""What datasets over the corpora of others have in common: one index of tags, one order, and a reader for each part."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.errors import ConfigError, did_you_mean
 from headrace.index import CorpusIndex
 from headrace.order import Order
 
@@ -17,7 +18,10 @@ from ..base import Dataset
 from ..corpus import Corpus, num_left_out
 from ..digests import digest_array
 from ..ordered import OrderedDataset
-from ..parts import MetaPart
+from ..parts import MetaPart, PartReader, check_no_cycle
+from ..reading.loaded import OrderCursor
+from ..reading.reader import Reader, ReadRequest
+from ..seq import DatasetSeq
 
 _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
@@ -35,9 +39,23 @@ class IndexedCorpus(Protocol):
         """The tags by corpus index."""
 
 
-class OverCorpora(OrderedDataset):
-    """A dataset whose sequences are those of other datasets. A sub-class defines `corpus`."""
+_Joined = TypeVar("_Joined", bound=IndexedCorpus)
 
+
+class OverCorpora(OrderedDataset):
+    """A dataset whose sequences are those of other datasets.
+
+    Attributes:
+        members: These datasets, each with its data keys.
+        data_keys: The data keys, "data" first.
+    """
+
+    members: Sequence[MetaPart]
+    data_keys: list[str]
+
+    _corpus: Any = None
+    _joined: Sequence[object] = ()  # what it was made of
+    _lengths: NDArray[Any] | None = None  # what is sorted by
     _tag_start = 0
     _tag_block: Sequence[str] = ()
 
@@ -45,6 +63,16 @@ class OverCorpora(OrderedDataset):
     @abstractmethod
     def corpus(self) -> IndexedCorpus:
         """The sequences."""
+
+    def _join_once(self, join: Callable[[], _Joined]) -> _Joined:
+        """Return what `join` makes of the corpora of the parts; anew only after the tags of one may have changed."""
+        sources = [part.source for part in self.members]
+        if self._corpus is None or any(a is not b for a, b in zip(sources, self._joined, strict=True)):
+            self._corpus = join()
+            self._joined, self._keep, self._file_lengths, self._lengths = sources, None, None, None
+            self._planner.invalidate()
+        joined: _Joined = self._corpus
+        return joined
 
     @property
     def _corpus_index(self) -> CorpusIndex:
@@ -78,10 +106,11 @@ class OverCorpora(OrderedDataset):
             self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.tags_of(indices)
         return self._tag_block[offset]
 
-    @property
-    @abstractmethod
-    def _made_of(self) -> Sequence[MetaPart]:
-        """The parts."""
+    def finish_epoch(self, *, free_resources: bool = False) -> None:
+        """End the epoch, of the parts as well, see `Dataset.finish_epoch`."""
+        super().finish_epoch(free_resources=free_resources)
+        if free_resources:
+            self._corpus = self._lengths = None
 
     def _corpus_over(self, parts: Sequence[tuple[MetaPart, Corpus]], epoch: int | None, **own: Any) -> Corpus:
         """Return what is known of the corpora of the parts as one.
@@ -91,31 +120,125 @@ class OverCorpora(OrderedDataset):
             epoch: In which, see `Dataset.get_corpus`.
             **own: What the class itself has to say of it.
         """
-        return Corpus(
-            knows_order=self._knows_order,
-            size=lambda: len(self.corpus),
-            is_indexed=True,
-            index=lambda: self.corpus.index,
-            tags_of=lambda indices: self.corpus.tags_of(indices),
-            has_fixed_lengths=all(corpus.has_fixed_lengths for _, corpus in parts),
-            may_change_lengths=any(corpus.may_change_lengths for _, corpus in parts),
-            sort_lengths=partial(self._sort_lengths, epoch),
-            kept=self._kept,
-            num_filtered=lambda: num_left_out(self._kept(), [corpus for _, corpus in parts]),
-            draws_by_occurrence=any(corpus.draws_by_occurrence for _, corpus in parts),
-            encodes_texts=any(corpus.encodes_texts for _, corpus in parts),
-            **own,
-        )
+        corpora = [corpus for _, corpus in parts]
+        known: dict[str, Any] = {
+            "knows_order": self._knows_order,
+            "size": lambda: len(self.corpus),
+            "index": lambda: self.corpus.index,
+            "tags_of": lambda indices: self.corpus.tags_of(indices),
+            "has_fixed_lengths": all(corpus.has_fixed_lengths for corpus in corpora),
+            "sort_lengths": partial(self._sort_lengths, epoch),
+            "kept": self._kept,
+            "num_filtered": lambda: num_left_out(self._kept(), corpora),
+        }
+        for name in ("may_change_lengths", "draws_by_occurrence", "encodes_texts"):
+            known[name] = any(getattr(corpus, name) for corpus in corpora)
+        return Corpus(is_indexed=True, **{**known, **own})
 
     def get_parts(self) -> Sequence[Dataset]:
         """Return the datasets of the parts."""
-        return [part.dataset for part in self._made_of]
+        return [part.dataset for part in self.members]
 
     @property
     def supports_jumps(self) -> bool:
         """Whether all parts support it."""
         return all(inner.supports_jumps for inner in self.get_parts())
 
-    def draws_text(self) -> str:
-        """Return nothing: only the parts draw."""
-        return ""
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys, "data" first."""
+        return list(self.data_keys)
+
+    def get_target_list(self) -> list[str]:
+        """Return the data keys without "data"."""
+        return [key for key in self.data_keys if key != "data"]
+
+    def _check_key(self, key: str) -> None:
+        if key not in self.data_keys:
+            where, fix = f"dataset {self.name!r}", did_you_mean(key, self.data_keys)
+            raise ConfigError(f"no data key {key!r}", where=where, fix=fix)
+
+
+class Side(PartReader):
+    """Reads a part for a composite.
+
+    Attributes:
+        knows_corpus: Whether its corpus indices are known; else it is asked by tags.
+        draws: Whether it draws by how often a sequence came before.
+    """
+
+    def __init__(self, part: MetaPart) -> None:
+        corpus = part.corpus
+        self.knows_corpus, self.draws = corpus.is_indexed, corpus.draws_by_occurrence
+        super().__init__(part)
+
+
+class CompositeReader(Reader):
+    """Reads sequences that are made of those of other readers.
+
+    Args:
+        corpus: Corpus of the sequences.
+        sides: What reads the parts.
+    """
+
+    def __init__(self, corpus: IndexedCorpus, sides: Sequence[Side]) -> None:
+        inner = [side.reader for side in sides]
+        self._tags_of, self._sides = corpus.tags_of, sides
+        self.is_sequential = any(reader.is_sequential for reader in inner)
+        self.gives_own = all(reader.gives_own for reader in inner)
+        self._reads_by_key = all(reader.reads_by_key() for reader in inner)
+        self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
+
+    def start(self, wanted: ReadRequest) -> None:
+        """Set the sequences to read next."""
+        self._wanted, self._cursor = wanted, OrderCursor(wanted.order)
+        self._tags: list[str] | None = None  # if somebody asked for all of them
+
+    def reads_by_key(self) -> bool:
+        """Whether all parts do."""
+        return self._reads_by_key
+
+    def tags(self) -> list[str]:
+        """Look up the tags."""
+        if self._tags is None:
+            self._tags = self._tags_of(self._wanted.indices)
+        return self._tags
+
+    def _tag(self, number: int) -> str:
+        if self._tags is not None:
+            return self._tags[number]
+        return self._tags_of(self._wanted.order.block(number, number + 1))[0]
+
+    def read(self, number: int) -> DatasetSeq:
+        """Read a sequence."""
+        return DatasetSeq.made_of(number, self.features(number), self._tag(number), None, self._cursor[number])
+
+
+def check_names(option: str, named: Mapping[str, Any], what: str, known: Sequence[str] | Mapping[str, Any]) -> None:
+    """Refuse an option by name that names something else than what there is.
+
+    Raises:
+        ConfigError: A name is unknown.
+    """
+    for name in named:
+        if name not in known:
+            raise ConfigError(f"{option} names the {what} {name!r}, which is not there", fix=did_you_mean(name, known))
+
+
+def check_configs(datasets: Any) -> None:
+    """Refuse sub-datasets that are not described by a dict, or one that contains itself.
+
+    Raises:
+        ConfigError: They are.
+    """
+    if not isinstance(datasets, Mapping) or not datasets:
+        raise ConfigError(
+            f"datasets must be a dict sub-dataset -> config, got {brief(datasets)}",
+            fix='write {"speech": {"class": "HDFDataset", ...}, ...}',
+        )
+    check_no_cycle(datasets)
+
+
+def brief(value: object) -> str:
+    """Return what a user has given as a short text."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,302 +1,363 @@
-"""`JointDataset`: the sequences of several datasets as one corpus with random access.
+"""Several corpora, one after the other, as one, with their tags, lengths, sources, and what reads them.
 
-One order is laid over the sequences that the parts offer in an epoch; each part is started with its share of it when it
-is first read, and read at its own positions. Corpus indices are those of the parts, one part after the other.
-It is the base of `CombinedDataset`, `ConcatDataset` and `MixDataset`.
+Nothing is copied; tags are looked up where they are. `JointSource` reads many sequences at once, past the datasets:
+only where every part is one whose sequences come out as they are in its source. Invariant: joint corpus index = first
+index of the part + corpus index in the part.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import xxhash
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from headrace.errors import ConfigError, did_you_mean
-from headrace.order import (
-    Order,
-    RangeOrder,
-    full_epoch_of,
-    occurrences,
-    slice_bounds,
-)
-from headrace.specs import DataSpec
+from headrace.batching import NumbersDict
+from headrace.errors import takes_note
+from headrace.index import CorpusIndex, Tags
+from headrace.index.storage import About
+from headrace.index.tags import check_indices
+from headrace.order import full_epoch_of
+from headrace.sources import Source
 
-from ..base import Dataset
-from ..checks import check_indices
 from ..corpus import Corpus, LengthsOf
-from ..digests import recipe_text
-from ..parts import MetaPart, PartReader
-from ..reading.reader import Reader
-from ..seq import DatasetSeq
-from .base import OverCorpora
-from .corpus import JointCorpus, JointLengths
+from ..reading.reader import Features, ReadRequest
+from .base import CompositeReader, Side
 from .layout import JointLayout
-from .order import GumbelScale, JointPolicy, parse_joint_ordering
-from .reader import JointPart, JointReader
+
+_LENGTHS_AT_ONCE = 1 << 20  # lengths looked up at a time
 
 
-class JointDataset(OverCorpora):
-    """The sequences of several datasets, each of which knows its corpus. A sub-class opens them, and calls `_join`.
+def starts_of(sizes: Sequence[int]) -> NDArray[np.int64]:
+    """Return where each of several parts begins, and the end, `int64[K + 1]`."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(np.asarray(sizes, np.int64))])
 
-    Args:
-        interleave_gumbel_scale: See `Interleave`.
-        **kwargs: See `Dataset`. `seq_ordering` is laid over what the sub-datasets offer by their own orders.
+
+class Share(NamedTuple):
+    """What is one part's of some joint corpus indices.
+
+    Attributes:
+        part: Number of the part.
+        numbers: Which of them, `int[n]`, ascending.
+        indices: Its corpus indices, `int64[n]`.
     """
 
-    def __init__(self, *, interleave_gumbel_scale: GumbelScale = None, **kwargs: Any) -> None:
-        self._gumbel_scale = interleave_gumbel_scale
-        ordering = kwargs.get("seq_ordering", "default")
-        super().__init__(**{**kwargs, "seq_ordering": parse_joint_ordering(ordering, interleave_gumbel_scale)})
-        self._seq_ordering = ordering
+    part: int
+    numbers: NDArray[np.intp]
+    indices: NDArray[np.int64]
 
-    def _join(
-        self, datasets: Mapping[str, Dataset], layout: JointLayout, sampling_sizes: Mapping[str, int] | None = None
+
+def share_out(starts: NDArray[np.int64], indices: NDArray[np.int64]) -> list[Share]:
+    """Return the shares of the parts that have some of the joint corpus indices. O(n) for up to 2**15 parts."""
+    # The last one that begins at or before an index, so never an empty one
+    owners = np.searchsorted(starts, indices, side="right") - 1
+    if len(owners) and owners[0] == owners[-1] and (owners == owners[0]).all():
+        return [Share(int(owners[0]), np.arange(len(indices)), indices - starts[owners[0]])]
+    by_part = np.argsort(owners.astype(np.int16) if len(starts) < 2**15 else owners, kind="stable")
+    bounds = np.flatnonzero(np.diff(owners[by_part])) + 1
+    shares = []
+    for numbers in np.split(by_part, bounds) if len(by_part) else ():
+        part = int(owners[numbers[0]])
+        shares.append(Share(part, numbers, indices[numbers] - starts[part]))
+    return shares
+
+
+TakeTags = Callable[[NDArray[np.int64]], list[str]]
+
+
+def _take_tags(starts: NDArray[np.int64], indices: NDArray[np.int64], takes: Sequence[TakeTags]) -> list[str]:
+    """Return the tags of joint corpus indices by the functions of the parts that return those of theirs."""
+    found: NDArray[Any] = np.empty(len(indices), dtype=object)
+    for part, numbers, own in share_out(starts, indices):
+        found[numbers] = takes[part](own)
+    tags: list[str] = found.tolist()
+    return tags
+
+
+class JointTags(Tags):
+    """The tags of several corpora, one after the other.
+
+    Args:
+        parts: Their tags.
+    """
+
+    def __init__(self, parts: Sequence[Tags]) -> None:
+        self._parts = tuple(parts)
+        self._starts = starts_of([len(part) for part in parts])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def __reduce__(self) -> tuple[type[JointTags], tuple[tuple[Tags, ...]]]:
+        return JointTags, (self._parts,)
+
+    def block(self, start: int, stop: int) -> list[str]:
+        """Return the tags of corpus indices start..stop."""
+        found: list[str] = []
+        for part, first in zip(self._parts, self._starts.tolist(), strict=False):
+            low, high = max(start - first, 0), min(stop - first, len(part))
+            if low < high:
+                found += part.block(low, high)
+        return found
+
+    def take(self, indices: ArrayLike) -> list[str]:
+        """Return the tags at the given corpus indices."""
+        return _take_tags(self._starts, check_indices(indices, len(self)), [part.take for part in self._parts])
+
+    def update_digest(self, digest: xxhash.xxh3_128) -> None:
+        """Feed the tags of each part."""
+        digest.update(f"joint {len(self._parts)} ".encode())
+        for part in self._parts:
+            part.update_digest(digest)
+
+
+class JointCorpus:
+    """Several corpora as one. The index of a part is built only where all tags are needed.
+
+    Args:
+        corpora: What is known of each; all are indexed.
+
+    Attributes:
+        corpora: As given.
+        starts: `int64[K + 1]`: the joint corpus index at which each begins, and the end.
+    """
+
+    def __init__(self, corpora: Sequence[Corpus]) -> None:
+        self.corpora = tuple(corpora)
+        self.starts = starts_of([corpus.size() or 0 for corpus in corpora])
+        self._starts: list[int] = self.starts.tolist()
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @cached_property
+    def index(self) -> CorpusIndex:
+        """The tags of all; lengths stay with the parts."""
+        return CorpusIndex(JointTags([corpus.index().tags for corpus in self.corpora]), {}, {}, about=About())
+
+    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
+        """Return the tags of joint corpus indices; no others need be known for it."""
+        return _take_tags(self.starts, indices, [corpus.tags_of for corpus in self.corpora])
+
+    def shares(self, indices: NDArray[np.int64]) -> list[Share]:
+        """Return what each part has of joint corpus indices."""
+        return share_out(self.starts, indices)
+
+    def locate(self, corpus_idx: int) -> tuple[int, int]:
+        """Return the part of a joint corpus index, and the corpus index there."""
+        part = bisect_right(self._starts, corpus_idx) - 1
+        return part, corpus_idx - self._starts[part]
+
+
+class JointLengths:
+    """The lengths of one data key over several corpora, looked up where they are.
+
+    Args:
+        corpus: The corpora.
+        columns: Number of a corpus -> function of its corpus indices, `int[n]`; corpora without the key are left out.
+        absent: The length in those.
+    """
+
+    def __init__(self, corpus: JointCorpus, columns: Mapping[int, LengthsOf], absent: int) -> None:
+        self._corpus, self._columns, self._absent = corpus, dict(columns), absent
+
+    def __len__(self) -> int:
+        return len(self._corpus)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
+        return np.asarray(self[:], *args, **kwargs)
+
+    def max(self, initial: int = 0) -> int:
+        """Return the greatest length. O(number of sequences)."""
+        starts = range(0, len(self), _LENGTHS_AT_ONCE)
+        return max([initial, *(int(self[start : start + _LENGTHS_AT_ONCE].max()) for start in starts)])
+
+    def __getitem__(self, indices: NDArray[np.int64] | slice | int) -> NDArray[np.int64]:
+        """Return the lengths of sequences, `int64[n]`, by joint corpus indices."""
+        wanted = np.arange(*indices.indices(len(self))) if isinstance(indices, slice) else np.asarray(indices)
+        lengths = np.full(wanted.size, self._absent, np.int64)
+        for part, numbers, own in self._corpus.shares(wanted.reshape(-1)):
+            if part in self._columns:
+                lengths[numbers] = self._columns[part](own)
+        return lengths.reshape(wanted.shape)
+
+
+class JointSource(Source):
+    """Several sources as one, for reading many sequences at once. Not thread-safe.
+
+    Args:
+        corpus: The corpora of the sources.
+        layout: The data keys; the layout of each is known.
+        sources: By number of the corpus: its name in the layout, and the source; empty corpora may be left out.
+    """
+
+    has_fast_rows = True
+
+    def __init__(self, corpus: JointCorpus, layout: JointLayout, sources: Mapping[int, tuple[str, Source]]) -> None:
+        self._corpus, self._layout, self._sources = corpus, layout, dict(sources)
+        self.specs = {key: spec for key in layout.data_keys if (spec := layout.specs[key]) is not None}
+        self.labels = dict(layout.labels)
+        columns: dict[str, Any] = {key: self._lengths(key) for key in self.specs}
+        self._index = CorpusIndex(corpus.index.tags, columns, {}, about=About())
+
+    def _lengths(self, key: str) -> JointLengths:
+        columns = {}
+        for number, (name, source) in self._sources.items():
+            own = self._layout.keys[name].get(key)
+            if own is not None:
+                columns[number] = source.index.lengths(own).__getitem__
+        return JointLengths(self._corpus, columns, self._layout.empty_length(key))
+
+    @property
+    def index(self) -> CorpusIndex:
+        """Tags and lengths."""
+        return self._index
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether reading any of the sources does."""
+        return any(source.runs_user_code for _, source in self._sources.values())
+
+    def read(self, corpus_idx: int, data_key: str) -> NDArray[Any]:
+        """Return one data key of one sequence, `dtype[T, ...]`."""
+        part, own_idx = self._corpus.locate(int(corpus_idx))
+        name, source = self._sources[part]
+        own = self._layout.keys[name].get(data_key)
+        return self._layout.empty(data_key) if own is None else source.read(own_idx, own)
+
+    def read_rows(self, corpus_indices: NDArray[np.int64], data_key: str, out: NDArray[Any]) -> None:
+        """Read one data key of several sequences into one array, one after the other, see `Source.read_rows`."""
+        shares = self._shares(corpus_indices, data_key)
+        if len(shares) == 1 and len(shares[0][2].numbers) == len(corpus_indices):
+            source, own, share = shares[0]
+            source.read_rows(share.indices, own, out)
+        elif self.specs[data_key].has_time:
+            ends = np.cumsum(self._index.lengths(data_key)[corpus_indices])
+            bounds = [0, *ends.tolist()]
+            self.read_into(corpus_indices, data_key, [out[a:b] for a, b in pairwise(bounds)])
+        else:
+            out[...] = 0
+            for source, own, share in shares:
+                rows = np.empty((len(share.indices), *out.shape[1:]), out.dtype)
+                source.read_rows(share.indices, own, rows)
+                out[share.numbers] = rows
+
+    def read_into(self, corpus_indices: NDArray[np.int64], data_key: str, outs: Sequence[NDArray[Any]]) -> None:
+        """Read one data key of several sequences, each into an array of its own, see `Source.read_into`."""
+        for source, own, share in self._shares(corpus_indices, data_key):
+            source.read_into(share.indices, own, [outs[number] for number in share.numbers.tolist()])
+
+    def _shares(self, corpus_indices: NDArray[np.int64], data_key: str) -> list[tuple[Source, str, Share]]:
+        """Return for each source that has some of the sequences with the key: it, its data key, and its share."""
+        shares = []
+        for share in self._corpus.shares(corpus_indices):
+            name, source = self._sources[share.part]
+            own = self._layout.keys[name].get(data_key)
+            if own is not None:
+                shares.append((source, own, share))
+        return shares
+
+
+class JointReader(CompositeReader):
+    """Reads the sequences of a joint corpus.
+
+    Each part is asked for its share of all that is wanted, when the first sequence of it is read.
+
+    Args:
+        name: Name of the joint dataset, for messages.
+        corpus: The corpora of the parts.
+        layout: Where each data key comes from.
+        sides: In the order of the corpora.
+        epoch_offsets: For each part, what is added to the number of a full epoch to get the epoch that it is read in.
+        num_sub_epochs: Number of sub-epochs of a full epoch: parts are read by full epochs.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        corpus: JointCorpus,
+        layout: JointLayout,
+        sides: Sequence[Side],
+        epoch_offsets: Sequence[int],
+        num_sub_epochs: int,
     ) -> None:
-        """Take the sub-datasets.
+        self._name, self._corpus, self._layout = name, corpus, layout
+        self._epoch_offsets, self._num_sub_epochs = epoch_offsets, num_sub_epochs
+        super().__init__(corpus, sides)
 
-        Args:
-            datasets: Sub-dataset by name, in the order of the joint corpus; each knows its order and its tags.
-            layout: Where each data key comes from.
-            sampling_sizes: Sub-dataset -> how many of its sequences a full epoch takes: the n-th one from position
-                (n - 1) * size of its own order in that epoch, and from the end to the start.
-        """
-        self.layout = layout
-        self.sampling_sizes = None if sampling_sizes is None else dict(sampling_sizes)
-        self.num_outputs, self.labels = dict(layout.outputs), dict(layout.labels)
-        self.num_inputs = self.num_outputs.get("data", (0, 0))[0]
-        self.members = [MetaPart(name, dataset, layout.keys[name]) for name, dataset in datasets.items()]
-        self._corpus: JointCorpus | None = None
-        self._joined: list[object] = []
-        self._lengths: NDArray[Any] | None = None
-        self._offered: NDArray[np.int64] | None = None
-        self._version = 0
-        self._counted_full: tuple[Order, NDArray[np.int64]] | None = None
+    def start(self, wanted: ReadRequest) -> None:
+        """Set the sequences to read next."""
+        super().start(wanted)
+        self._shares: dict[int, Share] | None = None  # of parts that are not started yet
+        self._numbers: dict[int, NDArray[np.uint32]] = {}  # of those that are: which of the sequences they have
 
-    def _change_recipe(self, **changes: Any) -> None:
-        if "seq_ordering" in changes:
-            changes["seq_ordering"] = parse_joint_ordering(changes["seq_ordering"], self._gumbel_scale)
-        super()._change_recipe(**changes)
+    def _at(self, number: int) -> tuple[Side, int]:
+        """Return what reads a sequence, started with its share, and the number of the sequence there."""
+        part, _ = self._corpus.locate(self._cursor[number])
+        numbers = self._numbers.get(part)
+        if numbers is None:
+            numbers = self._numbers[part] = self._start_part(part)
+        return self._sides[part], int(numbers.searchsorted(np.uint32(number)))
 
-    # --- the joint corpus ---
+    def _start_part(self, part: int) -> NDArray[np.uint32]:
+        wanted, side, epoch = self._wanted, self._sides[part], self._wanted.epoch
+        if self._shares is None:
+            self._shares = {share.part: share for share in self._corpus.shares(wanted.indices)}
+        _, numbers, indices = self._shares[part]
+        counted = wanted.occurrences[numbers] if wanted.occurrences is not None and side.draws else None
+        if epoch is not None:
+            epoch = full_epoch_of(epoch, self._num_sub_epochs) + 1 + self._epoch_offsets[part]
+        side.reader.start(ReadRequest.of(epoch, indices, counted, None if wanted.first is None else 0))
+        del self._shares[part]
+        return numbers.astype(np.uint32)
 
-    @property
-    def corpus(self) -> JointCorpus:
-        """The corpora of the parts, one after the other."""
-        sources = [part.source for part in self.members]
-        if self._corpus is None or any(a is not b for a, b in zip(sources, self._joined, strict=True)):
-            self._corpus = JointCorpus([part.corpus for part in self.members])
-            self._joined, self._keep, self._file_lengths, self._lengths = sources, None, None, None
-            self._planner.invalidate()
-        return self._corpus
+    def features(self, number: int) -> Features:
+        """Return all arrays of a sequence."""
+        side, own = self._at(number)
+        try:
+            return self._layout.filled(side.features(own))
+        except Exception as error:
+            takes_note(error, f"sub-dataset {side.name!r} of {self._name!r}, sequence {self._tag(number)!r}")
+            raise
 
-    def _kept(self) -> NDArray[np.bool_] | None:
-        """Return `bool[N]`: what the filter of the whole and those of the parts keep; `None` without any."""
-        own = None if self._wanted_tags is None else self._keep_mask()
-        kept = [part.corpus.kept() for part in self.members]
-        if all(mask is None for mask in kept):
-            return own
-        sizes = np.diff(self.corpus.starts).tolist()
-        masks = [np.ones(size, bool) if mask is None else mask for mask, size in zip(kept, sizes, strict=True)]
-        joined = np.concatenate(masks)
-        return joined if own is None else joined & own
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Return one data key; no frames if the part of the sequence has no such key."""
+        side, own = self._at(number)
+        return side.array(own, key) if key in side.keys else self._layout.empty(key)
 
-    # --- what is known without reading ---
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Return some frames of one data key."""
+        side, own = self._at(number)
+        return side.frames(own, key, start, stop) if key in side.keys else self._layout.empty(key)
 
-    @property
-    def _made_of(self) -> Sequence[MetaPart]:
-        return self.members
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Ask the part of the sequence; what it lacks is read whole, without frames."""
+        side, own = self._at(number)
+        found = side.sliced_frames(own)
+        return None if found is None else {key: found.get(key) for key in self._layout.data_keys}
 
-    def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return what is known of the corpora of the parts, one after the other."""
-        parts = [(part, part.dataset.get_corpus(self._part_epoch(part, epoch))) for part in self.members]
-
-        def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
-            self._layout_of(key)
-            columns = {}
-            for number, (part, corpus) in enumerate(parts):
-                if key in part.keys:
-                    column = corpus.lengths(part.keys[key], may_cost)
-                    if column is None:
-                        return None
-                    columns[number] = column
-            return JointLengths(self.corpus, columns, self.layout.empty_length(key)).__getitem__
-
-        def digest_text() -> str:
-            texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
-            return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *texts]).encode())
-
-        specs = {key: spec for key, spec in self.layout.specs.items() if spec is not None}
-        return self._corpus_over(parts, epoch, specs=specs, lengths=lengths_of, digest_text=digest_text)
-
-    def order_text(self, epoch: int) -> str:
-        """Return what decides the joint order, and the orders of the parts."""
-        number = full_epoch_of(epoch, self.partition_epoch) + 1
-        parts = [f"of {part.name}: {part.dataset.order_text(number)}" for part in self.members]
-        return "; ".join([recipe_text(self._recipe, epoch), *self._order_details(epoch), *parts])
-
-    def reading_text(self, epoch: int) -> str:
-        """Return what decides what the sequences of the parts hold: they are read by full epochs."""
-        return super().reading_text(full_epoch_of(epoch, self.partition_epoch) + 1)
-
-    def _order_details(self, epoch: int) -> list[str]:
-        details = super()._order_details(epoch)
-        if self.sampling_sizes is not None:
-            details.append(f"sizes {sorted(self.sampling_sizes.items())}")
-        return details
-
-    # --- order ---
-
-    def _order_of_epoch(self, epoch: int) -> Order:
-        self._set_policy(epoch)
-        corpus = dataclasses.replace(
-            self._order_corpus(len(self.corpus), None), is_fixed=self.get_corpus().has_fixed_lengths
-        )
-        if self.seq_order_seq_lens_file is None:
-            corpus = dataclasses.replace(corpus, lengths=lambda: self._sort_lengths(epoch))
-        return self._planner.order_for_epoch(epoch, corpus)
-
-    def _set_policy(self, epoch: int) -> None:
-        """Tell the planner what the parts offer: that of a full epoch, so that its sub-epochs divide one thing."""
-        full_epoch = full_epoch_of(epoch, self.partition_epoch) + 1
-        orders = [self._own_order(part, full_epoch) for part in self.members]
-        offered, may_repeat = self._offer(orders, full_epoch)
-        is_same = (offered is None) == (self._offered is None) and (
-            offered is None or np.array_equal(offered, self._offered)  # type: ignore[arg-type]
-        )
-        if not is_same:
-            self._offered, self._version = offered, self._version + 1
-        sizes = tuple(self._num_offered(part, len(order)) for part, order in zip(self.members, orders, strict=True))
-        policy = JointPolicy(self._recipe.policy_for_epoch(epoch), sizes, self._version, self._offered, may_repeat)
-        self._planner.recipe = dataclasses.replace(self._recipe, seq_ordering=policy)
-
-    def _own_order(self, part: MetaPart, full_epoch: int) -> Order:
-        return part.dataset.get_epoch_order(full_epoch + self._epoch_offset(part))[0]
-
-    def _epoch_offset(self, part: MetaPart) -> int:  # noqa: ARG002 (a sub-class reads other epochs of some)
-        """Return what is added to the number of a full epoch to get the epoch that a part is read in."""
-        return 0
-
-    def _num_offered(self, part: MetaPart, num_seqs: int) -> int:
-        return num_seqs if self.sampling_sizes is None else self.sampling_sizes[part.name]
-
-    def _offer(self, orders: Sequence[Order], full_epoch: int) -> tuple[NDArray[np.int64] | None, bool]:
-        """Return the joint corpus indices that the orders of the parts hold, `None` if all; and whether some repeat."""
-        starts, offered = self.corpus.starts.tolist(), []
-        may_repeat = any(order.may_repeat for order in orders)
-        if self.sampling_sizes is None and all(
-            _is_whole(order, size) for order, size in zip(orders, np.diff(starts).tolist(), strict=True)
-        ):
-            return None, False
-        for part, order, start in zip(self.members, orders, starts, strict=False):
-            indices, size = order.block(0, len(order)), self._num_offered(part, len(order))
-            if self.sampling_sizes is not None:
-                if size and not len(order):
-                    raise ConfigError(
-                        f"sampling_sizes asks for {size} sequences of {part.name!r}, which has none",
-                        where=f"dataset {self.name!r}, epoch {full_epoch}",
-                        fix="leave the sub-dataset out, or write 0",
-                    )
-                first = (full_epoch - 1) * size % max(len(order), 1)
-                indices = indices[np.arange(first, first + size) % max(len(order), 1)]
-                may_repeat = may_repeat or size > len(order)
-            offered.append(indices + start)
-        return np.concatenate(offered), may_repeat
-
-    def _sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:
-        """Return `int[N]`: what the parts sort by, in an epoch; `None`: in the current one."""
-        _ = self.corpus  # forgets lengths that are too old
-        if self._lengths is not None:
-            return self._lengths
-        lengths = np.concatenate([part.dataset.sort_lengths_in(self._part_epoch(part, epoch)) for part in self.members])
-        if self.get_corpus().has_fixed_lengths:
-            self._lengths = lengths
-        return lengths
-
-    def _part_epoch(self, part: MetaPart, epoch: int | None) -> int | None:
-        """Return the epoch that a part is read in."""
-        if epoch is None:
+    def known_frames(self, number: int) -> NumbersDict | None:
+        """Return data key -> number of frames."""
+        side, own = self._at(number)
+        frames, empty_length = side.known_frames(own), self._layout.empty_length
+        if frames is None:
             return None
-        return full_epoch_of(epoch, self.partition_epoch) + 1 + self._epoch_offset(part)
+        return NumbersDict({key: frames.get(key, empty_length(key)) for key in self._layout.data_keys})
 
-    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:
-        if self.partition_epoch == 1:
-            return super()._counter(epoch, order)
-        return partial(self._count_in_full_epoch, self._planner.full_order, epoch)
-
-    def _count_in_full_epoch(self, full: Order, epoch: int) -> NDArray[np.int64]:
-        """Count over all sub-epochs: the parts draw by the full epoch, and must not draw the same in two of them."""
-        if self._counted_full is None or self._counted_full[0] is not full:
-            self._counted_full = full, occurrences(full)
-        start, stop = slice_bounds(len(full), epoch, self.partition_epoch, self.num_shards, self.shard_index)
-        return self._counted_full[1][start:stop]
-
-    def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch, of the parts as well, see `Dataset.finish_epoch`."""
-        super().finish_epoch(free_resources=free_resources)
-        if free_resources:
-            self._corpus, self._offered, self._lengths, self._counted_full = None, None, None, None
-            self._version += 1
-
-    def supports_seq_order_sorting(self) -> bool:
-        """Whether all parts know what they sort by, or a file tells it."""
-        known = all(part.dataset.supports_seq_order_sorting() for part in self.members)
-        return known or self.seq_order_seq_lens_file is not None
-
-    # --- reading ---
-
-    def _new_reader(self) -> Reader:
-        parts = [
-            JointPart(PartReader(part), part.corpus.draws_by_occurrence, self._epoch_offset(part))
-            for part in self.members
-        ]
-        return JointReader(self.name, self.corpus, self.layout, parts, self.partition_epoch)
-
-    def have_get_corpus_seq(self) -> bool:
-        """Whether all parts have it."""
-        return all(part.dataset.have_get_corpus_seq() for part in self.members)
-
-    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any sequence of the joint corpus as it is stored, whatever the current order."""
-        corpus = self.corpus
-        (corpus_idx,) = check_indices([corpus_seq_idx], len(corpus), f"dataset {self.name!r}")
-        number = int(corpus.owners_of(np.array([corpus_idx]))[0])
-        part = self.members[number]
-        seq = part.dataset.get_corpus_seq(int(corpus_idx - corpus.starts[number]))
-        features = self.layout.filled({key: seq.features[own] for key, own in part.keys.items()})
-        return DatasetSeq(int(corpus_idx), features, seq_tag=seq.seq_tag, corpus_idx=int(corpus_idx))
-
-    # --- how much there is, layout ---
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys, "data" first."""
-        return self.layout.data_keys
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return [key for key in self.layout.data_keys if key != "data"]
-
-    def _check_key(self, key: str) -> None:
-        self._layout_of(key)
-
-    def _layout_of(self, key: str) -> DataSpec:
-        specs = self.layout.specs
-        if key not in specs:
-            raise ConfigError(f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, specs))
-        spec = specs[key]
-        if spec is not None:
-            return spec
-        part = next(part for part in self.members if key in part.keys)
-        own, dataset = part.keys[key], part.dataset
-        return DataSpec(dataset.get_data_dtype(own), tuple(dataset.get_data_shape(own)), dataset.is_data_sparse(own))
-
-
-def _is_whole(order: Order, num_seqs: int) -> bool:
-    """Tell whether an order is 0, 1, ... to the end of the corpus."""
-    if len(order) != num_seqs or not isinstance(order, RangeOrder):
-        return False
-    return num_seqs == 0 or (order[0] == 0 and order[num_seqs - 1] == num_seqs - 1)
+    def fast_source(self) -> Source | None:
+        """Return a source that reads many sequences at once, past the parts, if that makes no difference."""
+        known: dict[int, tuple[str, Source]] = {}
+        for number, side in enumerate(self._sides):
+            if not self._corpus.corpora[number].size():
+                continue
+            source = side.reader.fast_source()
+            if source is None or not all(map(source.index.has_lengths, side.keys.values())):
+                return None
+            known[number] = side.name, source
+        is_known = known and all(spec is not None for spec in self._layout.specs.values())
+        return JointSource(self._corpus, self._layout, known) if is_known else None

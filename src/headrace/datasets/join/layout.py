@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from headrace.specs import DataSpec
 from ..base import Dataset
 from ..checks import remark_once
 from ..parts import spec_of
+from .base import check_names
 
 
 class KeySource(NamedTuple):
@@ -53,10 +54,8 @@ def parse_data_map(data_map: Any, names: Iterable[str]) -> list[KeySource]:
             raise ConfigError(f"data_map has the entry {entry!r}", fix=form)
         source = KeySource(*texts)
         if source.part not in names:
-            where = f"data_map[{(source.part, source.own)!r}]"
-            raise ConfigError(
-                f"there is no sub-dataset {source.part!r}", where=where, fix=did_you_mean(texts[0], names)
-            )
+            where, fix = f"data_map[{(source.part, source.own)!r}]", did_you_mean(source.part, names)
+            raise ConfigError(f"there is no sub-dataset {source.part!r}", where=where, fix=fix)
         if (source.part, source.key) in seen:
             raise ConfigError(
                 f"two data keys of the sub-dataset {source.part!r}, {seen[source.part, source.key]!r} and "
@@ -75,24 +74,22 @@ class JointLayout:
 
     Attributes:
         keys: Sub-dataset -> data key of the whole -> its data key.
-        specs: Data key -> layout; `None` if it is learnt from the first sequence.
-        outputs: Data key -> (dim, ndim), where declared.
+        specs: Data key -> layout, "data" first; `None` if it is learnt from the first sequence.
         labels: Data key -> class labels, where there are some.
     """
 
     keys: Mapping[str, Mapping[str, str]]
     specs: Mapping[str, DataSpec | None]
-    outputs: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    labels: Mapping[str, Sequence[str]]
 
     @property
     def data_keys(self) -> list[str]:
         """The data keys, "data" first."""
-        return sorted(self.specs, key=lambda key: (key != "data", key))
+        return list(self.specs)
 
     def filled(self, features: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
         """Return the arrays of one sequence by all data keys: those that its dataset lacks have no frames."""
-        return {key: features[key] if key in features else self.empty(key) for key in self.data_keys}
+        return {key: features[key] if key in features else self.empty(key) for key in self.specs}
 
     def empty(self, key: str) -> NDArray[Any]:
         """Return the empty array that replaces a data key that the dataset of a sequence does not have."""
@@ -110,8 +107,8 @@ class JointLayout:
 def make_layout(
     datasets: Mapping[str, Dataset],
     entries: Sequence[KeySource],
-    data_dims: Mapping[str, Any] | None = None,
-    data_dtypes: Mapping[str, str] | None = None,
+    data_dims: Mapping[str, Any],
+    data_dtypes: Mapping[str, str],
 ) -> JointLayout:
     """Compare what the sub-datasets have under each data key, and return the layout of the whole.
 
@@ -128,79 +125,74 @@ def make_layout(
     keys: dict[str, dict[str, str]] = {name: {} for name in datasets}
     specs: dict[str, DataSpec | None] = {}
     labels: dict[str, Sequence[str]] = {}
-    outputs: dict[str, tuple[int, int]] = {}
     firsts: dict[str, KeySource] = {}
-    dims = dict(data_dims or {})
     for entry in entries:
         dataset, key = datasets[entry.part], entry.key
-        _check_key(dataset, entry)
+        check_own_key(dataset, entry.part, entry.own, f"data_map, {tuple(entry)}")
         keys[entry.part][key] = entry.own
-        spec, own_labels = spec_of(dataset, entry.own), dataset.labels.get(entry.own)
-        if key not in firsts:
-            firsts[key], specs[key] = entry, spec
-            if own_labels is not None:
-                labels[key] = own_labels
-            continue
-        known = specs[key]
-        if spec is None or known is None:
-            specs[key] = spec or known  # an empty corpus tells none, and a stream is checked when it is read
-        else:
-            specs[key] = _joined(known, spec, (firsts[key], entry), key in dims)
+        first, known, spec = firsts.setdefault(key, entry), specs.get(key), spec_of(dataset, entry.own)
+        # An empty corpus tells no layout, and a stream is checked when it is read
+        specs[key] = _joined(known, spec, first, entry, key in data_dims) if known and spec else known or spec
+        own_labels = dataset.labels.get(entry.own)
         if own_labels is not None and list(labels.setdefault(key, own_labels)) != list(own_labels):
             raise ConfigError(
                 f"the data key {key!r} has other class labels in {entry.part!r} than in the sub-datasets before it",
-                where=f"data_map, {tuple(firsts[key])} and {tuple(entry)}",
+                where=f"data_map, {tuple(first)} and {tuple(entry)}",
                 fix="give the two different names, or let both use the same vocabulary",
             )
-    _take_declared(specs, dims, data_dtypes or {})
-    _check_known(specs, keys)
-    for key, known in specs.items():
-        if known is not None:
-            outputs[key] = known.num_outputs
-    return JointLayout(keys, specs, outputs, labels)
+    _take_declared(specs, data_dims, data_dtypes)
+    for key, spec in specs.items():  # a replacement of an unknown layout would be unknown
+        without = [name for name, own in keys.items() if key not in own]
+        if spec is None and without:
+            raise ConfigError(
+                f"the layout of the data key {key!r} is not known before it is read, and the sub-dataset "
+                f"{without[0]!r} has no such key",
+                fix=f"say it by data_dims={{{key!r}: (dim, ndim)}} and data_dtypes, or let its dataset set num_outputs",
+            )
+    return JointLayout(keys, {key: specs[key] for key in data_first(specs)}, labels)
 
 
-def _check_key(dataset: Dataset, entry: KeySource) -> None:
+def data_first(keys: Iterable[str]) -> list[str]:
+    """Return data keys in the order in which a dataset names them: "data" first."""
+    return sorted(keys, key=lambda key: (key != "data", key))
+
+
+def check_own_key(dataset: Dataset, part: str, own: str, where: str) -> None:
+    """Refuse a data key that a sub-dataset does not have; before it is read, some do not tell which they have.
+
+    Raises:
+        ConfigError: There is no such data key.
+    """
     known = [] if dataset.num_outputs is None else dataset.get_data_keys()
-    if known and entry.own not in known:
-        raise ConfigError(
-            f"the sub-dataset {entry.part!r} has no data key {entry.own!r}",
-            where=f"data_map, {tuple(entry)}",
-            fix=did_you_mean(entry.own, known),
-        )
+    if known and own not in known:
+        fix = did_you_mean(own, known)
+        raise ConfigError(f"the sub-dataset {part!r} has no data key {own!r}", where=where, fix=fix)
 
 
-def _joined(spec: DataSpec, other: DataSpec, entries: tuple[KeySource, KeySource], has_dim: bool) -> DataSpec:
+def _joined(spec: DataSpec, other: DataSpec, first: KeySource, entry: KeySource, has_dim: bool) -> DataSpec:
     """Return the one layout of a data key that two sub-datasets have."""
     if spec.sparse and other.sparse and spec.dim != other.dim and (has_dim or None in (spec.dim, other.dim)):
         dim = None if spec.dim is None or other.dim is None else max(spec.dim, other.dim)
         spec, other = dataclasses.replace(spec, dim=dim), dataclasses.replace(other, dim=dim)
     if spec == other:
         return spec
-    differ = [name for name in ("sparse", "dtype", "shape", "has_time", "dim") if _get(spec, name) != _get(other, name)]
-    name = differ[0]
+    found = [(name, getattr(spec, name), getattr(other, name)) for name in ("sparse", "dtype", "shape", "has_time")]
+    name, one, two = next((each for each in found if each[1] != each[2]), ("dim", spec.dim, other.dim))
     fix = "give the two different names in data_map, or bring one of the corpora to the layout of the other"
-    if differ == ["dim"]:
+    if name == "dim":
         dim = max(spec.dim or 0, other.dim or 0)
-        fix = f"if {dim} classes hold both, say so by data_dims={{{entries[0].key!r}: ({dim}, {spec.ndim})}}"
+        fix = f"if {dim} classes hold both, say so by data_dims={{{first.key!r}: ({dim}, {spec.ndim})}}"
     raise ConfigError(
-        f"the data key {entries[0].key!r} has two layouts: {name} is {_get(spec, name)} in {entries[0].part!r}, and "
-        f"{_get(other, name)} in {entries[1].part!r}",
-        where=f"data_map, {tuple(entries[0])} and {tuple(entries[1])}",
+        f"the data key {first.key!r} has two layouts: {name} is {one} in {first.part!r}, and {two} in {entry.part!r}",
+        where=f"data_map, {tuple(first)} and {tuple(entry)}",
         fix=fix,
     )
 
 
-def _get(spec: DataSpec, name: str) -> Any:
-    return getattr(spec, name)
-
-
 def _take_declared(specs: dict[str, DataSpec | None], dims: Mapping[str, Any], dtypes: Mapping[str, str]) -> None:
     """Compare what was declared with what was found, and fill in what was not."""
-    for option, declared in (("data_dims", dims), ("data_dtypes", dtypes)):
-        for key in declared:
-            if key not in specs:
-                raise ConfigError(f"{option} names the data key {key!r}", fix=did_you_mean(key, specs))
+    check_names("data_dims", dims, "data key", specs)
+    check_names("data_dtypes", dtypes, "data key", specs)
     for key, given in dims.items():
         wanted = tuple(given) if isinstance(given, tuple | list) else (given,)
         spec = specs[key]
@@ -214,8 +206,7 @@ def _take_declared(specs: dict[str, DataSpec | None], dims: Mapping[str, Any], d
     for key, dtype in dtypes.items():
         spec = specs[key]
         if spec is not None and spec.dtype != dtype:
-            remark = f"data_dtypes says that {key!r} has dtype {dtype}, it has {spec.dtype}"
-            remark_once(remark)
+            remark_once(f"data_dtypes says that {key!r} has dtype {dtype}, it has {spec.dtype}")
 
 
 def _declared_spec(wanted: tuple[Any, ...], dtype: str | None) -> DataSpec | None:
@@ -227,13 +218,21 @@ def _declared_spec(wanted: tuple[Any, ...], dtype: str | None) -> DataSpec | Non
     return DataSpec(dtype or "float32", (*[None] * (ndim - 2), dim), dim=dim)
 
 
-def _check_known(specs: Mapping[str, DataSpec | None], keys: Mapping[str, Mapping[str, str]]) -> None:
-    """Refuse a data key of unknown layout that some sub-dataset lacks: its replacement would be unknown."""
-    for key, spec in specs.items():
-        without = [name for name, own in keys.items() if key not in own]
-        if spec is None and without:
+def same_keys(datasets: Mapping[str, Dataset]) -> list[KeySource]:
+    """Return the data map of datasets that have the same data keys; those that show none have no sequences, or any."""
+    known = {
+        name: dataset.get_data_keys()
+        for name, dataset in datasets.items()
+        if dataset.num_outputs is not None and dataset.get_data_keys()
+    }
+    if not known:
+        raise ConfigError("no sub-dataset tells its data keys before it is read", fix="let them set num_outputs")
+    first, data_keys = next(iter(known.items()))
+    for name, others in known.items():
+        if set(others) != set(data_keys):
             raise ConfigError(
-                f"the layout of the data key {key!r} is not known before it is read, and the sub-dataset "
-                f"{without[0]!r} has no such key",
-                fix=f"say it by data_dims={{{key!r}: (dim, ndim)}} and data_dtypes, or let its dataset set num_outputs",
+                f"the sub-datasets have different data keys: number {first} has {sorted(data_keys)}, number {name} has "
+                f"{sorted(others)}",
+                fix="use CombinedDataset, whose data_map says what belongs together",
             )
+    return [KeySource(name, key, key) for name in datasets for key in data_keys]

@@ -19,14 +19,13 @@ from headrace.errors import ConfigError, InternalError, SourceError, check_count
 from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_of
 from headrace.rng import derive_seed
 
-from ..base import Owned
 from ..configs import DatasetConfig
 from ..digests import digest_array
-from ..parts import MetaPart, check_indexed, check_no_cycle, open_datasets
+from ..parts import MetaPart
 from ..reading.reader import Reader
-from .combined import same_keys
-from .joint import JointDataset
-from .layout import make_layout, parse_data_map
+from .base import check_configs, check_names
+from .combined import JointDataset
+from .layout import parse_data_map
 
 EpochSize = int | Literal["sum", "first_exhausted", "all_exhausted"]
 _OTHER_PASSES = 2**20  # full epochs from the passes of one sub-dataset to those of another over the same corpus
@@ -35,68 +34,17 @@ _EPOCH_SIZES = ("sum", "first_exhausted", "all_exhausted")
 
 
 @dataclass(frozen=True)
-class _MixOptions:
-    """What a user says about a mixture, checked; see `MixDataset`."""
-
-    datasets: Mapping[str, DatasetConfig]
-    weights: Mapping[str, float] | None
-    per: str
-    mixing: str
-    seqs_per_epoch: EpochSize
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.datasets, Mapping) or not self.datasets:
-            raise ConfigError(
-                f"datasets must be a dict sub-dataset -> config, got {self.datasets!r}",
-                fix='write {"speech": {"class": "HDFDataset", ...}, ...}',
-            )
-        check_no_cycle(self.datasets)
-        for option, valid in (("per", ("seq", "frame")), ("mixing", ("even", "shuffled"))):
-            value = getattr(self, option)
-            if value not in valid:
-                what = f"{option}={value!r} is none of {', '.join(valid)}"
-                raise ConfigError(what, fix=did_you_mean(str(value), valid))
-        if isinstance(self.seqs_per_epoch, str):
-            if self.seqs_per_epoch not in _EPOCH_SIZES:
-                raise ConfigError(
-                    f"seqs_per_epoch={self.seqs_per_epoch!r} is no number, and none of {', '.join(_EPOCH_SIZES)}",
-                    fix=did_you_mean(self.seqs_per_epoch, _EPOCH_SIZES),
-                )
-        else:
-            check_count("seqs_per_epoch", self.seqs_per_epoch, minimum=1)
-        self._check_weights()
-
-    def _check_weights(self) -> None:
-        if self.weights is None:
-            return
-        if not isinstance(self.weights, Mapping):
-            raise ConfigError(f"weights must be a dict sub-dataset -> number, got {self.weights!r}")
-        for name in self.weights:
-            if name not in self.datasets:
-                raise ConfigError(
-                    f"weights names the sub-dataset {name!r}, which is not there",
-                    fix=did_you_mean(str(name), self.datasets),
-                )
-        missing = [name for name in self.datasets if name not in self.weights]
-        if missing:
-            raise ConfigError(f"weights has no number for the sub-dataset {missing[0]!r}", fix="0 leaves it out")
-        Mixture(list(self.weights.values()))  # refuses wrong ones before a file is opened
-
-
-@dataclass(frozen=True)
 class _MixPolicy(Policy):
     """One full epoch of a mixture: the next piece of it.
 
     Attributes:
         text: All that the user said.
-        full_epoch: Its number, from 0.
-        version: Another number for each other corpus.
+        full_epoch: Its number, from 0; -1: none yet.
         order: The positions.
     """
 
     text: str
-    full_epoch: int = 0
-    version: int = 0
+    full_epoch: int = -1
     order: Order | None = field(default=None, compare=False)
     name: ClassVar[str] = "mix"
     is_exhaustive: ClassVar[bool] = False
@@ -158,12 +106,14 @@ class MixDataset(JointDataset):
         data_dtypes: Mapping[str, str] | None = None,
         **kwargs: Any,
     ) -> None:
-        self._options = options = _MixOptions(datasets, weights, per, mixing, seqs_per_epoch)
+        check_configs(datasets)
+        _check_options(datasets, weights, per, mixing, seqs_per_epoch)
         if kwargs.get("seq_ordering", "default") != "default":
             raise _no_ordering(kwargs["seq_ordering"], str(kwargs.get("name")))
-        said = dataclasses.replace(options, datasets=dict.fromkeys(datasets))  # type: ignore[arg-type]
-        super().__init__(**{**kwargs, "seq_ordering": _MixPolicy(repr(said))})
+        options = {"weights": weights, "per": per, "mixing": mixing, "seqs_per_epoch": seqs_per_epoch}
+        super().__init__(**{**kwargs, "seq_ordering": _MixPolicy(f"{list(datasets)} {options}")})
         self._seq_ordering = "default"
+        self._given_weights, self._per, self._mixing, self._seqs_per_epoch = weights, per, mixing, seqs_per_epoch
         entries = None if data_map is None else parse_data_map(data_map, datasets)
         unmapped = [] if entries is None else sorted(set(datasets) - {entry.part for entry in entries})
         if unmapped:
@@ -172,29 +122,15 @@ class MixDataset(JointDataset):
                 where=f"dataset {self.name!r}",
                 fix="map one, or leave the sub-dataset out",
             )
-        opened = open_datasets(datasets, self, kwargs.get("random_seed_offset"))
-        check_indexed(opened, self.name)
-        layout = make_layout(opened, same_keys(opened) if entries is None else entries, data_dims, data_dtypes)
-        self._join(opened, layout)
-        self._sizes: list[list[int]] | None = None  # of the epochs of each part, up to where they come again
+        owned = self._join(datasets, entries, data_dims, data_dtypes)
+        self._sizes: list[list[int]] = []  # of the epochs of each part, up to where they come again
         self._mixture: Mixture | None = None
         self._mixed_corpus: object = None
         self._shifts: dict[str, int] = {}  # sub-dataset -> what is added to the numbers of its full epochs
         if type(self).__init__ is MixDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
-            self._ctor_args = (
-                (),
-                {
-                    **kwargs,
-                    "datasets": {name: Owned(dataset) for name, dataset in opened.items()},
-                    "weights": weights,
-                    "per": per,
-                    "mixing": mixing,
-                    "seqs_per_epoch": seqs_per_epoch,
-                    "data_map": None if entries is None else [list(entry) for entry in entries],
-                    "data_dims": data_dims,
-                    "data_dtypes": data_dtypes,
-                },
-            )
+            mapped = None if entries is None else [list(entry) for entry in entries]
+            layout = {"data_map": mapped, "data_dims": data_dims, "data_dtypes": data_dtypes}
+            self._ctor_args = ((), {**kwargs, "datasets": owned, **options, **layout})
 
     def _change_recipe(self, **changes: Any) -> None:
         ordering = changes.pop("seq_ordering", "default")
@@ -213,21 +149,29 @@ class MixDataset(JointDataset):
     def _mixed(self) -> tuple[Mixture, list[list[int]]]:
         """Return the mixture, and how many sequences the epochs of each part have."""
         corpus = self.corpus
-        if self._mixture is None or self._sizes is None or self._mixed_corpus is not corpus:
+        if self._mixture is None or self._mixed_corpus is not corpus:
+            self._planner.invalidate()
+            self._planner.recipe = self._recipe
             self._shifts = self._shifts_of_twins()
             self._sizes = [
                 [len(self._own_order(part, epoch)) for epoch in range(1, part.dataset.partition_epoch + 1)]
                 for part in self.members
             ]
-            self._mixture = Mixture(self._weights(self._sizes), shuffle_seed=self._shuffle_seed())
-            self._check_sizes(self._mixture, self._sizes)
-            self._mixed_corpus, self._version = corpus, self._version + 1
+            mixture = Mixture(self._weights(self._sizes), shuffle_seed=self._shuffle_seed())
+            for part, own, units in zip(self.members, self._sizes, mixture.units.tolist(), strict=True):
+                if units and not sum(own):
+                    raise ConfigError(
+                        f"the sub-dataset {part.name!r} has a weight and no sequences",
+                        where=f"dataset {self.name!r}",
+                        fix="give it the weight 0, or check its files and filters",
+                    )
+            self._mixture, self._mixed_corpus = mixture, corpus
         return self._mixture, self._sizes
 
     def _order_details(self, epoch: int) -> list[str]:
         """Return also what the lengths of the parts have decided, which their digests need not cover."""
         details = super()._order_details(epoch)
-        if self._options.per == "seq" or self.get_corpus().has_fixed_lengths:
+        if self._per == "seq" or self.get_corpus().has_fixed_lengths:
             return details
         return [*details, f"units {digest_array(self._mixed()[0].units)}"]
 
@@ -254,11 +198,11 @@ class MixDataset(JointDataset):
         return super()._new_reader()
 
     def _weights(self, sizes: Sequence[Sequence[int]]) -> list[float]:
-        given = self._options.weights
+        given = self._given_weights
         if given is None:
             return [sum(own) for own in sizes]
         weights = [given[part.name] for part in self.members]
-        if self._options.per == "seq":
+        if self._per == "seq":
             return weights
         columns = self._frame_columns()
         means = [float(np.mean(column)) if len(column) else 1.0 for column in columns]
@@ -284,46 +228,32 @@ class MixDataset(JointDataset):
         return [column if mask is None else column[mask] for column, mask in zip(columns, kept, strict=True)]
 
     def _shuffle_seed(self) -> int | None:
-        if self._options.mixing == "even":
+        if self._mixing == "even":
             return None
         fixed = self.fixed_random_seed
         seed = (self.random_seed_offset or 0) if fixed is None else fixed
         return derive_seed(seed, "mix" if fixed is None else "mix, fixed", bits=63)
 
-    def _check_sizes(self, mixture: Mixture, sizes: Sequence[Sequence[int]]) -> None:
-        for part, own, units in zip(self.members, sizes, mixture.units.tolist(), strict=True):
-            if units and not sum(own):
-                raise ConfigError(
-                    f"the sub-dataset {part.name!r} has a weight and no sequences",
-                    where=f"dataset {self.name!r}",
-                    fix="give it the weight 0, or check its files and filters",
-                )
-
     def _set_policy(self, epoch: int) -> None:
         """Tell the planner which piece of the mixture the full epoch is, and which epochs of the parts that needs."""
         mixture, sizes = self._mixed()
-        full_epoch = full_epoch_of(epoch, self.partition_epoch)
-        given = self._recipe.seq_ordering
+        given, planned = self._recipe.seq_ordering, self._planner.recipe.seq_ordering
         assert isinstance(given, _MixPolicy)
-        policy = dataclasses.replace(given, full_epoch=full_epoch, version=self._version)
-        planned = self._planner.recipe.seq_ordering
-        if policy != planned or planned.order is None:
-            num_seqs = self._num_seqs_of_full_epoch(mixture, sizes)
-            positions = range(full_epoch * num_seqs, (full_epoch + 1) * num_seqs)
-            order = MixedOrder(mixture, self._lanes(mixture, sizes, positions), positions)
-            policy = dataclasses.replace(policy, order=order)
-        else:
-            policy = planned
+        policy = dataclasses.replace(given, full_epoch=full_epoch_of(epoch, self.partition_epoch))
+        if policy == planned:
+            return
+        order = self._order_of_full_epoch(policy.full_epoch, mixture, sizes)
+        policy = dataclasses.replace(policy, order=order)
         self._planner.recipe = dataclasses.replace(self._recipe, seq_ordering=policy)
 
-    def _num_seqs_of_full_epoch(self, mixture: Mixture, sizes: Sequence[Sequence[int]]) -> int:
-        wanted = self._options.seqs_per_epoch
-        if isinstance(wanted, int):
-            return wanted
-        totals = [sum(own) for own in sizes]
-        if wanted == "sum":
-            return sum(total for total, units in zip(totals, mixture.units.tolist(), strict=True) if units)
-        return mixture.first_position_with(totals, reached_by="any" if wanted == "first_exhausted" else "all")
+    def _order_of_full_epoch(self, full_epoch: int, mixture: Mixture, sizes: Sequence[Sequence[int]]) -> Order:
+        num_seqs, totals = self._seqs_per_epoch, [sum(own) for own in sizes]
+        if num_seqs == "sum":
+            num_seqs = sum(total for total, units in zip(totals, mixture.units.tolist(), strict=True) if units)
+        elif isinstance(num_seqs, str):
+            num_seqs = mixture.first_position_with(totals, reached_by="any" if num_seqs == "first_exhausted" else "all")
+        positions = range(full_epoch * num_seqs, (full_epoch + 1) * num_seqs)
+        return MixedOrder(mixture, self._lanes(mixture, sizes, positions), positions)
 
     def _lanes(self, mixture: Mixture, sizes: Sequence[Sequence[int]], positions: range) -> list[Lane]:
         """Return the parts as lanes that know the orders of their epochs which the positions need."""
@@ -346,11 +276,27 @@ class MixDataset(JointDataset):
             lanes.append(lane)
         return lanes
 
-    def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch, see `Dataset.finish_epoch`."""
-        super().finish_epoch(free_resources=free_resources)
-        if free_resources:
-            self._mixture = None
+
+def _check_options(datasets: Mapping[str, Any], weights: Any, per: str, mixing: str, seqs_per_epoch: Any) -> None:
+    """Refuse options of a mixture before a file is opened."""
+    for option, value, valid in (("per", per, ("seq", "frame")), ("mixing", mixing, ("even", "shuffled"))):
+        if value not in valid:
+            what = f"{option}={value!r} is none of {', '.join(valid)}"
+            raise ConfigError(what, fix=did_you_mean(str(value), valid))
+    if not isinstance(seqs_per_epoch, str):
+        check_count("seqs_per_epoch", seqs_per_epoch, minimum=1)
+    elif seqs_per_epoch not in _EPOCH_SIZES:
+        what = f"seqs_per_epoch={seqs_per_epoch!r} is no number, and none of {', '.join(_EPOCH_SIZES)}"
+        raise ConfigError(what, fix=did_you_mean(seqs_per_epoch, _EPOCH_SIZES))
+    if weights is None:
+        return
+    if not isinstance(weights, Mapping):
+        raise ConfigError(f"weights must be a dict sub-dataset -> number, got {weights!r}")
+    check_names("weights", weights, "sub-dataset", datasets)
+    for name in datasets:
+        if name not in weights:
+            raise ConfigError(f"weights has no number for the sub-dataset {name!r}", fix="0 leaves it out")
+    Mixture(list(weights.values()))
 
 
 def _no_ordering(ordering: Any, name: str) -> ConfigError:

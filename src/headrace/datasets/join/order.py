@@ -141,14 +141,13 @@ class JointPolicy(Policy):
     Attributes:
         inner: The order over what is offered.
         sizes: How many sequences each part offers.
-        version: Another number for each other `offered`.
         offered: Joint corpus indices, `int64[n]`, one part after the other; `None` if it is all of the joint corpus.
+            The planner forgets its order when they change.
         may_repeat: Whether an index can come twice in it.
     """
 
     inner: Policy
     sizes: tuple[int, ...]
-    version: int = 0
     offered: NDArray[np.int64] | None = field(default=None, compare=False)
     may_repeat: bool = False
     name: ClassVar[str] = "joint"
