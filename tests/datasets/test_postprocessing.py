@@ -206,6 +206,17 @@ def test_a_sequence_that_comes_twice_in_an_epoch_draws_anew(opened):
     assert rows(opened(config, map_seq=add_noise, num_workers=2, buf_size=4).epoch(1)) == seqs
 
 
+def test_a_user_class_that_is_given_a_part_of_an_epoch_finds_its_corpus_indices():
+    class Own(PostprocessingDataset):
+        def get_seq(self, seq_idx):
+            seq = super().get_seq(seq_idx)
+            assert self.get_corpus_seq_idx(seq_idx) == seq["data"][0, 0]
+            return seq
+
+    with MultiProcDataset(Own(dataset=RANDOM, map_seq=lambda seq: seq), num_workers=1, buffer_size=4) as pooled:
+        assert len(list(pooled.epoch(1))) == len(LENGTHS)
+
+
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_a_given_order_is_taken(opened, num_workers):
     outer = opened(STATIC, map_seq=add_noise, num_workers=num_workers)

@@ -394,7 +394,7 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
         """Return the corpus index of a sequence of the current order."""
-        return self.get_current_seq_order()[seq_idx]
+        return self.get_current_seq_order()[seq_idx - self._first]
 
     # --- reading ---
 
