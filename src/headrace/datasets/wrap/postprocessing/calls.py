@@ -23,6 +23,8 @@ from ...parts import spec_of
 from ...seq import DatasetSeq, count_frames
 from .functions import META_KEYS, Function, chosen, draws, name_of, names_taken, plain_seq
 
+SeqKey = tuple[str, int, int]
+GetFrac = Callable[[], float | None] | None
 _IGNORED = ("batch_dim_axis", "time_dim_axis", "feature_dim_axis", "available_for_inference", "version", "name")
 
 
@@ -165,8 +167,8 @@ class MapSeq:
     Args:
         function: The user's function.
         layout: What it must make.
-        fixed_random_seed: The seed of every epoch; `None`: `random_seed_offset` and the epoch are the seed.
-        random_seed_offset: See there.
+        seeds: The options "fixed_random_seed", the seed of every epoch, and "random_seed_offset", which counts together
+            with the epoch where there is none.
         keeps_lengths: Whether it was said that lengths stay.
         keeps_tags: Whether tags must stay, since others know them.
 
@@ -178,25 +180,17 @@ class MapSeq:
         self,
         function: Function,
         layout: FunctionLayout,
+        seeds: Mapping[str, Any],
         *,
-        fixed_random_seed: int | None,
-        random_seed_offset: int,
         keeps_lengths: bool,
         keeps_tags: bool,
     ) -> None:
         self._function, self._layout, self._names = function, layout, names_taken(function)
         self.draws = draws(function)
-        self._fixed_seed, self._seed = fixed_random_seed, random_seed_offset
+        self._fixed_seed, self._seed = seeds["fixed_random_seed"], seeds["random_seed_offset"]
         self._keeps_lengths, self._keeps_tags = keeps_lengths, keeps_tags
 
-    def __call__(
-        self,
-        seq: DatasetSeq,
-        epoch: int,
-        seq_idx: int,
-        key: tuple[str, int, int],
-        get_frac: Callable[[], float | None] | None,
-    ) -> DatasetSeq:
+    def __call__(self, seq: DatasetSeq, epoch: int, seq_idx: int, key: SeqKey, get_frac: GetFrac) -> DatasetSeq:
         """Return the sequence as the function makes it.
 
         Args:
@@ -267,7 +261,7 @@ class SeqData(dict[str, Any]):
         get_frac: Tells the progress; `None` if it is not known.
     """
 
-    def __init__(self, data: dict[str, Any], get_frac: Callable[[], float | None] | None) -> None:
+    def __init__(self, data: dict[str, Any], get_frac: GetFrac) -> None:
         super().__init__(data)
         self._get_frac = get_frac
 

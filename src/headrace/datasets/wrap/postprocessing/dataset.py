@@ -431,7 +431,7 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
 
     def _make_map_seq(self) -> MapSeq:
         keeps = {"keeps_lengths": self._says_lengths, "keeps_tags": self._is_indexed}
-        return MapSeq(self._function, self._layout, **self._seeds, **keeps)
+        return MapSeq(self._function, self._layout, self._seeds, **keeps)
 
     def _open_reader(self) -> MapReader:
         """Return the reader of the current order, begun now if it was not yet; workers that read it are not asked."""
