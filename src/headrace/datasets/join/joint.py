@@ -7,7 +7,7 @@ index of the part + corpus index in the part.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -56,14 +56,16 @@ def share_out(starts: NDArray[np.int64], indices: NDArray[np.int64]) -> list[Sha
     """Return the shares of the parts that have some of the joint corpus indices. O(n) for up to 2**15 parts."""
     # The last one that begins at or before an index, so never an empty one
     owners = np.searchsorted(starts, indices, side="right") - 1
-    if len(owners) and owners[0] == owners[-1] and (owners == owners[0]).all():
-        return [Share(int(owners[0]), np.arange(len(indices)), indices - starts[owners[0]])]
-    by_part = np.argsort(owners.astype(np.int16) if len(starts) < 2**15 else owners, kind="stable")
-    bounds = np.flatnonzero(np.diff(owners[by_part])) + 1
-    shares = []
-    for numbers in np.split(by_part, bounds) if len(by_part) else ():
-        part = int(owners[numbers[0]])
+    counts = np.bincount(owners, minlength=1)
+    parts = np.flatnonzero(counts).tolist()
+    if len(parts) == 1:
+        return [Share(parts[0], np.arange(len(indices)), indices - starts[parts[0]])]
+    by_part = np.argsort(owners.astype(np.int16 if len(starts) < 2**15 else np.int64), kind="stable")
+    shares, first = [], 0
+    for part, count in zip(parts, counts[parts].tolist(), strict=True):
+        numbers = by_part[first : first + count]
         shares.append(Share(part, numbers, indices[numbers] - starts[part]))
+        first += count
     return shares
 
 
@@ -238,8 +240,9 @@ class JointSource(Source):
             source.read_rows(share.indices, own, out)
         elif self.specs[data_key].has_time:
             ends = np.cumsum(self._index.lengths(data_key)[corpus_indices])
-            bounds = [0, *ends.tolist()]
-            self.read_into(corpus_indices, data_key, [out[a:b] for a, b in pairwise(bounds)])
+            outs = [out[a:b] for a, b in pairwise([0, *ends.tolist()])]
+            for source, own, share in shares:
+                source.read_into(share.indices, own, [outs[number] for number in share.numbers.tolist()])
         else:
             out[...] = 0
             for source, own, share in shares:
@@ -294,7 +297,7 @@ class JointReader(CompositeReader):
         """Set the sequences to read next."""
         super().start(wanted)
         self._shares: dict[int, Share] | None = None  # of parts that are not started yet
-        self._numbers: dict[int, NDArray[np.uint32]] = {}  # of those that are: which of the sequences they have
+        self._numbers: dict[int, memoryview] = {}  # of those that are: which of the sequences they have, 4 bytes each
 
     def _at(self, number: int) -> tuple[Side, int]:
         """Return what reads a sequence, started with its share, and the number of the sequence there."""
@@ -302,9 +305,9 @@ class JointReader(CompositeReader):
         numbers = self._numbers.get(part)
         if numbers is None:
             numbers = self._numbers[part] = self._start_part(part)
-        return self._sides[part], int(numbers.searchsorted(np.uint32(number)))
+        return self._sides[part], bisect_left(numbers, number)
 
-    def _start_part(self, part: int) -> NDArray[np.uint32]:
+    def _start_part(self, part: int) -> memoryview:
         wanted, side, epoch = self._wanted, self._sides[part], self._wanted.epoch
         if self._shares is None:
             self._shares = {share.part: share for share in self._corpus.shares(wanted.indices)}
@@ -314,7 +317,7 @@ class JointReader(CompositeReader):
             epoch = full_epoch_of(epoch, self._num_sub_epochs) + 1 + self._epoch_offsets[part]
         side.reader.start(ReadRequest.of(epoch, indices, counted, None if wanted.first is None else 0))
         del self._shares[part]
-        return numbers.astype(np.uint32)
+        return numbers.astype(np.uint32).data
 
     def features(self, number: int) -> Features:
         """Return all arrays of a sequence."""

@@ -444,11 +444,10 @@ class MetaDataset(OverCorpora):
         """Return the length that sequences are sorted by."""
         if self._control is None:
             return super().get_estimated_seq_length(seq_idx)
-        corpus_idx = self._corpus_idx(seq_idx)
+        corpus_idx = self._corpus_idx(seq_idx)  # is that of the control dataset
         if not self._control.corpus.is_indexed:
             return self._control.dataset.get_estimated_seq_length(seq_idx)
-        own_idx = self.corpus.part_indices(self._control.name, np.array([corpus_idx]))[0]
-        return self._control.dataset.sort_lengths_in(None)[own_idx].item()  # type: ignore[no-any-return]
+        return self._control.dataset.sort_lengths_in(None)[corpus_idx].item()  # type: ignore[no-any-return]
 
     def have_get_corpus_seq(self) -> bool:
         """Whether all sub-datasets have it."""

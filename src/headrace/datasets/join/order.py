@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, InternalError
-from headrace.order import VALID_FORMS, ArrayOrder, Order, Policy, RangeOrder, parse_seq_ordering
+from headrace.order import VALID_FORMS, ArrayOrder, Order, Policy, parse_seq_ordering
 from headrace.order.policy import legacy_rng, set_field
 
 GumbelScale = float | str | None
@@ -161,7 +161,10 @@ class JointPolicy(Policy):
         """Return the order; `lengths` are those of the joint corpus."""
         positions: Order
         if isinstance(self.inner, PartPolicy):
-            positions = _in_turn(self.inner.plan_owners(self.sizes, rng_seed))
+            owners = self.inner.plan_owners(self.sizes, rng_seed)  # each position: the next one of whose turn it is
+            places = np.empty(len(owners), np.int64)
+            places[np.argsort(owners, kind="stable")] = np.arange(len(owners))
+            positions = ArrayOrder(places, may_repeat=False)
         else:
             own = lengths if lengths is None or self.offered is None else lengths[self.offered]
             positions = self.inner.plan(sum(self.sizes), rng_seed, own)
@@ -189,22 +192,11 @@ class MappedOrder(Order):
 
     def block(self, start: int, stop: int) -> NDArray[np.int64]:
         """Return positions start..stop as `int64[n]`."""
-        if isinstance(self._positions, RangeOrder) and start < stop:
-            first, last = self._positions[start], self._positions[stop - 1]
-            if last - first == stop - 1 - start:
-                return self._table[first : last + 1]
         return self._table[self._positions.block(start, stop)]
 
     def slice(self, start: int, stop: int) -> MappedOrder:
         """Return positions start..stop as an order."""
         return MappedOrder(self._table, self._positions.slice(start, stop), may_repeat=self._has_repeats)
-
-
-def _in_turn(owners: NDArray[np.int64]) -> Order:
-    """Return positions in the concatenation of the parts: the next one of whose turn it is."""
-    positions = np.empty(len(owners), np.int64)
-    positions[np.argsort(owners, kind="stable")] = np.arange(len(owners))
-    return ArrayOrder(positions, may_repeat=False)
 
 
 def parse_joint_ordering(value: Any, scale: GumbelScale = None) -> Policy | Callable[..., Policy]:
@@ -221,7 +213,7 @@ def parse_joint_ordering(value: Any, scale: GumbelScale = None) -> Policy | Call
     if isinstance(value, Policy):
         return value
     if callable(value) and not isinstance(value, type):
-        return lambda epoch: _returned(parse_joint_ordering(_call(value, epoch), scale), epoch)
+        return lambda epoch: _policy_of(value, epoch, scale)
     if not isinstance(value, str):
         raise ConfigError(
             f"seq_ordering must be a string, a policy or a function, got {value!r}",
@@ -239,14 +231,9 @@ def parse_joint_ordering(value: Any, scale: GumbelScale = None) -> Policy | Call
         raise ConfigError(error.what, fix=f"{hint}valid forms: {', '.join(forms)}") from None
 
 
-def _call(function: Callable[..., Any], epoch: int) -> Any:
+def _policy_of(function: Callable[..., Any], epoch: int, scale: GumbelScale) -> Policy:
     found = function(epoch=epoch)
-    if callable(found) and not isinstance(found, Policy):
-        raise ConfigError(f"the function given as seq_ordering returned {found!r}", where=f"epoch {epoch}")
-    return found
-
-
-def _returned(policy: Any, epoch: int) -> Policy:
+    policy = parse_joint_ordering(found, scale)
     if not isinstance(policy, Policy):
-        raise ConfigError(f"the function given as seq_ordering returned {policy!r}", where=f"epoch {epoch}")
+        raise ConfigError(f"the function given as seq_ordering returned {found!r}", where=f"epoch {epoch}")
     return policy
