@@ -11,8 +11,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,72 @@ from headrace.order import OrderRecipe
 from headrace.order.recipe import full_epoch_of
 from headrace.ranks import Ranks, find_ranks
 
+from ..checks import check_count, check_flag
 from ..configs import config_text
-from .layout import SubEpochLayout
-from .options import ShareOptions
-from .sub_dataset import SubDatasetDefaults, describe_files, make_sub_dataset
-from .sub_epoch import SubEpochPlan, SubEpochSpec
-from .tickets import Counted
+from .sub_dataset import (
+    GetSubEpochDataset,
+    SubDatasetDefaults,
+    SubEpochLayout,
+    SubEpochPlan,
+    SubEpochSpec,
+    describe_files,
+    make_sub_dataset,
+)
+from .worker import Counted
 
 _logger = logging.getLogger("headrace.datasets")
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOptions:
+    """How files are shared out; checked when built.
+
+    Attributes:
+        get_sub_epoch_dataset: The user's function.
+        shards_files: Whether ranks share the files.
+        rank: Rank of this process, if given.
+        world_size: The number of ranks, if given.
+        shards_twice: The legacy behaviour.
+        balance: See `FilePlan`.
+        num_canonical_shards: See `FilePlan`.
+        num_preloaded: How many coming sub-epochs are opened ahead of time.
+        remainder: "drop": sub-epochs are cut to the smallest of all ranks, once it is known.
+
+    Raises:
+        ConfigError: A wrong option; they go by the names that users know.
+    """
+
+    get_sub_epoch_dataset: GetSubEpochDataset
+    shards_files: bool
+    rank: int | None
+    world_size: int | None
+    shards_twice: bool
+    balance: Literal["in_order", "largest_first"]
+    num_canonical_shards: int | None
+    num_preloaded: int
+    remainder: Literal["drop", "keep"]
+
+    def __post_init__(self) -> None:
+        """Check each option."""
+        if not callable(self.get_sub_epoch_dataset):
+            raise ConfigError(
+                "get_sub_epoch_dataset must be a function from a list of files to the config of a dataset: "
+                f"{self.get_sub_epoch_dataset!r}"
+            )
+        check_flag("distrib_shard_files", self.shards_files)
+        check_count("preload_next_n_sub_epochs", self.num_preloaded)
+        if self.num_canonical_shards is not None:
+            check_count("num_canonical_shards", self.num_canonical_shards, minimum=1)
+        for name, valid in (("balance", ("in_order", "largest_first")), ("remainder", ("drop", "keep"))):
+            if getattr(self, name) not in valid:
+                raise ConfigError(f"{name} must be one of {valid}: {getattr(self, name)!r}")
+        if self.rank is not None or self.world_size is not None:
+            find_ranks(self.rank, self.world_size)  # checks them
+            if not self.shards_files:
+                raise ConfigError(
+                    f"rank={self.rank} and world_size={self.world_size} are given, but ranks do not share the files",
+                    fix="set distrib_shard_files=True",
+                )
 
 
 class FileShare:
