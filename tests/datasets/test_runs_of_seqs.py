@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from headrace.datasets import DistributeFilesDataset, MultiProcDataset, init_dataset
-from headrace.datasets.distribute.tickets import RangeTickets
+from headrace.datasets.distribute.stream import RangeTickets
 from headrace.datasets.wrap.ahead import MIN_RUNS, RunsAhead
 from headrace.engine import EngineOptions, Restarting, Skipping
 from headrace.engine.group_size import GROUP_SECONDS, GroupSize

@@ -1,6 +1,6 @@
 """`DistributeFilesDataset`: files over sub-epochs and ranks, each sub-epoch a dataset of its own, opened ahead of time.
 
-The trainer decides which files a sub-epoch has (`files.py`, `share.py`) and cuts it into ranges of positions; workers,
+The trainer decides which files a sub-epoch has (`share.py`) and cuts it into ranges of positions; workers,
 which persist over epochs, open the sub-datasets (`shelf.py`) and read. Invariant: what a sub-epoch delivers
 is the stream of the sub-dataset that the user's function describes for its files, in its order, whichever worker reads
 it and whatever was opened before.
@@ -14,30 +14,29 @@ from dataclasses import replace
 from typing import Any, Literal, NoReturn
 
 from headrace.engine import EngineOptions, EngineReport, Executor
-from headrace.errors import ConfigError
+from headrace.errors import ConfigError, did_you_mean
 from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 from headrace.sources.formats import files_in, without_side_files
+from headrace.specs import DataSpec
 
 from ..checks import check_flag
 from ..corpus import Corpus, DistributesFiles
 from ..digests import recipe_text
 from ..workers import DatasetWorkers
 from ..wrap.blockwise import BlockwiseDataset, ReadBlock
-from .files import check_cache_options
-from .laid_out import LaidOutByFiles
-from .options import ShareOptions, StreamOptions
-from .share import FileShare
-from .stream import SubEpochStream
-from .sub_dataset import GetSubEpochDataset
-from .tickets import CountSeqs
+from .share import FileShare, ShareOptions
+from .shelf import check_cache_options, opened_in_place
+from .stream import StreamOptions, SubEpochStream
+from .sub_dataset import GetSubEpochDataset, KeyLayout, SubEpochLayout, cached_files_of, cannot_share, read_in_place
+from .worker import CountSeqs
 
 # Options of every dataset that look at sequences before they are read: they are for the sub-dataset.
 _OF_SUB_DATASET = ("seq_list_filter_file", "seq_order_seq_lens_file", "unique_seq_tags")
 
 
-class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
+class DistributeFilesDataset(BlockwiseDataset):
     """A corpus of many files, of which each sub-epoch reads some.
 
     In each full epoch the files are distributed over `partition_epoch` sub-epochs, and over ranks, so that each file is
@@ -84,6 +83,9 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
     supports_jumps = True
     has_own_workers = True
     distributes_files = True
+    _layout: SubEpochLayout | None = None
+    _is_undeclared = False  # whether the sub-dataset says nothing of its layout: sequences show it
+    _options_inside: Sequence[str] = ()  # those of the sub-dataset that count for the batches of the epoch API only
 
     def __init__(
         self,
@@ -271,6 +273,112 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
         """Return nothing: only the sub-dataset draws."""
         return ""
 
+    # --- what sequences are like ---
+
+    def initialize(self) -> None:
+        """Get ready to read: learn the layout from the first entry of the file list, read in place. Starts no process.
+
+        Where its files can only be read from the cache, nothing is fetched: the layout is learnt with the first
+        sub-epoch, whose files are needed anyway; or, if somebody asks before, from the first entry.
+        """
+        if self._layout is None:
+            self._learn_layout(may_fetch=False)
+        super().initialize()
+
+    def _set_layout(self, layout: SubEpochLayout | None) -> None:
+        self._layout = layout
+        self._is_undeclared = layout is None
+
+    def _learn_layout(self, *, may_fetch: bool) -> None:
+        """Open the first entry of the file list in this process, to see what its sequences are like."""
+        spec = self._share.spec_of_entry(0)
+        if cached_files_of(read_in_place(spec.dataset)) and not may_fetch:
+            return
+        with opened_in_place(spec.dataset, self._stream_options.cache) as dataset:
+            num_workers = self._stream_options.num_workers
+            if num_workers > 1 and not dataset.supports_jumps:
+                raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
+            self._options_inside = dataset.batch_options()
+            self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
+
+    def _known_layout(self) -> SubEpochLayout | None:
+        """Return the layout, learnt now if need be; `None` if only sequences show it."""
+        if self._layout is None and not self._is_undeclared:
+            self._take_first_block()
+            if self._layout is None and not self._is_undeclared:
+                self._learn_layout(may_fetch=True)
+        return self._layout
+
+    def _known_specs(self) -> dict[str, DataSpec]:
+        """Return what is known by now of the arrays, by data key; joined frames are others than those of the files."""
+        specs = {} if self._layout is None else self._layout.specs
+        return {key: spec for key, spec in specs.items() if key != "data" or self.window == 1}
+
+    @property
+    def num_inputs(self) -> int:  # type: ignore[override] # an attribute elsewhere; here it may have to be learnt
+        """Size of a frame of "data"; 0 if there is no such key."""
+        layout = self._known_layout()
+        return 0 if layout is None else layout.num_inputs
+
+    @property
+    def num_outputs(self) -> dict[str, tuple[int, int]] | None:  # type: ignore[override]
+        """Data key -> (dim, ndim), as the sub-dataset says."""
+        layout = self._known_layout()
+        return None if layout is None else dict(layout.num_outputs)
+
+    @property
+    def labels(self) -> dict[str, Sequence[str]]:
+        """Data key -> names of the classes, as the first entry of the file list says."""
+        layout = self._known_layout()
+        return {} if layout is None else dict(layout.labels)
+
+    @labels.setter
+    def labels(self, value: dict[str, Sequence[str]]) -> None:
+        if value:
+            raise ConfigError(f"the labels of a {type(self).__name__} are those of its files")
+
+    def _key_layout(self, key: str) -> KeyLayout | None:
+        layout = self._known_layout()
+        if layout is None:
+            return None
+        if key not in layout.keys:
+            raise ConfigError(
+                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, layout.keys)
+            )
+        return layout.keys[key]
+
+    def get_data_keys(self) -> list[str]:
+        """Return the data keys."""
+        layout = self._known_layout()
+        return super().get_data_keys() if layout is None else list(layout.keys)
+
+    def get_data_dim(self, key: str) -> int:
+        """Return the size of the last axis, or the number of classes of a sparse key."""
+        known = self._key_layout(key)
+        if known is None:
+            return super().get_data_dim(key)
+        return known.dim * self.window if key == "data" else known.dim
+
+    def get_data_dtype(self, key: str) -> str:
+        """Return the dtype name."""
+        known = self._key_layout(key)
+        return super().get_data_dtype(key) if known is None else known.dtype
+
+    def is_data_sparse(self, key: str) -> bool:
+        """Whether the key holds class indices."""
+        known = self._key_layout(key)
+        return super().is_data_sparse(key) if known is None else known.sparse
+
+    def get_data_shape(self, key: str) -> list[int | None]:
+        """Return the shape of one frame."""
+        known = self._key_layout(key)
+        if known is None:
+            return super().get_data_shape(key)
+        shape = list(known.shape)
+        if key == "data" and shape and shape[-1] is not None:
+            shape[-1] *= self.window
+        return shape
+
     # --- epochs ---
 
     @property
@@ -431,11 +539,13 @@ class DistributeFilesDataset(LaidOutByFiles, BlockwiseDataset):
     # --- copies ---
 
     def _state(self) -> dict[str, Any]:
-        return {**super()._state(), "share": self._share.state()}
+        layout = self._layout, self._is_undeclared, self._options_inside
+        return {**super()._state(), "share": self._share.state(), "layout": layout}
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         super()._restore(state)
         self._share.restore(state["share"])
+        self._layout, self._is_undeclared, self._options_inside = state["layout"]
 
 
 def _corpus_files(files: Files) -> list[FileTree]:

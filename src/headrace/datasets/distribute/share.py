@@ -1,7 +1,5 @@
 """Which files each sub-epoch of each rank has, which datasets they make, and how many sequences, before any is read.
 
-Beside it: which shard of the files this process has (`RankShards`), how many sequences the files hold (`SeqCounts`).
-
 Invariant: the files and numbers of sequences are a function of the file list, the sizes, the options and what was
 counted, so that all ranks say the same about each other without asking.
 """
@@ -11,8 +9,8 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,23 +23,86 @@ from headrace.order import OrderRecipe
 from headrace.order.recipe import full_epoch_of
 from headrace.ranks import Ranks, find_ranks
 
+from ..checks import check_count, check_flag
 from ..configs import config_text
-from .layout import SubEpochLayout
-from .options import ShareOptions
-from .sub_dataset import SubDatasetDefaults, describe_files, make_sub_dataset
-from .sub_epoch import SubEpochPlan, SubEpochSpec
-from .tickets import Counted
+from .sub_dataset import (
+    GetSubEpochDataset,
+    SubDatasetDefaults,
+    SubEpochLayout,
+    SubEpochPlan,
+    SubEpochSpec,
+    describe_files,
+    make_sub_dataset,
+)
+from .worker import Counted
 
 _logger = logging.getLogger("headrace.datasets")
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOptions:
+    """How files are shared out; checked when built.
+
+    Attributes:
+        get_sub_epoch_dataset: The user's function.
+        shards_files: Whether ranks share the files.
+        rank: Rank of this process, if given.
+        world_size: The number of ranks, if given.
+        shards_twice: The legacy behaviour.
+        balance: See `FilePlan`.
+        num_canonical_shards: See `FilePlan`.
+        num_preloaded: How many coming sub-epochs are opened ahead of time.
+        remainder: "drop": sub-epochs are cut to the smallest of all ranks, once it is known.
+
+    Raises:
+        ConfigError: A wrong option; they go by the names that users know.
+    """
+
+    get_sub_epoch_dataset: GetSubEpochDataset
+    shards_files: bool
+    rank: int | None
+    world_size: int | None
+    shards_twice: bool
+    balance: Literal["in_order", "largest_first"]
+    num_canonical_shards: int | None
+    num_preloaded: int
+    remainder: Literal["drop", "keep"]
+
+    def __post_init__(self) -> None:
+        """Check each option."""
+        if not callable(self.get_sub_epoch_dataset):
+            raise ConfigError(
+                "get_sub_epoch_dataset must be a function from a list of files to the config of a dataset: "
+                f"{self.get_sub_epoch_dataset!r}"
+            )
+        check_flag("distrib_shard_files", self.shards_files)
+        check_count("preload_next_n_sub_epochs", self.num_preloaded)
+        if self.num_canonical_shards is not None:
+            check_count("num_canonical_shards", self.num_canonical_shards, minimum=1)
+        for name, valid in (("balance", ("in_order", "largest_first")), ("remainder", ("drop", "keep"))):
+            if getattr(self, name) not in valid:
+                raise ConfigError(f"{name} must be one of {valid}: {getattr(self, name)!r}")
+        if self.rank is not None or self.world_size is not None:
+            find_ranks(self.rank, self.world_size)  # checks them
+            if not self.shards_files:
+                raise ConfigError(
+                    f"rank={self.rank} and world_size={self.world_size} are given, but ranks do not share the files",
+                    fix="set distrib_shard_files=True",
+                )
 
 
 class FileShare:
-    """The files that this rank reads, and those of the others. Not thread-safe.
+    """The files that this rank reads, those of the others, and how many sequences they hold. Not thread-safe.
 
     Args:
         trees: The file list.
         options: See `ShareOptions`.
         name: Name of the dataset, for messages.
+
+    Attributes:
+        trees: The file list.
+        ranks: The rank that shares the files, and its origin; `None` before the first epoch, or if ranks do not share.
     """
 
     def __init__(self, trees: list[FileTree], options: ShareOptions, name: str) -> None:
@@ -54,8 +115,12 @@ class FileShare:
         self._plan: FilePlan | None = None
         self._generation = 0  # grows when other files make a sub-epoch
         self._specs: dict[tuple[int, int], SubEpochSpec] = {}
-        self._counts = SeqCounts(len(trees))
-        self._rank_shards = RankShards(options, name)
+        self._counts = np.full(len(trees), _UNKNOWN, dtype=np.int64)  # sequences by entry
+        self._together: dict[bytes, int] = {}  # of entries that were read together
+        self._is_counted = False
+        self._carried: Ranks | None = None  # what this object knew in another process
+        self._is_loss_told = False
+        self.ranks: Ranks | None = None
         self._current = 0, np.zeros(0, dtype=np.int64)  # the sub-epoch of the last plan, and its files
 
     def use(self, recipe: OrderRecipe) -> None:
@@ -83,18 +148,38 @@ class FileShare:
     # --- ranks ---
 
     @property
-    def ranks(self) -> Ranks | None:
-        """The rank that shares the files, and its origin; `None` before the first epoch, or if ranks do not share."""
-        return self._rank_shards.ranks
-
-    @property
     def shards(self) -> tuple[int, int]:
-        """Into how many shards files are divided, and which one this is. Until the first epoch it may still change."""
-        return self._rank_shards.shard((self._recipe.num_shards, self._recipe.shard_index))
+        """Into how many shards files are divided, and which one this is. Until the first epoch it may still change.
+
+        Raises:
+            ConfigError: The options of the dataset contradict the ranks.
+        """
+        given = self._recipe.num_shards, self._recipe.shard_index
+        if not self._options.shards_files:
+            return given
+        return _join_shards(given, self.ranks or self._find_ranks(), f"dataset {self._name!r}")
+
+    def _find_ranks(self) -> Ranks:
+        """Find out which rank this is; what this object knew in another process counts if nothing says it here."""
+        ranks = find_ranks(self._options.rank, self._options.world_size)
+        return self._carried if ranks.world_size == 1 and self._carried is not None else ranks
 
     def settle_ranks(self) -> None:
         """Fix which rank this is: distributed training may be set up after this object is made."""
-        self._rank_shards.settle((self._recipe.num_shards, self._recipe.shard_index))
+        if self._options.shards_files and self.ranks is None:
+            ranks = self.ranks = self._find_ranks()
+            of_all = f"{ranks.rank} of {ranks.world_size} ({ranks.source})"
+            _logger.info("dataset %r: files are shared by rank: %s", self._name, of_all)
+        num_shards, _ = self.shards
+        if self._options.shards_twice and num_shards > 1 and not self._is_loss_told:
+            self._is_loss_told = True
+            _logger.warning(
+                "dataset %r: sharding_fix=False divides the data among the ranks twice: each of %d ranks reads 1/%d of "
+                "the sequences of its own files, and the others are never read",
+                self._name,
+                num_shards,
+                num_shards,
+            )
 
     # --- files ---
 
@@ -110,8 +195,10 @@ class FileShare:
         if self._plan is None or self._plan.num_shards != num_shards:  # ranks may be found after this was asked once
             recipe = self._recipe
             self._generation += 1
+            if self._sizes is None:
+                self._sizes = self._file_table().sizes
             self._plan = FilePlan(
-                self._entry_sizes,
+                self._sizes,
                 partition_epoch=recipe.num_sub_epochs,
                 num_shards=num_shards,
                 ordering="random" if str(recipe.seq_ordering) == "random" else "default",
@@ -122,16 +209,8 @@ class FileShare:
             )
         return self._plan
 
-    @property
-    def _entry_sizes(self) -> NDArray[np.int64]:
-        """Bytes of each entry of the file list, `int64[N]`."""
-        if self._sizes is None:
-            self._sizes = self._file_table.sizes
-        return self._sizes
-
-    @property
     def _file_table(self) -> FileTable:
-        """What is kept about the files."""
+        """Return what is kept about the files."""
         if self._table is None:
             self._table = FileTable.of(self.trees)
         return self._table
@@ -141,13 +220,10 @@ class FileShare:
         return [self.trees[entry] for entry in self._entries_of(epoch, rank).tolist()]
 
     def _entries_of(self, epoch: int, rank: int | None = None) -> NDArray[np.int64]:
-        return self.plan.files_of(epoch, self._shard_of(rank))
-
-    def _shard_of(self, rank: int | None) -> int:
         num_shards, shard_index = self.shards
         if rank is not None and not 0 <= rank < num_shards:
             raise ConfigError(f"there is no rank {rank}: they are 0..{num_shards - 1}", where=f"dataset {self._name!r}")
-        return shard_index if rank is None else rank
+        return self.plan.files_of(epoch, shard_index if rank is None else rank)
 
     # --- datasets ---
 
@@ -218,14 +294,18 @@ class FileShare:
     def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
         """Return how many sequences a rank delivers in a sub-epoch, as far as that is known. O(ranks) if it is cut."""
         limit = self.limit_of(epoch)
-        return self._counts.of(self._entries_of(epoch, rank)) if limit is None else limit
+        return self._count_of(self._entries_of(epoch, rank)) if limit is None else limit
 
     def limit_of(self, epoch: int) -> int | None:
         """Return to how many sequences each rank is cut in a sub-epoch; `None`: not at all."""
-        if self._options.remainder != "drop" or not self._counts.is_counted:
+        if self._options.remainder != "drop" or not self._is_counted:
             return None
-        numbers = [self._counts.of(self._entries_of(epoch, rank)) for rank in range(self.plan.num_shards)]
-        return min(number for number in numbers if number is not None)
+        return min(int(self._counts[self._entries_of(epoch, rank)].sum()) for rank in range(self.plan.num_shards))
+
+    def _count_of(self, entries: NDArray[np.int64]) -> int | None:
+        """Return how many sequences some entries hold, `None` if that is not known."""
+        counts = self._counts[entries]
+        return self._together.get(entries.tobytes()) if (counts == _UNKNOWN).any() else int(counts.sum())
 
     def learn(self, num_seqs: int) -> None:
         """Note the number of sequences that the sub-epoch of the last plan turned out to have.
@@ -234,154 +314,48 @@ class FileShare:
             ConfigError: The files were counted, and there were not as many.
         """
         epoch, entries = self._current
-        if self._counts.is_counted and (expected := self._counts.of(entries)) != num_seqs:
+        if self._is_counted and (expected := self._count_of(entries)) != num_seqs:
             raise ConfigError(
                 f"sub-epoch {epoch} has {num_seqs} sequences, but {expected} were counted in its files",
                 where=f"dataset {self._name!r}, files {describe_files([self.trees[entry] for entry in entries])}",
                 fix="count_files adds up single files: leave out options of the sub dataset that look at several, such "
                 "as unique_seq_tags; if files were changed, make the dataset anew",
             )
-        self._counts.learn(entries, num_seqs, come_again=str(self._recipe.seq_ordering) == "default")
+        if len(entries) == 1:
+            self._counts[entries[0]] = num_seqs
+        elif str(self._recipe.seq_ordering) == "default":  # just these come together again
+            self._together[entries.tobytes()] = num_seqs
 
     def take_counts(self, counts: list[Counted]) -> None:
         """Take the sequence counts of all entries of the file list; those of the files are kept for other programs."""
-        self._counts.take(np.array([counted.num_seqs for counted in counts], dtype=np.int64))
+        self._counts = np.array([counted.num_seqs for counted in counts], dtype=np.int64)
+        self._is_counted = True
+        table = self._file_table()
         for entry, counted in enumerate(counts):
-            self._file_table.note_counts(entry, counted.num_stored, counted.num_stored_frames)
-        self._file_table.save()
+            table.note_counts(entry, counted.num_stored, counted.num_stored_frames)
+        table.save()
 
     @property
     def total_num_seqs(self) -> int | None:
         """How many sequences all files hold, if they were counted."""
-        return self._counts.total
+        return int(self._counts.sum()) if self._is_counted else None
 
     # --- copies ---
 
     def state(self) -> dict[str, Any]:
         """Return the state for a copy, which need not find it out again, or cannot, in a worker that knows no ranks."""
-        return {"sizes": self._sizes, "ranks": self._rank_shards.state(), "counts": self._counts.state()}
+        ranks = self.ranks  # a worker may be started before an epoch has begun here
+        if ranks is None and self._options.shards_files:
+            ranks = self._find_ranks()
+        if ranks is None or ranks.world_size == 1:
+            ranks = self._carried
+        return {"sizes": self._sizes, "ranks": ranks, "counts": self._counts if self._is_counted else None}
 
     def restore(self, state: dict[str, Any]) -> None:
         """Take over what `state` returned."""
-        self._sizes = state["sizes"]
-        self._rank_shards.restore(state["ranks"])
-        self._counts.restore(state["counts"])
-
-
-_UNKNOWN = -1
-
-
-class SeqCounts:
-    """Numbers of sequences by entry of the file list, and of entries that were read together.
-
-    Args:
-        num_entries: Number of entries of the file list.
-    """
-
-    def __init__(self, num_entries: int) -> None:
-        self._counts = np.full(num_entries, _UNKNOWN, dtype=np.int64)
-        self._together: dict[bytes, int] = {}
-        self.is_counted = False
-
-    def of(self, entries: NDArray[np.int64]) -> int | None:
-        """Return how many sequences some entries hold, `None` if that is not known."""
-        counts = self._counts[entries]
-        return self._together.get(entries.tobytes()) if (counts == _UNKNOWN).any() else int(counts.sum())
-
-    @property
-    def total(self) -> int | None:
-        """How many sequences all entries hold, if they were counted."""
-        return int(self._counts.sum()) if self.is_counted else None
-
-    def take(self, counts: NDArray[np.int64]) -> None:
-        """Take the numbers of all entries, `int64[N]`."""
-        self._counts, self.is_counted = counts, True
-
-    def learn(self, entries: NDArray[np.int64], num_seqs: int, *, come_again: bool) -> None:
-        """Note how many sequences some entries hold; of several it is kept only if just these come together again."""
-        if len(entries) == 1:
-            self._counts[entries[0]] = num_seqs
-        elif come_again:
-            self._together[entries.tobytes()] = num_seqs
-
-    def state(self) -> NDArray[np.int64] | None:
-        """Return the counts for a copy, which need not count again."""
-        return self._counts if self.is_counted else None
-
-    def restore(self, counts: NDArray[np.int64] | None) -> None:
-        """Take over what `state` returned."""
-        if counts is not None:
-            self.take(counts.copy())
-
-
-class RankShards:
-    """Finds out which rank this is, where ranks share the files. Not thread-safe.
-
-    Args:
-        options: See `ShareOptions`.
-        name: Name of the dataset, for messages.
-
-    Attributes:
-        ranks: The rank that shares the files, and its origin; `None` before the first epoch, or if ranks do not share.
-    """
-
-    def __init__(self, options: ShareOptions, name: str) -> None:
-        self._options = options
-        self._name = name
-        self._carried: Ranks | None = None
-        self._is_loss_told = False
-        self.ranks: Ranks | None = None
-
-    def shard(self, given: tuple[int, int]) -> tuple[int, int]:
-        """Return the number of shards of the files, and the index of this one. They may change until `settle`.
-
-        Args:
-            given: Number of shards and shard index, as the options of the dataset say.
-
-        Raises:
-            ConfigError: That contradicts the ranks.
-        """
-        if not self._options.shards_files:
-            return given
-        return _join_shards(given, self.ranks or self._find(), f"dataset {self._name!r}")
-
-    def _find(self) -> Ranks:
-        """Find out which rank this is; what this object knew in another process counts if nothing says it here."""
-        ranks = find_ranks(self._options.rank, self._options.world_size)
-        return self._carried if ranks.world_size == 1 and self._carried is not None else ranks
-
-    def settle(self, given: tuple[int, int]) -> None:
-        """Fix which rank this is: distributed training may be set up after this object is made."""
-        if self._options.shards_files and self.ranks is None:
-            self.ranks = self._find()
-            _logger.info(
-                "dataset %r: files are shared by rank: %d of %d (%s)",
-                self._name,
-                self.ranks.rank,
-                self.ranks.world_size,
-                self.ranks.source,
-            )
-        num_shards, _ = self.shard(given)
-        if self._options.shards_twice and num_shards > 1 and not self._is_loss_told:
-            self._is_loss_told = True
-            _logger.warning(
-                "dataset %r: sharding_fix=False divides the data among the ranks twice: each of %d ranks reads 1/%d of "
-                "the sequences of its own files, and the others are never read",
-                self._name,
-                num_shards,
-                num_shards,
-            )
-
-    def state(self) -> Ranks | None:
-        """Return the ranks for a copy in a worker, which cannot find them out."""
-        ranks = self.ranks  # a worker may be started before an epoch has begun here
-        if ranks is None and self._options.shards_files:
-            ranks = self._find()
-        return ranks if ranks is not None and ranks.world_size > 1 else self._carried
-
-    def restore(self, ranks: Ranks | None) -> None:
-        """Take over what `state` returned."""
-        self._carried = ranks
+        self._sizes, self._carried = state["sizes"], state["ranks"]
+        if state["counts"] is not None:
+            self._counts, self._is_counted = state["counts"].copy(), True
 
 
 def _join_shards(given: tuple[int, int], ranks: Ranks, where: str) -> tuple[int, int]:

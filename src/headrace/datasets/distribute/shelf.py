@@ -20,17 +20,31 @@ import queue
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from headrace.engine import note_item
-from headrace.errors import CacheError, takes_note
+from headrace.errors import CacheError, ConfigError, HeadraceError, takes_note
+from headrace.files.cache.cache import FileCache
+from headrace.files.cache.entry import CachedFile, replace_cached_files
+from headrace.files.cache.options import FileCacheOptions
 
 from ..base import Dataset
 from ..parts import open_part
-from .files import SubEpochFiles
-from .layout import SubEpochLayout
-from .sub_epoch import OpenSubEpoch, SubEpochSpec
+from ..reading.reader import ReadRequest
+from ..wrap.blockwise import FailedSeqs, Parts
+from ..wrap.runs import BlockReader, ReadSeqs
+from .sub_dataset import SubDataset, SubEpochLayout, SubEpochSpec, cached_files_of, read_in_place
 
+CacheOptions = dict[str, Any] | None
+
+# How often a wait for files says that it is alive, so that it is not taken for a stall (fetching has limits of its
+# own), and sees whether anybody waits for them: workers in threads have a second to end.
+_BEAT_SECONDS = 0.25
+_CANCEL_SECONDS = 1.0  # after the cache is closed, which ends what is being fetched
+_MAX_LEFT = 8  # older ones are left to end by themselves
 _logger = logging.getLogger("headrace.datasets")
 _WAIT_SECONDS = 1.0  # between two looks at what another thread is building: no limit, the engine has one
 _CLOSE_SECONDS = 2.0  # how long the end of the background's work is waited for
@@ -306,3 +320,256 @@ def _beat_of(spec: SubEpochSpec, is_wanted: Callable[[], bool]) -> Callable[[], 
             raise CacheError("these files are not needed any more", where=spec.where)
 
     return beat
+
+
+class OpenSubEpoch:
+    """A sub-epoch whose dataset is open and whose order is known, or else started. Not thread-safe.
+
+    Args:
+        spec: What it is.
+        dataset: Its dataset; from now on it is used here only.
+        held: The cached files that it reads, to be released when it is closed.
+    """
+
+    def __init__(self, spec: SubEpochSpec, dataset: Dataset, held: Sequence[str]) -> None:
+        self.spec = spec
+        self.dataset = dataset
+        self.held = held
+        self._can_jump = dataset.supports_jumps
+        self._position = 0  # the next one that a dataset without jumps gives
+        # A sequence has the same draws in whatever sub-epoch and on whatever rank its file comes to be read.
+        dataset.seed_by_tag()
+        reader = dataset.make_reader()
+        self._reader = BlockReader(reader)
+        self._whole: ReadRequest | None = None  # where any sequence can be read
+        if reader.is_sequential:  # read from its start, by its only owner
+            dataset.init_seq_order(epoch=spec.full_epoch)
+            self.num_seqs = dataset.known_num_seqs()
+        else:
+            order, counted = dataset.get_epoch_order(spec.full_epoch)
+            self._whole = ReadRequest(spec.full_epoch, order, counted, 0)
+            self.num_seqs = None if dataset.skips_failed else len(order)
+
+    def read(self, start: int, stop: int, *, skips: bool) -> tuple[Parts, FailedSeqs, bool]:
+        """Read sequences start..stop (exclusive; may exceed the sub-epoch); tell whether it ends there, or before.
+
+        Up to a sequence that fails, or without it; what failed is returned as well.
+        """
+        if self.num_seqs is not None:
+            stop = min(stop, self.num_seqs)
+        if self._whole is not None:
+            wanted = self._whole.part(start, max(start, stop))
+            return *self._reader.read(wanted, self.spec.epoch, skips=skips), stop == self.num_seqs
+        seqs = ReadSeqs(skips)
+        if start < stop:
+            self._go_to(start)
+        has_more = True
+        while has_more and self._position < stop:
+            name = f"(sequence {self._position} of sub-epoch {self.spec.epoch})"
+            has_more = seqs.read(self.dataset, self._position, epoch=self.spec.epoch, name=name)
+            self._position += has_more
+        if seqs.failed and not skips:
+            return seqs.parts(), seqs.failed, False
+        return seqs.parts(), seqs.failed, not has_more or stop == self.num_seqs
+
+    def _go_to(self, position: int) -> None:
+        """Make a position the next one, by reading those before it if there is no other way."""
+        if position < self._position:
+            self.dataset.init_seq_order(epoch=self.spec.full_epoch)
+            self._position = 0
+        if self._can_jump:
+            self._position = position
+        while self._position < position and self.dataset.is_less_than_num_seqs(self._position):
+            note_item(f"(passing over sequence {self._position} of sub-epoch {self.spec.epoch})", self.spec.epoch)
+            with contextlib.suppress(Exception):  # not wanted any more; its error was reported once
+                self.dataset.load_seqs(self._position, self._position + 1)
+            self._position += 1
+
+
+def check_cache_options(given: Any) -> CacheOptions:
+    """Return the option `file_cache` in the form that is sent to workers.
+
+    Raises:
+        ConfigError: It is no dict of options of `FileCache`, or one of them is wrong.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Mapping):
+        raise ConfigError(f"file_cache must be a dict of options of FileCache: {given!r}")
+    FileCacheOptions.of(given, "file_cache")
+    return dict(given)
+
+
+class SubEpochFiles:
+    """The file cache of sub-epochs; it is opened when the first cached file is needed.
+
+    One thread announces and fetches; another may fetch ahead and release.
+
+    Args:
+        options: Options of `FileCache`; `None`: those of the environment.
+    """
+
+    def __init__(self, options: CacheOptions) -> None:
+        self._options = options
+        self._lock = threading.Lock()  # protects the two below; held while the cache is opened, which reads no file
+        self._cache: FileCache | None = None
+        self._is_closed = False
+        self._left: deque[threading.Thread] = deque(
+            maxlen=_MAX_LEFT
+        )  # fetch a file to its end that is not waited for any more
+
+    def announce(self, datasets: Sequence[SubDataset]) -> None:
+        """Tell the cache which files will be needed, in this order; if it cannot record that, only time is lost."""
+        sources = [source for dataset in datasets for source in cached_files_of(dataset)]
+        if sources or self._cache is not None:
+            with _tolerated("the plan of files cannot be published"):
+                self._open().set_plan(sources)
+
+    def fetch(self, dataset: SubDataset, beat: Callable[[], None] | None = None) -> tuple[SubDataset, list[str]]:
+        """Return a config with local paths instead of cached files, and these paths, which are held from now on.
+
+        Args:
+            dataset: The config; a dataset stays as it is.
+            beat: Called some times a second while files are fetched; what it raises ends that.
+
+        Raises:
+            SourceError: A source is missing, or cannot be read.
+            CacheError: There is no room.
+        """
+        sources = cached_files_of(dataset)
+        if not sources:
+            return dataset, []
+        cache = self._open()
+        if beat is None:
+            return cache.handle_cached_files_in_config(dataset)
+        with _tolerated("files are fetched one at a time"):
+            cache.prefetch(sources[::-1])  # two at a time: one from each end
+        return _while_beating(dataset, beat, cache, self._left)
+
+    def fetch_ahead(self, dataset: SubDataset, goes_on: Callable[[], bool]) -> None:
+        """Copy the files of a config to the disk, where there is room, without holding them.
+
+        Args:
+            dataset: The config.
+            goes_on: Asked now and then whether anybody still wants this.
+
+        Raises:
+            CacheError: They did not come. Nothing is tried as hard as by `fetch`.
+        """
+        sources = cached_files_of(dataset)
+        if not sources:
+            return
+        cache = self._open()
+        cache.prefetch(sources)
+        while not cache.wait_prefetched(_BEAT_SECONDS / 2):
+            if not goes_on():
+                raise CacheError("these files are not needed any more")
+        failures = cache.prefetch_failures
+        for source in sources:
+            if source in failures:
+                raise CacheError(f"a file could not be fetched: {failures[source]}", where=source)
+
+    def release(self, held: Sequence[str]) -> None:
+        """Release the files that `fetch` has returned."""
+        with self._lock:
+            if self._cache is not None:
+                self._cache.release_files(held)
+
+    def close(self) -> None:
+        """Release everything and cancel running fetches, within a second."""
+        with self._lock:
+            cache, self._cache, self._is_closed = self._cache, None, True
+        if cache is not None:
+            cache.close()
+        while self._left:
+            self._left.pop().join(_CANCEL_SECONDS)
+
+    def _open(self) -> FileCache:
+        with self._lock:
+            if self._is_closed:
+                raise CacheError("the dataset was closed while its files were fetched")
+            if self._cache is None:
+                self._cache = FileCache.get_instance() if self._options is None else FileCache(**self._options)
+            return self._cache
+
+
+@contextmanager
+def opened_in_place(
+    config: SubDataset, options: CacheOptions, beat: Callable[[], None] | None = None
+) -> Iterator[Dataset]:
+    """Open a sub-dataset for a moment: a cached file is read where it is, and fetched only if that is not possible.
+
+    Args:
+        config: The config.
+        options: Options of `FileCache`; `None`: those of the environment.
+        beat: See `SubEpochFiles.fetch`.
+    """
+    with contextlib.closing(SubEpochFiles(options)) as files:
+        config, _ = files.fetch(read_in_place(config), beat)
+        dataset = open_part(config)
+        try:
+            yield dataset
+        finally:
+            dataset.finish_epoch(free_resources=True)
+
+
+@contextmanager
+def _tolerated(what: str) -> Iterator[None]:
+    """Go on without what only saves time, on a full disk for example; if the cache is of no use, fetching says it."""
+    try:
+        yield
+    except (OSError, HeadraceError) as error:
+        _logger.info("%s: %s", what, error)
+
+
+def _while_beating(
+    dataset: SubDataset, beat: Callable[[], None], cache: FileCache, left: deque[threading.Thread]
+) -> tuple[SubDataset, list[str]]:
+    """Get cached files in a thread, and say meanwhile that the calling one is alive.
+
+    If the beat raises, nothing is held, and the thread, which fetches the file that it is at to its end, is added to
+    `left`.
+    """
+    held: list[str] = []
+    results: list[SubDataset] = []
+    errors: list[BaseException] = []
+    mutex = threading.Lock()  # protects the next two: the last of the two, the thread or the caller, releases
+    is_left = is_over = False
+
+    def get(file: CachedFile) -> str:
+        if is_left:
+            raise CacheError("these files are not needed any more", where=file.filename)
+        held.append(cache.get_file(file.filename))
+        return held[-1]
+
+    def run() -> None:
+        nonlocal is_over
+        try:
+            results.append(replace_cached_files(dataset, get))
+        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
+            errors.append(error)
+        with mutex:
+            is_over = True
+            if is_left or errors:
+                release()
+
+    def release() -> None:
+        with contextlib.suppress(CacheError):  # it was closed, and holds nothing
+            cache.release_files(held)
+
+    thread = threading.Thread(target=run, name="headrace-fetch", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive():
+            beat()
+            thread.join(_BEAT_SECONDS)
+    except BaseException:
+        with mutex:
+            is_left = True
+            left.append(thread)
+            if is_over and not errors:
+                release()
+        raise
+    if errors:
+        raise errors[0]
+    return results[0], held

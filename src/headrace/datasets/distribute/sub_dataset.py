@@ -2,7 +2,7 @@
 
 The function returns the config of a dataset for some files (or a dataset). Exactly one level divides the data: here the
 outer dataset does, so a config that divides them once more, into sub-epochs or shards, is refused with both levels
-named.
+named. `SubEpochLayout` is what the sequences of all sub-epochs have in common.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from headrace.files.cache.entry import CachedFile, replace_cached_files
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.files.locations import is_url
 from headrace.sources.naming import options_of
+from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..configs import resolve_class
@@ -200,3 +201,129 @@ def cannot_share(dataset: Dataset, num_workers: int, where: str) -> ConfigError:
         where=where,
         fix="set num_workers=1; or, if it can give any sequence at once, set the class attribute supports_jumps = True",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLayout:
+    """One data key: what `get_data_dim`, `get_data_dtype`, `is_data_sparse` and `get_data_shape` answer.
+
+    Attributes:
+        dim: Size of the last axis, or the number of classes; of a sparse key perhaps only of those that were seen.
+        dtype: Name.
+        sparse: Whether values are class indices.
+        shape: Shape of a frame.
+        num_labels: How many classes have names; `None` if none has.
+    """
+
+    dim: int
+    dtype: str
+    sparse: bool
+    shape: tuple[int | None, ...]
+    num_labels: int | None
+
+    def fits(self, other: KeyLayout) -> bool:
+        """Whether data of two such layouts can be read as one key."""
+        if None not in (self.num_labels, other.num_labels) and self.num_labels != other.num_labels:
+            return False
+        return (self.dtype, self.sparse, self.shape) == (other.dtype, other.sparse, other.shape)
+
+    def __str__(self) -> str:
+        axes = ", ".join(["T", *("?" if size is None else str(size) for size in self.shape)])
+        labels = "" if self.num_labels is None else f" with {self.num_labels} labels"
+        return f"{'sparse ' if self.sparse else ''}{self.dtype}[{axes}]{labels}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubEpochLayout:
+    """The layout of a sub-dataset, and its data keys.
+
+    Attributes:
+        num_inputs: See `Dataset`.
+        num_outputs: Likewise.
+        labels: Likewise.
+        keys: Data key -> layout, in the order of the sub-dataset.
+        specs: Data key -> what the corpus of the sub-dataset says of its arrays, which may be more; see `Corpus.specs`.
+        source: Which files it was learnt from, for messages.
+    """
+
+    num_inputs: int
+    num_outputs: dict[str, tuple[int, int]]
+    labels: Mapping[str, Sequence[str]]
+    keys: dict[str, KeyLayout]
+    specs: Mapping[str, DataSpec]
+    source: str
+
+    @classmethod
+    def of(cls, dataset: Dataset, source: str) -> SubEpochLayout | None:
+        """Return the layout of a dataset; `None` if only sequences show it, or if it has none of them and no keys."""
+        if not dataset.num_outputs:
+            return None
+        keys = {
+            key: KeyLayout(
+                dataset.get_data_dim(key),
+                dataset.get_data_dtype(key),
+                bool(dataset.is_data_sparse(key)),
+                tuple(dataset.get_data_shape(key)),
+                len(dataset.labels[key]) if dataset.labels.get(key) else None,
+            )
+            for key in dataset.get_data_keys()
+        }
+        outputs = {key: (dim, ndim) for key, (dim, ndim) in dataset.num_outputs.items()}
+        labels = {key: list(texts) for key, texts in dataset.labels.items()}
+        return cls(dataset.num_inputs, outputs, labels, keys, dict(dataset.get_corpus().specs), source)
+
+    def check_same(self, other: SubEpochLayout) -> None:
+        """Refuse files whose sequences have another layout.
+
+        Raises:
+            ConfigError: The data keys differ, or a key has another layout; both files are named.
+        """
+        if set(self.keys) != set(other.keys):
+            differ = f"the data keys are {list(self.keys)} in the one and {list(other.keys)} in the other"
+        else:
+            key = next((key for key in self.keys if not self.keys[key].fits(other.keys[key])), None)
+            if key is None:
+                return
+            differ = f"{key!r} is {self.keys[key]} in the one and {other.keys[key]} in the other"
+        raise ConfigError(
+            f"files hold different data: {differ}",
+            where=f"{self.source}, and {other.source}",
+            fix="convert one of them, or read them as two datasets",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SubEpochSpec:
+    """What a worker needs to open a sub-epoch.
+
+    Attributes:
+        key: Equal for equal sub-epochs of one dataset, and only for these.
+        epoch: Its number, as the user counts.
+        full_epoch: The epoch number of the sub-dataset.
+        files: Its files, as text for messages.
+        dataset: What `get_sub_epoch_dataset` returned, checked and completed.
+    """
+
+    key: tuple[int, int]
+    epoch: int
+    full_epoch: int
+    files: str
+    dataset: SubDataset
+
+    @property
+    def where(self) -> str:
+        """What an error is about."""
+        return f"sub-epoch {self.epoch} (full epoch {self.full_epoch}), files {self.files}"
+
+
+@dataclass(frozen=True, slots=True)
+class SubEpochPlan:
+    """What is to be read now and what comes next.
+
+    Attributes:
+        specs: The sub-epoch to read, then the coming ones, in order.
+        layout: What the sequences must be like, if it is known.
+    """
+
+    specs: tuple[SubEpochSpec, ...]
+    layout: SubEpochLayout | None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,100 @@ from headrace.files.cache.entry import replace_cached_files
 from headrace.files.locations import is_url
 
 from ..corpus import StoredCounts
-from ..wrap.blockwise import encoded
-from ..wrap.runs import bytes_of
-from .files import CacheOptions, SubEpochFiles, opened_in_place
-from .shelf import Shelf
-from .sub_dataset import SubDataset, cannot_share
-from .sub_epoch import OpenSubEpoch, ReadPart, SubEpochPlan
-from .tickets import Answer, Counted, CountSeqs, ReadRange, SharedPlan, Ticket
+from ..wrap.blockwise import FailedSeqs, Parts, encoded
+from ..wrap.runs import ReadSeqs, bytes_of
+from .shared import Carried, Reference, Shared
+from .shelf import CacheOptions, OpenSubEpoch, Shelf, SubEpochFiles, opened_in_place
+from .sub_dataset import SubDataset, SubEpochLayout, SubEpochPlan, SubEpochSpec, cannot_share
+
+SharedPlan = Shared | Reference | Carried
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRange:
+    """Read sequences `start <= position < stop` of the sub-epoch that comes first in a plan. Answer: `ReadPart`."""
+
+    plan: SharedPlan
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskDataset:
+    """Call a method of the dataset of the sub-epoch that comes first in a plan. `Answer`: what it returns."""
+
+    plan: SharedPlan
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class CountSeqs:
+    """Count the sequences of a sub-dataset of one entry of the file list. `Answer`: `Counted`.
+
+    Attributes:
+        spec: The sub-dataset.
+        names: The files of the entry.
+    """
+
+    spec: SubEpochSpec
+    names: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to a question.
+
+    Attributes:
+        value: The answer.
+        failure: An encoded `Failure` instead, as in `ReadPart`.
+    """
+
+    value: Any = None
+    failure: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The numbers of sequences of one entry of the file list.
+
+    Attributes:
+        num_seqs: Sequences that a sub-dataset of it alone delivers.
+        num_stored: Sequences in its files; -1 if unknown.
+        num_stored_frames: Frames of the first data key in its files; -1 if unknown.
+    """
+
+    num_seqs: int
+    num_stored: int
+    num_stored_frames: int
+
+
+@dataclass(slots=True)
+class ReadPart:
+    """A part of a sub-epoch, as it comes back from a worker.
+
+    Attributes:
+        parts: The sequences, in order, as the parts of a `SeqBlock`.
+        num_seqs: How many the sub-epoch has, if its dataset knows.
+        is_last: Whether the sub-epoch ends with this part, or before it.
+        layout: What the sequences are like, if the plan did not say it.
+        failed: The sequences that failed, each with an encoded `Failure`.
+        seconds: What it took to read them.
+        seq_bytes: How many bytes a sequence has.
+        failure: An encoded `Failure`: the sub-epoch cannot be opened, and there are no sequences. It is no error of the
+            ticket, because a policy that skips failed items must not skip sequences that were not counted.
+    """
+
+    parts: Parts = field(default_factory=lambda: ReadSeqs().parts())
+    num_seqs: int | None = None
+    is_last: bool = False
+    layout: SubEpochLayout | None = None
+    failed: FailedSeqs = field(default_factory=list)
+    seconds: float = 0.0
+    seq_bytes: float = 0.0
+    failure: bytes | None = None
+
+
+Ticket = ReadRange | AskDataset | CountSeqs
 
 
 class SubEpochWork:
