@@ -11,10 +11,7 @@ from joint_cases import add_noise, part, prints, row, rows, seq_of, tags
 from examples_of_laws import examples
 from headrace.batching import Buckets, FrameBudget
 from headrace.datasets import init_dataset
-from headrace.datasets.join.joint import JointTags
 from headrace.errors import ConfigError, SourceError
-from headrace.index import GeneratedTags, Tags
-from headrace.index.tags import pack_tags
 from headrace.loading import DataLoader
 
 SIZES = st.lists(st.integers(0, 7), min_size=1, max_size=4)
@@ -124,17 +121,3 @@ def test_a_loader_may_shuffle_it():
 def test_datasets_that_do_not_fit_are_refused(datasets, text):
     with pytest.raises(ConfigError, match=text):
         init_dataset({"class": "ConcatDataset", "datasets": datasets})
-
-
-@given(st.lists(st.lists(st.text("ab0", max_size=3), max_size=5), min_size=1, max_size=4), st.data())
-@examples(40)
-def test_joint_tags_are_the_tags_one_after_the_other(lists, data):
-    parts: list[Tags] = [pack_tags(tags) for tags in lists] + [GeneratedTags(3)]
-    expected = [tag for tags in lists for tag in tags] + ["seq-0", "seq-1", "seq-2"]
-    joint = JointTags(parts)
-    assert list(joint) == expected
-    wanted = data.draw(st.lists(st.integers(-len(expected), len(expected) - 1), max_size=9))
-    assert joint.take(wanted) == [expected[place] for place in wanted]
-    start = data.draw(st.integers(0, len(expected)))
-    assert joint.block(start, len(expected)) == expected[start:] == joint[start:]
-    assert pickle.loads(pickle.dumps(joint))[:] == expected

@@ -79,6 +79,7 @@ ACTIONS: dict[str, Callable[[Any, list[str], list[str], str, int, int], Any]] = 
     "one by what is no number": lambda tags, *_: tags[0.0],
     "some": lambda tags, same, other, tag, start, stop: [tags[start:stop], tags[:stop:-2], tags[start::3]],
     "some by a step of 0": lambda tags, *_: tags[::0],
+    "copied": lambda tags, *_: [*pickle.loads(pickle.dumps(tags))],
     "truth": lambda tags, *_: [bool(tags), len(tags)],
     "unpacked": lambda tags, *_: [[*tags], dict(enumerate(tags)), list(zip(tags, tags, strict=True)), ",".join(tags)],
     "hash": lambda tags, *_: hash(tags),

@@ -95,9 +95,6 @@ class JointTags(Tags):
     def __len__(self) -> int:
         return int(self._starts[-1])
 
-    def __reduce__(self) -> tuple[type[JointTags], tuple[tuple[Tags, ...]]]:
-        return JointTags, (self._parts,)
-
     def block(self, start: int, stop: int) -> list[str]:
         """Return the tags of corpus indices start..stop."""
         found: list[str] = []
@@ -297,7 +294,7 @@ class JointReader(CompositeReader):
         """Set the sequences to read next."""
         super().start(wanted)
         self._shares: dict[int, Share] | None = None  # of parts that are not started yet
-        self._numbers: dict[int, memoryview] = {}  # of those that are: which of the sequences they have, 4 bytes each
+        self._numbers: dict[int, memoryview] = {}  # of those that are: which of the sequences they have
 
     def _at(self, number: int) -> tuple[Side, int]:
         """Return what reads a sequence, started with its share, and the number of the sequence there."""
@@ -317,7 +314,7 @@ class JointReader(CompositeReader):
             epoch = full_epoch_of(epoch, self._num_sub_epochs) + 1 + self._epoch_offsets[part]
         side.reader.start(ReadRequest.of(epoch, indices, counted, None if wanted.first is None else 0))
         del self._shares[part]
-        return numbers.astype(np.uint32).data
+        return numbers.astype(np.uint32 if len(wanted.order) <= 2**32 else np.int64).data
 
     def features(self, number: int) -> Features:
         """Return all arrays of a sequence."""
