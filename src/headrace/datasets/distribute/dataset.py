@@ -19,7 +19,6 @@ from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 from headrace.sources.formats import files_in, without_side_files
-from headrace.specs import DataSpec
 
 from ..checks import check_flag
 from ..corpus import Corpus, DistributesFiles
@@ -109,7 +108,13 @@ class DistributeFilesDataset(BlockwiseDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._check_own_options(kwargs)
+        given = [name for name in _OF_SUB_DATASET if kwargs.get(name)] + ["repeat_epoch"] * (self.repeat_epoch > 1)
+        if given:
+            raise ConfigError(
+                f"{type(self).__name__} has no {given[0]}: it knows files, and no sequences",
+                where=f"dataset {self.name!r}",
+                fix="give it to the sub dataset, in the dict that get_sub_epoch_dataset returns",
+            )
         self._stream_options = StreamOptions(
             num_workers=num_workers,
             executor=executor if check_flag("use_worker_proc", use_worker_proc) else "inline",
@@ -138,15 +143,6 @@ class DistributeFilesDataset(BlockwiseDataset):
         if type(self).__init__ is DistributeFilesDataset.__init__:  # a sub-class has arguments of its own
             # A copy has the files that were listed, and does not list them again.
             self._ctor_args = ((), {**self._ctor_args[1], "files": self._share.trees})
-
-    def _check_own_options(self, options: Mapping[str, Any]) -> None:
-        given = [name for name in _OF_SUB_DATASET if options.get(name)] + ["repeat_epoch"] * (self.repeat_epoch > 1)
-        if given:
-            raise ConfigError(
-                f"{type(self).__name__} has no {given[0]}: it knows files, and no sequences",
-                where=f"dataset {self.name!r}",
-                fix="give it to the sub dataset, in the dict that get_sub_epoch_dataset returns",
-            )
 
     # --- files and ranks ---
 
@@ -253,10 +249,13 @@ class DistributeFilesDataset(BlockwiseDataset):
 
     def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return a corpus that knows the file list, and the layout as soon as it was learnt."""
+        corpus = super().get_corpus(epoch)
+        specs = {} if self._layout is None else self._layout.specs
         return replace(
-            super().get_corpus(epoch),
+            corpus,
             digest_text=lambda: f"files {self._share.names_text(self.files)}",
-            specs=self._known_specs(),
+            # Joined frames are others than those of the files.
+            specs={key: spec for key, spec in specs.items() if key != "data" or self.window == 1},
         )
 
     def order_text(self, epoch: int) -> str:
@@ -308,11 +307,6 @@ class DistributeFilesDataset(BlockwiseDataset):
             if self._layout is None and not self._is_undeclared:
                 self._learn_layout(may_fetch=True)
         return self._layout
-
-    def _known_specs(self) -> dict[str, DataSpec]:
-        """Return what is known by now of the arrays, by data key; joined frames are others than those of the files."""
-        specs = {} if self._layout is None else self._layout.specs
-        return {key: spec for key, spec in specs.items() if key != "data" or self.window == 1}
 
     @property
     def num_inputs(self) -> int:  # type: ignore[override] # an attribute elsewhere; here it may have to be learnt
@@ -417,17 +411,14 @@ class DistributeFilesDataset(BlockwiseDataset):
         self._limit = None
         if self._epoch is not None:
             try:
-                self._begin_sub_epoch()
+                self._share.use(self._recipe)
+                self._share.settle_ranks()
+                self._limit = self._share.limit_of(self._sub_epoch)
+                self._opened = self._open_at(0)
             except BaseException:
                 self.finish_epoch()  # what could be read otherwise?
                 raise
         return True
-
-    def _begin_sub_epoch(self) -> None:
-        self._share.use(self._recipe)
-        self._share.settle_ranks()
-        self._limit = self._share.limit_of(self._sub_epoch)
-        self._opened = self._open_at(0)
 
     @property
     def _sub_epoch(self) -> int:

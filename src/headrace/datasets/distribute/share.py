@@ -34,7 +34,7 @@ from .sub_dataset import (
     describe_files,
     make_sub_dataset,
 )
-from .worker import Counted
+from .worker import EntryCounts
 
 _logger = logging.getLogger("headrace.datasets")
 _UNKNOWN = -1
@@ -326,13 +326,13 @@ class FileShare:
         elif str(self._recipe.seq_ordering) == "default":  # just these come together again
             self._together[entries.tobytes()] = num_seqs
 
-    def take_counts(self, counts: list[Counted]) -> None:
+    def take_counts(self, counts: list[EntryCounts]) -> None:
         """Take the sequence counts of all entries of the file list; those of the files are kept for other programs."""
-        self._counts = np.array([counted.num_seqs for counted in counts], dtype=np.int64)
+        self._counts = np.array([num_seqs for num_seqs, _, _ in counts], dtype=np.int64)
         self._is_counted = True
         table = self._file_table()
-        for entry, counted in enumerate(counts):
-            table.note_counts(entry, counted.num_stored, counted.num_stored_frames)
+        for entry, (_, num_stored, num_frames) in enumerate(counts):
+            table.note_counts(entry, num_stored, num_frames)
         table.save()
 
     @property

@@ -136,6 +136,12 @@ class Shelf:
         Raises:
             Exception: It cannot be opened; a note says which one it is.
         """
+
+        def beat() -> None:
+            note_item(f"(fetching files of sub-epoch {spec.epoch})", spec.epoch)
+            if not is_wanted():
+                raise CacheError("these files are not needed any more", where=spec.where)
+
         while True:
             with self._lock:
                 entry = self._entries[spec.key]
@@ -148,7 +154,7 @@ class Shelf:
                     break
             other.wait(_WAIT_SECONDS)
         self._close_dropped()
-        opened = self._open(entry, event, _beat_of(spec, is_wanted) if self._beats else None)
+        opened = self._open(entry, event, beat if self._beats else None)
         self._wake.put(True)
         return opened
 
@@ -311,15 +317,6 @@ def _close(dataset: Dataset | None, spec: SubEpochSpec) -> None:
             dataset.finish_epoch(free_resources=True)
     except Exception:  # user code: its sequences were read, and the next sub-epoch does not depend on it
         _logger.warning("closing %s failed", spec.where, exc_info=True)
-
-
-def _beat_of(spec: SubEpochSpec, is_wanted: Callable[[], bool]) -> Callable[[], None]:
-    def beat() -> None:
-        note_item(f"(fetching files of sub-epoch {spec.epoch})", spec.epoch)
-        if not is_wanted():
-            raise CacheError("these files are not needed any more", where=spec.where)
-
-    return beat
 
 
 class OpenSubEpoch:

@@ -118,11 +118,6 @@ class SubEpochStream:
         return None if self._engine is None else self._engine.report
 
     @property
-    def is_running(self) -> bool:
-        """Whether a run is in progress."""
-        return self._run is not None
-
-    @property
     def has_plan(self) -> bool:
         """Whether `start` has a plan to read; no longer in a forked process."""
         return self._shared is not None and self._pid == os.getpid()

@@ -69,10 +69,7 @@ def make_sub_dataset(
     except Exception as error:
         takes_note(error, where)
         raise
-    if isinstance(made, Dataset):
-        _check_divides(made.partition_epoch, made.num_shards, defaults, where)
-        return made
-    if not isinstance(made, Mapping) or "class" not in made:
+    if not isinstance(made, Dataset) and (not isinstance(made, Mapping) or "class" not in made):
         got = f"a dict with the keys {sorted(map(str, made))}" if isinstance(made, Mapping) else type(made).__name__
         raise ConfigError(
             f"the function returned no dataset: {got}",
@@ -80,7 +77,15 @@ def make_sub_dataset(
             fix='return a dict such as {"class": "HDFDataset", "files": files}, or a Dataset',
         )
     _check_config(made, defaults, where, "")
-    config = _completed(_with_own_marks(made), defaults)
+    if isinstance(made, Dataset):
+        return made
+    config = dict(_with_own_marks(made))
+    # Only what differs from a dataset's defaults: a user-defined class need not accept options that change nothing.
+    if defaults.random_seed_offset:
+        config.setdefault("random_seed_offset", defaults.random_seed_offset)
+    if defaults.shards_twice and defaults.num_shards > 1:
+        config.setdefault("_num_shards", defaults.num_shards)
+        config.setdefault("_shard_index", defaults.shard_index)
     return _without_kept_index(config) if defaults.files_change else config
 
 
@@ -117,12 +122,11 @@ def read_in_place(config: SubDataset) -> SubDataset:
 
 def _check_config(config: Any, defaults: SubDatasetDefaults, where: str, path: str) -> None:
     """Look through a nested config for options that divide the data."""
+    at = f"{where}, {path}" if path else where
     if isinstance(config, Dataset):
-        _check_divides(config.partition_epoch, config.num_shards, defaults, f"{where}, {path}")
+        _check_divides(config.partition_epoch, config.num_shards, defaults, at)
     elif isinstance(config, Mapping):
-        _check_divides(
-            config.get("partition_epoch"), config.get("_num_shards"), defaults, f"{where}, {path}" if path else where
-        )
+        _check_divides(config.get("partition_epoch"), config.get("_num_shards"), defaults, at)
         for key, value in config.items():
             _check_config(value, defaults, where, f"{path}[{key!r}]")
     elif isinstance(config, list | tuple):
@@ -156,20 +160,6 @@ def _with_own_marks(config: Any) -> Any:
     if kind in (list, tuple):
         return kind(_with_own_marks(value) for value in config)
     return config
-
-
-def _completed(config: Mapping[str, Any], defaults: SubDatasetDefaults) -> dict[str, Any]:
-    """Add the options of the outer dataset, where they differ from a dataset's defaults.
-
-    So a user-defined class need not accept options that change nothing.
-    """
-    completed = dict(config)
-    if defaults.random_seed_offset:
-        completed.setdefault("random_seed_offset", defaults.random_seed_offset)
-    if defaults.shards_twice and defaults.num_shards > 1:
-        completed.setdefault("_num_shards", defaults.num_shards)
-        completed.setdefault("_shard_index", defaults.shard_index)
-    return completed
 
 
 def _without_kept_index(config: Any) -> Any:

@@ -47,7 +47,7 @@ class AskDataset:
 
 @dataclass(frozen=True, slots=True)
 class CountSeqs:
-    """Count the sequences of a sub-dataset of one entry of the file list. `Answer`: `Counted`.
+    """Count the sequences of a sub-dataset of one entry of the file list. `Answer`: `EntryCounts`.
 
     Attributes:
         spec: The sub-dataset.
@@ -71,19 +71,9 @@ class Answer:
     failure: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Counted:
-    """The numbers of sequences of one entry of the file list.
-
-    Attributes:
-        num_seqs: Sequences that a sub-dataset of it alone delivers.
-        num_stored: Sequences in its files; -1 if unknown.
-        num_stored_frames: Frames of the first data key in its files; -1 if unknown.
-    """
-
-    num_seqs: int
-    num_stored: int
-    num_stored_frames: int
+EntryCounts = tuple[int, int, int]
+"""Of one entry of the file list: the sequences that a sub-dataset of it alone delivers, those in its files, and the
+frames of the first data key in its files. The latter two are -1 where they are unknown."""
 
 
 @dataclass(slots=True)
@@ -208,7 +198,7 @@ class SubEpochReader:
             (tags, None, fracs, columns), opened.num_seqs, is_last, layout, encoded(failed), seconds, seq_bytes
         )
 
-    def _count(self, ticket: CountSeqs) -> Counted:
+    def _count(self, ticket: CountSeqs) -> EntryCounts:
         spec = ticket.spec
         note_item(f"(counting {spec.files})")
         with opened_in_place(spec.dataset, self._cache, lambda: note_item(f"(fetching {spec.files})")) as dataset:
@@ -220,8 +210,8 @@ class SubEpochReader:
                 )
             stored = dataset.stored_counts()
             if stored is None or not _are_read(_files_of(spec.dataset, stored), ticket.names):
-                return Counted(num_seqs, -1, -1)
-            return Counted(num_seqs, stored.num_seqs, stored.num_frames)
+                return num_seqs, -1, -1
+            return num_seqs, stored.num_seqs, stored.num_frames
 
 
 def _files_of(config: SubDataset, stored: StoredCounts) -> Any:
