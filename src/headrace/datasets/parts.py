@@ -12,15 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from numpy.typing import NDArray
-
 from headrace.errors import ConfigError, takes_note
 from headrace.index import CorpusIndex
 from headrace.specs import DataSpec
 
 from .base import Dataset, Owned, with_copied_parts
 from .configs import DatasetConfig, init_dataset, resolve_class
-from .corpus import Corpus, IndexedFiles, check_files
+from .corpus import IndexedFiles, check_files
 from .reading.reader import Reader
 
 
@@ -232,77 +230,3 @@ def check_no_cycle(config: Any, path: tuple[int, ...] = ()) -> None:
         )
     for value in config.values() if isinstance(config, Mapping) else config:
         check_no_cycle(value, (*path, id(config)))
-
-
-class MetaPart:
-    """A sub-dataset.
-
-    Args:
-        name: Its key among the sub-datasets.
-        dataset: The sub-dataset; it is read through readers only.
-        keys: Data key of the whole -> data key of this dataset; may be empty.
-    """
-
-    def __init__(self, name: str, dataset: Dataset, keys: Mapping[str, str]) -> None:
-        self.name = name
-        self.dataset = dataset
-        self.keys = dict(keys)
-        dataset.answer_alone()
-        dataset.check_tags()
-
-    @property
-    def corpus(self) -> Corpus:
-        """What is known of its corpus."""
-        return self.dataset.get_corpus()
-
-    @property
-    def source(self) -> object:
-        """The object that its tags come from: a new one if the tags may have changed."""
-        return self.dataset.source_of_tags()
-
-    def tag_index(self) -> CorpusIndex | None:
-        """Return its tags, `None` if it does not tell them."""
-        return tags_of(self.dataset)
-
-
-class PartReader:
-    """Reads a sub-dataset under the data keys of the whole.
-
-    Args:
-        part: The sub-dataset to read; its dataset is used by nothing else.
-    """
-
-    def __init__(self, part: MetaPart) -> None:
-        self.name, self.keys = part.name, part.keys
-        self.reader = part.dataset.make_reader()
-        wanted = set(self.keys.values())
-        self._are_distinct = len(wanted) == len(self.keys)
-        # Data keys that are not asked for stay unread. (A dataset that reads all at once may have to be read for them.)
-        self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.dataset.get_data_keys())
-
-    def array(self, number: int, key: str) -> NDArray[Any]:
-        """Return the array of one data key of the whole."""
-        return self.reader.array(number, self.keys[key])
-
-    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
-        """Return frames start..stop of one data key of the whole."""
-        return self.reader.frames(number, self.keys[key], start, stop)
-
-    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
-        """Return the lengths of the data keys of the whole if `frames` is to be asked, see `Reader.sliced_frames`."""
-        found = self.reader.sliced_frames(number)
-        return None if found is None else {key: found[own] for key, own in self.keys.items()}
-
-    def features(self, number: int) -> dict[str, NDArray[Any]]:
-        """Return the arrays of all of its data keys of the whole; no two are one."""
-        if self._reads_by_key:
-            return {key: self.reader.array(number, own) for key, own in self.keys.items()}
-        features = self.reader.features(number)
-        if self._are_distinct:
-            return {key: features[own] for key, own in self.keys.items()}
-        return {key: features[own].copy() for key, own in self.keys.items()}
-
-    def known_frames(self, number: int) -> dict[str, Any] | None:
-        """Return data key of the whole -> number of frames, see `Reader.known_frames`."""
-        frames = self.reader.known_frames(number)
-        return None if frames is None else {key: frames[own] for key, own in self.keys.items()}

@@ -268,10 +268,6 @@ class DistributeFilesDataset(BlockwiseDataset):
         """Return all of `order_text`: each sub-epoch has files of its own."""
         return self.order_text(epoch)
 
-    def draws_text(self) -> str:
-        """Return nothing: only the sub-dataset draws."""
-        return ""
-
     # --- what sequences are like ---
 
     def initialize(self) -> None:

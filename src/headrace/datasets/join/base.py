@@ -18,12 +18,92 @@ from ..base import Dataset
 from ..corpus import Corpus, num_left_out
 from ..digests import digest_array
 from ..ordered import OrderedDataset
-from ..parts import MetaPart, PartReader, check_no_cycle
+from ..parts import check_no_cycle, tags_of
 from ..reading.loaded import OrderCursor
 from ..reading.reader import Reader, ReadRequest
 from ..seq import DatasetSeq
 
 _TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
+
+
+class MetaPart:
+    """A sub-dataset.
+
+    Args:
+        name: Its key among the sub-datasets.
+        dataset: The sub-dataset; it is read through readers only.
+        keys: Data key of the whole -> data key of this dataset; may be empty.
+    """
+
+    def __init__(self, name: str, dataset: Dataset, keys: Mapping[str, str]) -> None:
+        self.name = name
+        self.dataset = dataset
+        self.keys = dict(keys)
+        dataset.answer_alone()
+        dataset.check_tags()
+
+    @property
+    def corpus(self) -> Corpus:
+        """What is known of its corpus."""
+        return self.dataset.get_corpus()
+
+    @property
+    def source(self) -> object:
+        """The object that its tags come from: a new one if the tags may have changed."""
+        return self.dataset.source_of_tags()
+
+    def tag_index(self) -> CorpusIndex | None:
+        """Return its tags, `None` if it does not tell them."""
+        return tags_of(self.dataset)
+
+
+class PartReader:
+    """Reads a sub-dataset under the data keys of the whole.
+
+    Args:
+        part: The sub-dataset to read; its dataset is used by nothing else.
+
+    Attributes:
+        knows_corpus: Whether its corpus indices are known; else it is asked by tags.
+        draws: Whether it draws by how often a sequence came before.
+    """
+
+    def __init__(self, part: MetaPart) -> None:
+        corpus = part.corpus
+        self.knows_corpus, self.draws = corpus.is_indexed, corpus.draws_by_occurrence
+        self.name, self.keys = part.name, part.keys
+        self.reader = part.dataset.make_reader()
+        wanted = set(self.keys.values())
+        self._are_distinct = len(wanted) == len(self.keys)
+        # Data keys that are not asked for stay unread. (A dataset that reads all at once may have to be read for them.)
+        self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.dataset.get_data_keys())
+
+    def array(self, number: int, key: str) -> NDArray[Any]:
+        """Return the array of one data key of the whole."""
+        return self.reader.array(number, self.keys[key])
+
+    def frames(self, number: int, key: str, start: int, stop: int) -> NDArray[Any]:
+        """Return frames start..stop of one data key of the whole."""
+        return self.reader.frames(number, self.keys[key], start, stop)
+
+    def sliced_frames(self, number: int) -> dict[str, int | None] | None:
+        """Return the lengths of the data keys of the whole if `frames` is to be asked, see `Reader.sliced_frames`."""
+        found = self.reader.sliced_frames(number)
+        return None if found is None else {key: found[own] for key, own in self.keys.items()}
+
+    def features(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return the arrays of all of its data keys of the whole; no two are one."""
+        if self._reads_by_key:
+            return {key: self.reader.array(number, own) for key, own in self.keys.items()}
+        features = self.reader.features(number)
+        if self._are_distinct:
+            return {key: features[own] for key, own in self.keys.items()}
+        return {key: features[own].copy() for key, own in self.keys.items()}
+
+    def known_frames(self, number: int) -> dict[str, Any] | None:
+        """Return data key of the whole -> number of frames, see `Reader.known_frames`."""
+        frames = self.reader.known_frames(number)
+        return None if frames is None else {key: frames[own] for key, own in self.keys.items()}
 
 
 class IndexedCorpus(Protocol):
@@ -158,20 +238,6 @@ class OverCorpora(OrderedDataset):
             raise ConfigError(f"no data key {key!r}", where=where, fix=fix)
 
 
-class Side(PartReader):
-    """Reads a part for a composite.
-
-    Attributes:
-        knows_corpus: Whether its corpus indices are known; else it is asked by tags.
-        draws: Whether it draws by how often a sequence came before.
-    """
-
-    def __init__(self, part: MetaPart) -> None:
-        corpus = part.corpus
-        self.knows_corpus, self.draws = corpus.is_indexed, corpus.draws_by_occurrence
-        super().__init__(part)
-
-
 class CompositeReader(Reader):
     """Reads sequences that are made of those of other readers.
 
@@ -180,7 +246,7 @@ class CompositeReader(Reader):
         sides: What reads the parts.
     """
 
-    def __init__(self, corpus: IndexedCorpus, sides: Sequence[Side]) -> None:
+    def __init__(self, corpus: IndexedCorpus, sides: Sequence[PartReader]) -> None:
         inner = [side.reader for side in sides]
         self._tags_of, self._sides = corpus.tags_of, sides
         self.is_sequential = any(reader.is_sequential for reader in inner)

@@ -24,10 +24,10 @@ from ..checks import check_indices
 from ..configs import DatasetConfig
 from ..corpus import Corpus, LengthsOf
 from ..digests import recipe_text
-from ..parts import MetaPart, check_indexed, check_no_cycle, open_datasets
+from ..parts import check_indexed, check_no_cycle, open_datasets
 from ..reading.reader import Reader
 from ..seq import DatasetSeq
-from .base import OverCorpora, Side, check_configs, check_names
+from .base import MetaPart, OverCorpora, PartReader, check_configs, check_names
 from .joint import JointCorpus, JointLengths, JointReader
 from .layout import KeySource, make_layout, parse_data_map, same_keys
 from .order import GumbelScale, JointPolicy, parse_joint_ordering
@@ -250,7 +250,7 @@ class JointDataset(OverCorpora):
     # --- reading ---
 
     def _new_reader(self) -> Reader:
-        sides, offsets = [Side(part) for part in self.members], [self._epoch_offset(part) for part in self.members]
+        sides, offsets = list(map(PartReader, self.members)), list(map(self._epoch_offset, self.members))
         return JointReader(self.name, self.corpus, self.layout, sides, offsets, self.partition_epoch)
 
     def have_get_corpus_seq(self) -> bool:

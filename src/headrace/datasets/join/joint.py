@@ -27,7 +27,7 @@ from headrace.sources import Source
 
 from ..corpus import Corpus, LengthsOf
 from ..reading.reader import Features, ReadRequest
-from .base import CompositeReader, Side
+from .base import CompositeReader, PartReader
 from .layout import JointLayout
 
 _LENGTHS_AT_ONCE = 1 << 20  # lengths looked up at a time
@@ -282,7 +282,7 @@ class JointReader(CompositeReader):
         name: str,
         corpus: JointCorpus,
         layout: JointLayout,
-        sides: Sequence[Side],
+        sides: Sequence[PartReader],
         epoch_offsets: Sequence[int],
         num_sub_epochs: int,
     ) -> None:
@@ -296,7 +296,7 @@ class JointReader(CompositeReader):
         self._shares: dict[int, Share] | None = None  # of parts that are not started yet
         self._numbers: dict[int, memoryview] = {}  # of those that are: which of the sequences they have
 
-    def _at(self, number: int) -> tuple[Side, int]:
+    def _at(self, number: int) -> tuple[PartReader, int]:
         """Return what reads a sequence, started with its share, and the number of the sequence there."""
         part, _ = self._corpus.locate(self._cursor[number])
         numbers = self._numbers.get(part)

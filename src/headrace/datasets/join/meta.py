@@ -27,10 +27,10 @@ from ..checks import absolute_name, check_indices, check_path, remark_once
 from ..configs import DatasetConfig
 from ..corpus import Corpus, LengthsOf, StoredCounts
 from ..digests import digest_array
-from ..parts import MetaPart, open_part
+from ..parts import open_part
 from ..reading.reader import Features, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
-from .base import CompositeReader, OverCorpora, Side, brief, check_configs, check_names
+from .base import CompositeReader, MetaPart, OverCorpora, PartReader, brief, check_configs, check_names
 from .layout import check_own_key, data_first
 from .tags import MetaCorpus, SeqListFile, read_key_lengths, read_seq_lists
 
@@ -437,7 +437,7 @@ class MetaDataset(OverCorpora):
         return [part for part in self.members if part.keys]
 
     def _new_reader(self) -> Reader:
-        sides = [Side(part) for part in self._read_parts]
+        sides = [PartReader(part) for part in self._read_parts]
         return MetaReader(self.name, self.corpus, sides, self.data_keys, self.seq_order_control_dataset)
 
     def get_estimated_seq_length(self, seq_idx: int) -> int:
@@ -487,7 +487,7 @@ class MetaReader(CompositeReader):
     """
 
     def __init__(
-        self, name: str, corpus: MetaCorpus, sides: Sequence[Side], data_keys: Sequence[str], control: str | None
+        self, name: str, corpus: MetaCorpus, sides: Sequence[PartReader], data_keys: Sequence[str], control: str | None
     ) -> None:
         self._name, self._corpus, self._data_keys, self._control = name, corpus, list(data_keys), control
         self._side_of = {key: side for side in sides for key in side.keys}
@@ -501,7 +501,7 @@ class MetaReader(CompositeReader):
             if not side.knows_corpus:
                 self._ready(side)
 
-    def _ready(self, side: Side) -> Side:
+    def _ready(self, side: PartReader) -> PartReader:
         """Return what reads a sub-dataset, started with its share."""
         if side.name not in self._started:
             wanted = self._wanted

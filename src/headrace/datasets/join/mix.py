@@ -21,9 +21,8 @@ from headrace.rng import derive_seed
 
 from ..configs import DatasetConfig
 from ..digests import digest_array
-from ..parts import MetaPart
 from ..reading.reader import Reader
-from .base import check_configs, check_names
+from .base import MetaPart, check_configs, check_names
 from .combined import JointDataset
 from .layout import parse_data_map
 
