@@ -1,5 +1,6 @@
 """`MultiProcDataset`: the inner dataset's stream, whoever loads it."""
 
+import contextlib
 import copy
 import json
 import os
@@ -710,6 +711,24 @@ class FailsAtItsEnd(CachedDataset2):
         if seq_idx == 4:
             raise ZeroDivisionError("the last")
         return DatasetSeq(seq_idx, {"data": np.zeros(2, np.float32)}, seq_tag=f"s{seq_idx}")
+
+
+class BreaksOff(Unknown):
+    """A stream that does not know its number of sequences, and fails at the sixth."""
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx == 5:
+            raise ZeroDivisionError("broken off")
+        return super()._collect_single_seq(seq_idx)
+
+
+@pytest.mark.parametrize("engine_options", [None, EngineOptions(on_error=Skipping())])
+def test_what_dedicated_workers_read_before_a_stream_breaks_off_is_delivered(open_dataset, engine_options):
+    options = {"num_workers": 0, "buffer_size": 16, "sharding_method": "dedicated", "engine_options": engine_options}
+    seqs, tags = open_dataset({"class": BreaksOff}, **options).epoch(1), []
+    with contextlib.suppress(ZeroDivisionError):
+        tags.extend(seq.tag for seq in seqs)
+    assert tags == ["n0", "n1", "n2", "n3", "n4"]
 
 
 @pytest.mark.parametrize("buffer_size", [2, 4, 8, 16])

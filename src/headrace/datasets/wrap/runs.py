@@ -357,7 +357,12 @@ class DedicatedWork:
             num_seqs *= 2  # as in `RunLimits.cut`
             while more and seq_idx < stop:
                 name = f"(sequence {seq_idx} of shard {dataset.shard_index} of {dataset.num_shards})"
-                more = seqs.read(dataset, seq_idx, epoch=epoch, name=name)
+                try:
+                    more = seqs.read(dataset, seq_idx, epoch=epoch, name=name)
+                except Exception:  # of a stream that has ended, and of no sequence
+                    if seq_idx > first:
+                        yield seqs.parts(), seqs.failed
+                    raise
                 seq_idx += more
             if seq_idx > first or seqs.failed:  # with nothing but failed ones too: they are told of with it
                 yield seqs.parts(), seqs.failed
