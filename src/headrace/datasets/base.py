@@ -1156,11 +1156,11 @@ class Dataset:
 
     def _reading_details(self) -> list[str]:
         """Return what this dataset itself does to sequences."""
-        content = self.content_text()
+        content, draws = self.content_text(), not self._is_ours or self.get_corpus().draws_by_occurrence
         return [
             *([f"window {self.window}"] if self.window > 1 else []),
             *([f"options {content}"] if content else []),
-            f"draws {self.fixed_random_seed} {self.random_seed_offset}",
+            *([f"draws {self.fixed_random_seed} {self.random_seed_offset}"] if draws else []),
         ]
 
     def _order_details(self, epoch: int) -> list[str]:
