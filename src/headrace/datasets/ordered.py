@@ -214,7 +214,7 @@ class OrderedDataset(Dataset):
             loaded.popitem(last=False)
         for seq_idx in range(max(start, first), min(end, self._cursor.stop)):
             if seq_idx not in loaded:
-                loaded[seq_idx] = self._order_reader.features(seq_idx - first)
+                loaded[seq_idx] = (self._started_reader or self._order_reader).features(seq_idx - first)
 
     def _load_alone(self, seq_idx: int, number: int) -> Features:
         """Read a sequence that is not loaded as a whole; keep it until another one is asked for alone."""

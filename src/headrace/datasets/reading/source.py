@@ -144,7 +144,8 @@ class SourceReader(Reader):
         group: int = 0,
         texts_of: Callable[[int], Features] | None = None,
     ) -> None:
-        self._source, self._cache, self._finishing, self._group = source, cache, finishing, group
+        self._source, self._finishing, self._group = source, finishing, group
+        self._read_seq = source.read_seq if cache.max_bytes == 0 else partial(cache.read, source)
         self.gives_own = finishing.transform is None
         self._is_stored, self._draws = finishing.does_nothing, finishing.draws
         self._texts_of = texts_of
@@ -187,7 +188,8 @@ class SourceReader(Reader):
         """Read all arrays of a sequence."""
         try:
             if not self._group:
-                return self._finished(number, self._cache.read(self._source, self._cursor[number]))
+                features = self._read_seq(self._cursor[number])
+                return features if self._is_stored else self._finished(number, features)
             if number not in self._read_together:
                 self._read_together = self._read_group(number)
             return self._read_together.pop(number)
@@ -215,7 +217,7 @@ class SourceReader(Reader):
         start, size = self._wanted.first or 0, self._group
         first = start + number - (start + number) % size
         numbers = range(first - start, min(first - start + size, self._cursor.stop))
-        stored = [self._cache.read(self._source, self._cursor[one]) for one in numbers]
+        stored = [self._read_seq(self._cursor[one]) for one in numbers]
         where = f"dataset {self._finishing.name!r}, sequences {first}..{start + numbers.stop - 1}"
         group = zip(numbers, shuffle_group_frames(stored, first, where=where), strict=True)
         return {one: self._finished(one, seq) for one, seq in group}
