@@ -18,7 +18,7 @@ def show(offenders):
 
 
 # What the tree has come down to; a change that needs more says why, and changes the number
-CEILINGS = {"source files": 436, "class names with several meanings": 3, "lonely Protocols": 10}
+CEILINGS = {"source files": 436, "class names with several meanings": 3, "lonely Protocols": 9}
 
 
 def test_the_tree_does_not_grow_back():
