@@ -1027,10 +1027,6 @@ class Dataset:
         """What is known of it by its epochs, where it is of a class that was written for RETURNN."""
         return ForeignCorpus(self, tells_tags=self._has_user_tags)
 
-    def answer_alone(self) -> None:
-        """Let this dataset itself answer questions about epochs, see `ForeignCorpus.answer_alone`."""
-        self.foreign.answer_alone()
-
     def get_corpus(self, epoch: int | None = None) -> Corpus:
         """Return what is known of the sequences without reading them. Nothing is computed until it is asked for.
 
@@ -1043,7 +1039,7 @@ class Dataset:
         epoch = self._epoch if epoch is None else epoch
         corpus = Corpus(
             digest_text=self.foreign.digest_of_tags,
-            knows_order=self._knows_order,
+            knows_order=self.foreign.knows_order,
             size=self._told_size,
             lengths=partial(self.foreign.lengths, epoch=epoch),
             may_change_lengths=any(part.may_change_lengths for part in parts),
@@ -1055,9 +1051,6 @@ class Dataset:
     def _kept(self) -> NDArray[np.bool_] | None:
         """Return `bool[N]`: what filters keep; `None` without any."""
         return None if self._wanted_tags is None else self._keep_mask()
-
-    def _knows_order(self) -> bool:
-        return self.foreign.knows_order()
 
     def get_epoch_order(
         self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False
@@ -1093,10 +1086,6 @@ class Dataset:
         """
         self.foreign.start_order(wanted.epoch, wanted.indices)
         return 0
-
-    def start_given(self, epoch: int | None, order: GivenOrder | None) -> None:
-        """Start an epoch with the given arguments only, see `ForeignCorpus.start_given`."""
-        self.foreign.start_given(epoch, order)
 
     def count_occurrences(self) -> NDArray[np.int64]:
         """Return how often each sequence of the current order came before, `int64[n]`."""

@@ -244,7 +244,7 @@ class CachedDataset(OrderedDataset):
         source, has_user_lengths = self.source, self._has_user_lengths
         return Corpus(
             digest_text=partial(_digest_of, source),
-            knows_order=self._knows_order if self._has_user_order else lambda: True,
+            knows_order=self.foreign.knows_order if self._has_user_order else lambda: True,
             size=lambda: len(source),
             is_indexed=True,
             index=lambda: source.index,

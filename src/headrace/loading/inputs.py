@@ -155,7 +155,7 @@ class DatasetSubject(Subject):
         self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
         self.dataset = own
         if is_own:
-            own.answer_alone()
+            own.foreign.answer_alone()
         check_dataset_options(own, self.name, is_stream=False)
         self.reading = DatasetReading(config, specs)
         self.data_key = next(iter(own.get_data_keys()), None)

@@ -39,7 +39,7 @@ class MetaPart:
         self.name = name
         self.dataset = dataset
         self.keys = dict(keys)
-        dataset.answer_alone()
+        dataset.foreign.answer_alone()
         dataset.check_tags()
 
     @property
@@ -202,7 +202,7 @@ class OverCorpora(OrderedDataset):
         """
         corpora = [corpus for _, corpus in parts]
         known: dict[str, Any] = {
-            "knows_order": self._knows_order,
+            "knows_order": self.foreign.knows_order,
             "size": lambda: len(self.corpus),
             "index": lambda: self.corpus.index,
             "tags_of": lambda indices: self.corpus.tags_of(indices),

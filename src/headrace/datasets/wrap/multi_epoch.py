@@ -66,7 +66,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         self._follow_order()
         self._is_ordered = self.inner.get_corpus().is_indexed
         if self._is_ordered:
-            self.inner.answer_alone()
+            self.inner.foreign.answer_alone()
         if type(self).__init__ is MultiEpochDataset.__init__:  # a copy may be made in another folder
             self._ctor_args = ((), {**kwargs, "dataset": Owned(self.inner), "multi_epoch": self.multi_epoch})
 
@@ -176,7 +176,7 @@ class MultiEpochDataset(InnerAnswers, CachedDataset2):
         """Read the epochs of an inner dataset that has no order for a reader to ask for."""
         inner, numbers = self.inner, range(0) if epoch is None else _inner_epochs(self.multi_epoch, epoch)
         if given is not None:
-            inner.start_given(numbers[0] if numbers else None, given)
+            inner.foreign.start_given(numbers[0] if numbers else None, given)
             yield from EpochStream(inner)
             return
         for number in numbers:

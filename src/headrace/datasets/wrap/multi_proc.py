@@ -140,7 +140,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """The inner dataset in this process: it says order and layout, and reads nothing."""
         if self._inner is None:
             self._inner = init_dataset(self._config)
-            self._inner.answer_alone()  # it is not read, or by a reader
+            self._inner.foreign.answer_alone()  # it is not read, or by a reader
             self.num_inputs = self._inner.num_inputs
             self.num_outputs = self._inner.num_outputs
             self.labels = dict(self._inner.labels)

@@ -147,7 +147,7 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
         self._keeps_lengths = self._says_lengths and self._is_indexed
         self._draws = self._is_of_seq and draws(self._function)
         if self._is_indexed:
-            self._inner.answer_alone()
+            self._inner.foreign.answer_alone()
         self._wanted = _NOTHING  # the current order
         self._reader: MapReader | None = None
         self._pool: MultiProcDataset | None = None  # reads and changes sequences of an order
@@ -334,14 +334,14 @@ class PostprocessingDataset(InnerCorpus, CachedDataset2):
             if self._is_pooled:
                 if self._pool is None:
                     self._pool = self._make_pool()
-                self._pool.start_given(epoch, given)  # workers begin when something is read
+                self._pool.foreign.start_given(epoch, given)  # workers begin when something is read
             self._is_part = False
             order, counted = self._make_order(epoch, given, counts=False)
             first = 0 if self._knows_positions else None
             self._wanted = ReadRequest(self._epoch, order, counted, first, is_whole=given is None)
             self._num_seqs = None if self.skips_failed else len(order)
         else:
-            self._inner.start_given(epoch, given)
+            self._inner.foreign.start_given(epoch, given)
             if self._keeps_count and not self.skips_failed:
                 self._num_seqs = self._inner.known_num_seqs()
         return True
