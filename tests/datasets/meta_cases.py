@@ -5,25 +5,21 @@ import json
 
 import numpy as np
 
-from headrace.datasets import CachedDataset2, DatasetSeq, FromListDataset, init_dataset
-from headrace.sources import HDFWriter, MemorySource
+from headrace.datasets import CachedDataset2, DatasetSeq, FromListDataset
 
 DATA_MAP = {"data": ("features", "data"), "classes": ("alignments", "classes")}
 
 
 def words(tags, value=0):
     """Make sequences whose arrays say which they are, with a length of their own."""
+    numbers = [sum((place + 1) * ord(letter) for place, letter in enumerate(tag)) % 97 for tag in tags]
     return [
         {
-            "data": np.full((len(tag) * 7 % 5 + 1, 2), hash_of(tag) + value, np.float32),
-            "classes": np.full(hash_of(tag) % 4, hash_of(tag) + value, np.int64),
+            "data": np.full((len(tag) * 7 % 5 + 1, 2), number + value, np.float32),
+            "classes": np.full(number % 4, number + value, np.int64),
         }
-        for tag in tags
+        for tag, number in zip(tags, numbers, strict=True)
     ]
-
-
-def hash_of(tag):
-    return sum((place + 1) * ord(letter) for place, letter in enumerate(tag)) % 97
 
 
 def in_memory(tags, value=0, **options):
@@ -33,13 +29,6 @@ def in_memory(tags, value=0, **options):
     }
     seqs = FromListDataset(words(tags, value), "data", data_types=types)
     return {"class": "MapDataset", "map_dataset": seqs, "tags": tags, **options}
-
-
-def write_hdf(path, tags, value=0):
-    with HDFWriter(path, labels={"classes": [str(number) for number in range(999)]}) as writer:
-        for tag, seq in zip(tags, words(tags, value), strict=True):
-            writer.append(tag, seq)
-    return str(path)
 
 
 def meta_config(features, alignments, control="alignments", **options):
@@ -55,31 +44,15 @@ def meta_config(features, alignments, control="alignments", **options):
 def stream(dataset, epoch, **order):
     if order:
         dataset.init_seq_order(epoch, **order)
-        seqs = dataset.iterate_epoch()
-    else:
-        seqs = dataset.epoch(epoch)
+    seqs = dataset.iterate_epoch() if order else dataset.epoch(epoch)
     return [
         (seq.seq_idx, seq.tag, seq.complete_frac, {key: value.tolist() for key, value in seq.features.items()})
         for seq in seqs
     ]
 
 
-def joined(control, others, data_map, epoch):
-    """Return what is expected: the order of the control dataset alone, the rest found by a dict of tags."""
-    alone = init_dataset(control)
-    found = {name: {seq.tag: seq.features for seq in init_dataset(config).epoch(1)} for name, config in others.items()}
-    return [
-        (
-            seq.seq_idx,
-            seq.tag,
-            seq.complete_frac,
-            {
-                key: (seq.features if name == "control" else found[name][seq.tag])[own].tolist()
-                for key, (name, own) in data_map.items()
-            },
-        )
-        for seq in alone.epoch(epoch)
-    ]
+def tags_of(dataset, epoch=1, **order):
+    return [tag for _, tag, *_ in stream(dataset, epoch, **order)]
 
 
 class Streamed(CachedDataset2):
@@ -110,18 +83,6 @@ class StreamedAndKnown(Streamed):
 
     def get_current_seq_order(self):
         return [self.corpus_tags.index(tag) for tag in self.current]
-
-
-class Counting(MemorySource):
-    """Counts what is read of it."""
-
-    def __init__(self, tags):
-        super().__init__(words(tags), tags=tags)
-        self.reads = []
-
-    def read(self, corpus_idx, data_key):
-        self.reads.append((corpus_idx, data_key))
-        return super().read(corpus_idx, data_key)
 
 
 def lists_in(form, folder, lists):

@@ -1,6 +1,7 @@
 """The documented batches and chunks of an epoch."""
 
 import logging
+import random
 
 import numpy as np
 import pytest
@@ -21,22 +22,20 @@ from headrace.datasets.returnn.batch import index_shape_for_batches
 from headrace.errors import ConfigError
 
 DOCUMENTED = [5, 3, 8, 2, 9]
+NETS = [{}, {"recurrent_net": False}]
 
 
 def make(lengths, **options):
+    """Make "data" of some lengths, and "classes" of the same ones or of those that are given beside them."""
+    pairs = [pair if isinstance(pair, tuple) else (pair, pair) for pair in lengths]
     seqs = [
-        {"data": np.arange(2 * n, dtype=np.float32).reshape(n, 2) + 1, "classes": np.arange(n, dtype=np.int32) % 100}
-        for n in lengths
+        {"data": np.arange(2 * n, dtype=np.float32).reshape(n, 2) + 1, "classes": np.arange(m, dtype=np.int32) % 100}
+        for n, m in pairs
     ]
-    dataset = StaticDataset(seqs, input_dim=2, output_dim={"classes": 100}, **options)
-    dataset.init_seq_order(epoch=1)
-    return dataset
+    return begun(StaticDataset(seqs, input_dim=2, output_dim={"classes": 100}, **options))
 
 
-def make_unequal(lengths, **options):
-    """Make "data" and "classes" of different lengths."""
-    seqs = [{"data": np.zeros((n, 2), np.float32), "classes": np.zeros(m, np.int32)} for n, m in lengths]
-    dataset = StaticDataset(seqs, input_dim=2, output_dim={"classes": 100}, **options)
+def begun(dataset):
     dataset.init_seq_order(epoch=1)
     return dataset
 
@@ -50,12 +49,6 @@ class Stream(CachedDataset2):
         return DatasetSeq(seq_idx, np.zeros((2, 1), np.float32), seq_tag=f"streamed-{seq_idx}")
 
 
-def open_stream():
-    dataset = Stream()
-    dataset.init_seq_order(epoch=1)
-    return dataset
-
-
 def batches_of(dataset, **options):
     generator = dataset.generate_batches(**options)
     batches = []
@@ -65,55 +58,126 @@ def batches_of(dataset, **options):
     return batches
 
 
+def groups_in(batches):
+    return [[part.seq_idx for part in batch.seqs] for batch in batches]
+
+
 def groups(dataset, **options):
-    return [[part.seq_idx for part in batch.seqs] for batch in batches_of(dataset, **options)]
+    return groups_in(batches_of(dataset, **options))
 
 
-def test_the_documented_groups():
-    assert groups(make(DOCUMENTED), batch_size=10) == [[0, 1], [2], [3], [4]]
-    assert groups(make(DOCUMENTED), packed_batch_size=10) == [[0, 1], [2, 3], [4]]
-    assert groups(make(DOCUMENTED), batch_size=1000, max_seqs=2) == [[0, 1], [2, 3], [4]]
-    assert groups(make(DOCUMENTED), batch_size=1000, max_total_num_seqs=3) == [[0, 1, 2]]
-    assert groups(make(DOCUMENTED), batch_size=1000, max_seq_length=7, min_seq_length=3) == [[0, 1]]
-    assert groups(make(DOCUMENTED), batch_size=1000, max_seq_length=-5) == [[0, 1, 3]]
-    assert groups(make(DOCUMENTED), batch_size=1000, max_pad_size=2) == [[0, 1], [2], [3], [4]]
-    assert groups(make(DOCUMENTED), batch_size={"data": 10}) == [[0, 1], [2], [3], [4]]
+def frames_of(batches):
+    return [batch.get_total_num_frames()["data"] for batch in batches]
+
+
+def chunks_of(dataset, key="data", **options):
+    return [(start[key], end[key]) for _, start, end in dataset.iterate_seqs(**options)]
+
+
+# --- recurrent batches ---
+
+
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [
+        ({"batch_size": 10}, [[0, 1], [2], [3], [4]]),
+        ({"packed_batch_size": 10}, [[0, 1], [2, 3], [4]]),
+        ({"batch_size": 1000, "max_seqs": 2}, [[0, 1], [2, 3], [4]]),
+        ({"batch_size": 1000, "max_total_num_seqs": 3}, [[0, 1, 2]]),
+        ({"batch_size": 1000, "max_seq_length": 7, "min_seq_length": 3}, [[0, 1]]),
+        ({"batch_size": 1000, "max_seq_length": -5}, [[0, 1, 3]]),
+        ({"batch_size": 1000, "max_pad_size": 2}, [[0, 1], [2], [3], [4]]),
+        ({"batch_size": {"data": 10}}, [[0, 1], [2], [3], [4]]),
+    ],
+    ids=str,
+)
+def test_the_documented_groups(limits, expected):
+    assert groups(make(DOCUMENTED), **limits) == expected
+
+
+@given(
+    lengths=st.lists(st.integers(0, 30), max_size=25),
+    budget=st.integers(1, 80),
+    max_seqs=st.integers(1, 6),
+    packed=st.booleans(),
+)
+def test_every_sequence_is_in_exactly_one_batch_within_the_limits(lengths, budget, max_seqs, packed):
+    options = {"packed_batch_size" if packed else "batch_size": budget, "max_seqs": max_seqs}
+    batches = batches_of(make(lengths), **options)
+    assert [seq_idx for group in groups_in(batches) for seq_idx in group] == list(range(len(lengths)))
+    for batch in batches:
+        used = batch.get_total_num_frames() if packed else batch.get_all_slices_num_frames()
+        assert batch.num_slices == 1 or (used["data"] <= budget and batch.num_slices <= max_seqs)
+
+
+def test_what_is_left_out_is_counted_and_said_once(caplog):
+    with caplog.at_level(logging.WARNING, logger="headrace.datasets"):
+        generator = make([5, 3]).generate_batches(batch_size=10)
+        generator.peek_next_n(99)
+        assert generator.report.num_left_out == generator.report.num_alone == 0
+        assert not caplog.records
+        options = {"batch_size": 10, "max_seq_length": 20, "min_seq_length": 3}
+        generator = make([5, 30, 1, 12, 40, 2]).generate_batches(**options)
+        assert generator.report.num_left_out == 0
+        assert groups_in(generator.peek_next_n(9)) == [[0], [3]]
+    report = generator.report
+    assert (report.num_too_long, report.num_too_short, report.num_dropped, report.num_alone) == (2, 2, 0, 1)
+    assert report.num_left_out == 4
+    texts = [record.getMessage() for record in caplog.records]
+    assert len(texts) == 3
+    assert "'seq-1' is left out: 30 frames of 'data', max_seq_length=20" in texts[0]
+    assert "'seq-2' is left out: 1 frames of 'data', min_seq_length=3" in texts[1]
+    assert "'seq-3' is a batch of its own: 12 frames of 'data', batch_size=10" in texts[2]
+    generator = begun(Stream()).generate_batches(batch_size=4, max_seq_length=1)
+    assert not generator.has_more()
+    assert generator.report.num_too_long == 3
+    assert "'streamed-0' is left out" in caplog.text
+    generator = make([5] * 50).generate_batches(packed_batch_size=10, seq_drop=0.5)
+    kept = sum(len(batch.seqs) for batch in generator.peek_next_n(99))
+    assert 0 < kept < 50
+    assert generator.report.num_dropped == 50 - kept
+
+
+# --- chunks ---
 
 
 def test_the_documented_chunks():
-    for min_size, expected in ((0, [(0, 10), (5, 11), (10, 11)]), (1, [(0, 10), (5, 11)])):
-        dataset = make([11], chunking="10:5", min_chunk_size=min_size)
-        assert [(start["data"], end["data"]) for _, start, end in dataset.iterate_seqs()] == expected
-    assert len(list(make([11], chunking="10:5").iterate_seqs(recurrent_net=False))) == 1
-
-
-def test_a_label_per_sequence_comes_with_each_chunk():
+    assert chunks_of(make([11], chunking="10:5", min_chunk_size=0)) == [(0, 10), (5, 11), (10, 11)]
+    assert chunks_of(make([11], chunking="10:5", min_chunk_size=1)) == [(0, 10), (5, 11)]
+    assert len(chunks_of(make([11], chunking="10:5"), recurrent_net=False)) == 1
     dataset = StaticDataset([{"data": np.zeros((11, 1), np.float32), "label": np.array([3], np.int32)}], chunking="5")
-    dataset.init_seq_order(epoch=1)
-    chunks = list(dataset.iterate_seqs())
-    assert [(start["data"], end["data"]) for _, start, end in chunks] == [(0, 5), (5, 10), (10, 11)]
-    assert [(start["label"], end["label"]) for _, start, end in chunks] == [(0, 1)] * 3
+    assert chunks_of(begun(dataset)) == [(0, 5), (5, 10), (10, 11)]
+    assert chunks_of(dataset, "label") == [(0, 1)] * 3
 
 
-def test_chunks_vary_by_epoch_and_repeat_themselves():
+@given(lengths=st.lists(st.integers(0, 30), max_size=12), size=st.integers(1, 12))
+def test_chunks_without_overlap_cover_every_frame_once(lengths, size):
+    covered = {}
+    for seq_idx, start, end in make(lengths, chunking=size).iterate_seqs():
+        covered.setdefault(seq_idx, []).extend(range(start["data"], end["data"]))
+    assert covered == {i: list(range(n)) for i, n in enumerate(lengths)}
+
+
+def test_chunks_vary_by_epoch_and_repeat_themselves_where_the_used_keys_are_named():
+    dataset = make([1000] * 3, chunking="100", chunking_variance=0.5)
+
     def sizes(epoch):
-        dataset = make([1000] * 3, chunking="100", chunking_variance=0.5)
         dataset.init_seq_order(epoch=epoch)
-        return [end["data"] - start["data"] for _, start, end in dataset.iterate_seqs(used_data_keys=["data"])]
+        return [end - start for start, end in chunks_of(dataset, used_data_keys=["data"])]
 
-    assert sizes(1) == sizes(1) != sizes(2)
-    assert min(sizes(1)[:-1]) >= 1
-    assert len(set(sizes(1))) > 3
+    first = sizes(1)
+    assert first != sizes(2)
+    assert first == sizes(1)
+    assert min(first[:-1]) >= 1
+    assert len(set(first)) > 3
+    interleaved = zip(dataset.iterate_seqs(), dataset.iterate_seqs(), strict=True)
+    assert all(str(left) == str(right) for left, right in interleaved)
+    assert groups(dataset, batch_size=400, seq_drop=0.3) == groups(dataset, batch_size=400, seq_drop=0.3)
+    unnamed = chunks_of(make([30], chunking="10:5", chunking_variance=0.5))
+    assert unnamed == [(0, 10), (5, 15), (10, 20), (15, 25), (20, 30), (25, 30)]
 
 
-def test_chunks_do_not_vary_where_the_used_keys_are_not_named():
-    dataset = make([30], chunking="10:5", chunking_variance=0.5)
-    dataset.init_seq_order(epoch=1)
-    chunks = [(start["data"], end["data"]) for _, start, end in dataset.iterate_seqs()]
-    assert chunks == [(0, 10), (5, 15), (10, 20), (15, 25), (20, 30), (25, 30)]
-
-
-def test_a_chunking_function_of_the_user_is_asked_once():
+def test_a_chunking_function_of_the_user_is_asked_once_and_all_keys_begin_where_it_says():
     def first_frames(dataset, seq_idx_start, **_):
         seq_idx = seq_idx_start
         while dataset.is_less_than_num_seqs(seq_idx):
@@ -121,27 +185,42 @@ def test_a_chunking_function_of_the_user_is_asked_once():
             seq_idx += 1
 
     assert [seq_idx for seq_idx, _, _ in make(DOCUMENTED, chunking=first_frames).iterate_seqs()] == list(range(5))
+    (batch,) = batches_of(make([5], chunking=first_frames), batch_size=10)
+    assert batch.get_total_num_frames()["classes"] == 1
+
+
+# --- without recurrence ---
 
 
 def test_without_recurrence_frames_fill_batches_exactly():
-    batches = batches_of(make([5, 3, 8]), recurrent_net=False, batch_size=6)
-    assert [batch.get_total_num_frames()["data"] for batch in batches] == [6, 6, 4]
+    dataset = make([5, 3, 8])
+    batches = batches_of(dataset, recurrent_net=False, batch_size=6)
+    assert frames_of(batches) == [6, 6, 4]
     assert [(part.seq_idx, part.seq_start_frame["data"], part.frame_length["data"]) for part in batches[1].seqs] == [
         (1, 1, 2),
         (2, 0, 4),
     ]
     assert [part.batch_frame_offset["data"] for part in batches[1].seqs] == [0, 2]
+    assert batch_to_raw_dict(batches[1], dataset=dataset)["classes"].tolist() == [[1, 2, 0, 1, 2, 3]]
+    ignored = {"max_seq_length": 4, "min_seq_length": 4, "max_pad_size": 1, "seq_drop": 1.0}
+    generator = dataset.generate_batches(recurrent_net=False, batch_size=6, **ignored)
+    assert frames_of(generator.peek_next_n(9)) == [6, 6, 4]
+    assert generator.report.num_left_out == 0
+    # a batch is closed by the sequence after max_seqs
+    assert groups(make([1] * 7), recurrent_net=False, batch_size=100, max_seqs=2) == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-def test_without_recurrence_all_keys_are_cut_at_the_frames_of_the_smallest_limit():
-    for limit in ({"data": 10}, {"classes": 10}, {"data": 10, "classes": 25}, {"data": 25, "classes": 10}, 10):
-        batches = batches_of(make([7] * 4), recurrent_net=False, batch_size=limit)
-        assert [batch.get_total_num_frames()["data"] for batch in batches] == [10, 10, 8]
-        for batch in batches:
-            for part in batch.seqs:
-                assert part.seq_start_frame["data"] == part.seq_start_frame["classes"]
-                assert part.seq_end_frame["data"] == part.seq_end_frame["classes"] > part.seq_start_frame["data"]
-                assert part.batch_frame_offset["data"] == part.batch_frame_offset["classes"]
+@pytest.mark.parametrize("data", [10, 25, None])
+@pytest.mark.parametrize("classes", [10, None])
+def test_without_recurrence_all_keys_are_cut_at_the_frames_of_the_smallest_limit(data, classes):
+    limit = {key: number for key, number in (("data", data), ("classes", classes)) if number} or 10
+    batches = batches_of(make([7] * 4), recurrent_net=False, batch_size=limit)
+    assert frames_of(batches) == ([25, 3] if limit == {"data": 25} else [10, 10, 8])
+    for batch in batches:
+        for part in batch.seqs:
+            assert part.seq_start_frame["data"] == part.seq_start_frame["classes"]
+            assert part.seq_end_frame["data"] == part.seq_end_frame["classes"] > part.seq_start_frame["data"]
+            assert part.batch_frame_offset["data"] == part.batch_frame_offset["classes"]
 
 
 @given(
@@ -165,139 +244,14 @@ def test_without_recurrence_every_frame_is_in_one_batch(lengths, data_limit, cla
 
 
 def test_without_recurrence_keys_of_different_lengths_are_refused_with_both_lengths():
-    for options in ({"batch_size": {"data": 15, "classes": 12}}, {"batch_size": 6}):
-        with pytest.raises(
-            ConfigError, match=r"10 frames of 'data' and 4 of 'classes'(?s:.*)seq-0(?s:.*)used_data_keys"
-        ):
-            batches_of(make_unequal([(10, 4), (10, 4)]), recurrent_net=False, **options)
-    batches = batches_of(make_unequal([(10, 4)]), recurrent_net=False, batch_size=6, used_data_keys=["data"])
-    assert [batch.get_total_num_frames()["data"] for batch in batches] == [6, 4]
-
-
-def test_without_recurrence_a_key_with_context_fills_its_row_sooner():
-    batches = batches_of(make([5, 5], context_window=3), recurrent_net=False, batch_size=10)
-    parts = [
-        [
-            tuple(
-                (part.seq_start_frame[key], part.seq_end_frame[key], part.batch_frame_offset[key])
-                for key in ("data", "classes")
-            )
-            for part in batch.seqs
-        ]
-        for batch in batches
-    ]
-    assert parts == [[((-1, 6, 0), (0, 5, 0)), ((-1, 2, 7), (0, 5, 7))], [((2, 6, 0), (5, 5, 0))]]
-
-
-def test_without_recurrence_no_sequence_is_too_long_or_too_short():
-    options = {"max_seq_length": 4, "min_seq_length": 4, "max_pad_size": 1, "seq_drop": 1.0}
-    generator = make([5, 3, 8]).generate_batches(recurrent_net=False, batch_size=6, **options)
-    assert [batch.get_total_num_frames()["data"] for batch in generator.peek_next_n(9)] == [6, 6, 4]
-    assert generator.report.num_left_out == 0
-
-
-def test_without_recurrence_a_batch_is_closed_by_the_sequence_after_max_seqs():
-    assert groups(make([1] * 7), recurrent_net=False, batch_size=100, max_seqs=2) == [[0, 1, 2], [3, 4, 5], [6]]
-
-
-@pytest.mark.parametrize("recurrent_net", [True, False])
-def test_a_limit_for_a_key_that_does_not_exist_is_refused(recurrent_net):
-    with pytest.raises(ConfigError, match=r"'dta'(?s:.*)did you mean 'data'"):
-        batches_of(make(DOCUMENTED), recurrent_net=recurrent_net, batch_size={"dta": 10})
-    with pytest.raises(ConfigError, match=r"'clases'(?s:.*)did you mean 'classes'"):
-        batches_of(make(DOCUMENTED), recurrent_net=recurrent_net, batch_size=10, used_data_keys=["clases"])
-
-
-def test_what_is_left_out_is_counted_and_said_once(caplog):
-    dataset = make([5, 30, 1, 12, 40, 2])
-    with caplog.at_level(logging.WARNING, logger="headrace.datasets"):
-        generator = dataset.generate_batches(batch_size=10, max_seq_length=20, min_seq_length=3)
-        assert generator.report.num_left_out == 0
-        assert [[part.seq_idx for part in batch.seqs] for batch in generator.peek_next_n(9)] == [[0], [3]]
-    report = generator.report
-    assert (report.num_too_long, report.num_too_short, report.num_dropped, report.num_alone) == (2, 2, 0, 1)
-    assert report.num_left_out == 4
-    texts = [record.getMessage() for record in caplog.records]
-    assert len(texts) == 3
-    assert "'seq-1' is left out: 30 frames of 'data', max_seq_length=20" in texts[0]
-    assert "'seq-2' is left out: 1 frames of 'data', min_seq_length=3" in texts[1]
-    assert "'seq-3' is a batch of its own: 12 frames of 'data', batch_size=10" in texts[2]
-
-
-def test_what_is_dropped_by_lot_is_counted():
-    generator = make([5] * 50).generate_batches(packed_batch_size=10, seq_drop=0.5)
-    kept = sum(len(batch.seqs) for batch in generator.peek_next_n(99))
-    assert 0 < kept < 50
-    assert generator.report.num_dropped == 50 - kept
-
-
-def test_nothing_is_said_where_nothing_is_left_out(caplog):
-    generator = make(DOCUMENTED).generate_batches(batch_size=10)
-    generator.peek_next_n(99)
-    assert generator.report.num_left_out == generator.report.num_alone == 0
-    assert not caplog.records
-
-
-def test_a_sequence_of_a_stream_is_left_out_by_its_tag(caplog):
-    generator = open_stream().generate_batches(batch_size=4, max_seq_length=1)
-    assert not generator.has_more()
-    assert generator.report.num_too_long == 3
-    assert "'streamed-0' is left out" in caplog.text
-
-
-@pytest.mark.parametrize("options", [{"max_seq_length": 5}, {"max_total_num_seqs": 2}, {}, {"recurrent_net": False}])
-def test_progress_ends_at_one_whatever_is_left_out(options):
-    for dataset in (make([5, 3, 4, 6]), open_stream()):
-        generator = dataset.generate_batches(batch_size=6, **options)
-        fractions = [generator.completed_frac()]
-        while generator.has_more():
-            generator.advance(1)
-            fractions.append(generator.completed_frac())
-        assert fractions == sorted(fractions)
-        assert (fractions[0], fractions[-1]) == (0.0, 1.0)
-        assert 1.0 not in fractions[:-1]
-
-
-def test_progress_ends_at_one_when_everything_is_left_out():
-    generator = make([5, 3]).generate_batches(batch_size=6, max_seq_length=1)
-    assert not generator.has_more()
-    assert generator.completed_frac() == 1.0
-
-
-def test_a_generator_of_an_older_epoch_says_that_it_is_stale():
-    dataset = make([4, 4, 4], seq_ordering="random")
-    ahead, unread, finished = (dataset.generate_batches(batch_size=4) for _ in range(3))
-    assert len(ahead.peek_next_n(2)) == 2
-    finished.advance(3)
-    dataset.init_seq_order(epoch=2)
-    for generator in (ahead, unread):
-        for read in (generator.has_more, lambda g=generator: g.peek_next_n(1), lambda g=generator: g.advance(1)):
-            with pytest.raises(ConfigError, match="stale"):
-                read()
-        for ask in (generator.reset, generator.completed_frac):
-            with pytest.raises(ConfigError, match="stale"):
-                ask()
-    assert not finished.has_more()
-    assert finished.completed_frac() == 1.0
-    assert len(batches_of(dataset, batch_size=4)) == 3
-
-
-@pytest.mark.parametrize(
-    "chunking", [None, 2, lambda dataset, **_: ((i, NumbersDict(0), NumbersDict(1)) for i in [0, 1])]
-)
-def test_a_walk_through_an_older_epoch_says_that_it_is_stale(chunking):
-    dataset = make([4, 4], chunking=chunking)
-    begun, not_begun = dataset.iterate_seqs(), dataset.iterate_seqs()
-    next(begun)
-    dataset.finish_epoch()
-    dataset.init_seq_order(epoch=2)
-    for walk in (begun, not_begun):
-        with pytest.raises(ConfigError, match="stale"):
-            next(walk)
-
-
-def test_an_error_does_not_look_like_the_end_of_the_epoch():
-    generator = make_unequal([(6, 6), (4, 3), (4, 4)]).generate_batches(recurrent_net=False, batch_size=2)
+    what = r"10 frames of 'data' and 4 of 'classes'(?s:.*)seq-0(?s:.*)used_data_keys"
+    for limit in ({"data": 15, "classes": 12}, 6):
+        with pytest.raises(ConfigError, match=what):
+            batches_of(make([(10, 4), (10, 4)]), recurrent_net=False, batch_size=limit)
+    batches = batches_of(make([(10, 4)]), recurrent_net=False, batch_size=6, used_data_keys=["data"])
+    assert frames_of(batches) == [6, 4]
+    # an error does not look like the end of the epoch
+    generator = make([6, (4, 3), 4]).generate_batches(recurrent_net=False, batch_size=2)
     generator.advance(1)
     with pytest.raises(ConfigError, match="4 frames of 'data' and 3"):
         generator.peek_next_n(9)
@@ -307,34 +261,121 @@ def test_an_error_does_not_look_like_the_end_of_the_epoch():
         generator.has_more()
 
 
+def test_without_recurrence_a_key_with_context_fills_its_row_sooner():
+    batches = batches_of(make([5, 5], context_window=3), recurrent_net=False, batch_size=10)
+    parts = [
+        [(part.seq_start_frame[key], part.seq_end_frame[key], part.batch_frame_offset[key]) for part in batch.seqs]
+        for batch in batches
+        for key in ("data", "classes")
+    ]
+    assert parts == [[(-1, 6, 0), (-1, 2, 7)], [(0, 5, 0), (0, 5, 7)], [(2, 6, 0)], [(5, 5, 0)]]
+
+
+# --- generators ---
+
+
+@pytest.mark.parametrize("options", [{"max_seq_length": 5}, {"max_total_num_seqs": 2}, {}, {"recurrent_net": False}])
+def test_progress_ends_at_one_whatever_is_left_out(options):
+    for dataset in (make([5, 3, 4, 6]), begun(Stream())):
+        generator = dataset.generate_batches(batch_size=6, **options)
+        fractions = [generator.completed_frac()]
+        while generator.has_more():
+            generator.advance(1)
+            fractions.append(generator.completed_frac())
+        assert fractions == sorted(fractions)
+        assert (fractions[0], fractions[-1], fractions.count(1.0)) == (0.0, 1.0, 1)
+    generator = make([5, 3]).generate_batches(batch_size=6, max_seq_length=1)
+    assert (generator.has_more(), generator.completed_frac()) == (False, 1.0)
+
+
+def test_a_generator_looks_ahead_without_passing():
+    generator = make(DOCUMENTED).generate_batches(batch_size=10)
+    assert len(generator.peek_next_n(3)) == 3
+    assert generator.get_current_batch_idx() == 0
+    generator.advance(2)
+    assert generator.get_current_batch_idx() == 2
+    assert generator.completed_frac() == pytest.approx(3 / 5)
+    with pytest.raises(ConfigError, match="only 2"):
+        generator.advance(3)
+
+
+def test_a_generator_of_an_older_epoch_says_that_it_is_stale():
+    dataset = make([4, 4, 4], seq_ordering="random")
+    ahead, unread, finished = (dataset.generate_batches(batch_size=4) for _ in range(3))
+    assert len(ahead.peek_next_n(2)) == 2
+    finished.advance(3)
+    dataset.init_seq_order(epoch=2)
+    for generator in (ahead, unread):
+        asks = generator.has_more, generator.reset, generator.completed_frac
+        for ask in (*asks, lambda g=generator: g.peek_next_n(1), lambda g=generator: g.advance(1)):
+            with pytest.raises(ConfigError, match="stale"):
+                ask()
+    assert (finished.has_more(), finished.completed_frac()) == (False, 1.0)
+    assert len(batches_of(dataset, batch_size=4)) == 3
+
+
+@pytest.mark.parametrize(
+    "chunking", [None, 2, lambda dataset, **_: ((i, NumbersDict(0), NumbersDict(1)) for i in [0, 1])]
+)
+def test_a_walk_through_an_older_epoch_says_that_it_is_stale(chunking):
+    dataset = make([4, 4], chunking=chunking)
+    walks = dataset.iterate_seqs(), dataset.iterate_seqs()
+    next(walks[0])
+    dataset.finish_epoch()
+    dataset.init_seq_order(epoch=2)
+    for walk in walks:
+        with pytest.raises(ConfigError, match="stale"):
+            next(walk)
+
+
+def test_a_reset_in_mid_epoch_loses_nothing_and_shuffles_without_the_global_generator():
+    dataset = make(DOCUMENTED * 4)
+    before = random.getstate()
+    generator = dataset.generate_batches(batch_size=10, shuffle_batches=True)
+    in_order = groups(dataset, batch_size=10)
+    generator.advance(2)
+    orders = []
+    for _ in range(2):
+        generator.reset()
+        orders.append(groups_in(generator.peek_next_n(1000)))
+        assert sorted(orders[-1]) == sorted(in_order)
+    assert orders[0] != orders[1]
+    assert in_order not in orders
+    assert random.getstate() == before
+    generator = begun(Stream()).generate_batches(batch_size=4)
+    assert [len(batch.seqs) for batch in generator.peek_next_n(9)] == [2, 1]
+    with pytest.raises(ConfigError, match="cannot be reset"):
+        generator.reset()
+
+
 def test_any_iterator_of_batches_will_do():
     dataset = make(DOCUMENTED)
     generator = BatchSetGenerator(dataset, iter(batches_of(dataset, batch_size=10)))
     generator.advance(4)
-    assert not generator.has_more()
-    assert generator.report.num_left_out == 0
+    assert (generator.has_more(), generator.report.num_left_out) == (False, 0)
 
 
-def test_a_walk_over_chunks_of_random_size_repeats_itself():
-    dataset = make([100] * 3, chunking="10", chunking_variance=0.5)
-
-    def walk():
-        return [(seq_idx, start["data"], end["data"]) for seq_idx, start, end in dataset.iterate_seqs()]
-
-    first = walk()
-    assert walk() == first
-    batches = [groups(dataset, batch_size=40, seq_drop=0.3) for _ in range(2)]
-    assert batches[0] == batches[1]
-    interleaved = list(zip(dataset.iterate_seqs(), dataset.iterate_seqs(), strict=True))
-    assert all(str(left) == str(right) for left, right in interleaved)
+# --- arrays of batches ---
 
 
-def test_chunks_of_a_function_that_starts_everywhere_at_zero_have_frames():
-    def whole(dataset, **_):
-        yield 0, NumbersDict(0), NumbersDict({"data": 5, "classes": 5})
-
-    (batch,) = batches_of(make([5], chunking=whole), batch_size=10)
-    assert batch.get_total_num_frames()["classes"] == 5
+def test_arrays_of_a_batch_are_padded_with_zeros():
+    dataset = make(DOCUMENTED)
+    batches = batches_of(dataset, batch_size=10)
+    arrays = batch_to_raw_dict(batches[0], dataset=dataset)
+    assert arrays["data"].shape == (2, 5, 2)
+    np.testing.assert_array_equal(arrays["data"][0], dataset.get_data(0, "data"))
+    np.testing.assert_array_equal(arrays["data"][1, :3], dataset.get_data(1, "data"))
+    assert not arrays["data"][1, 3:].any()
+    assert (arrays["data_seq_lens"].tolist(), arrays["seq_idx"].tolist()) == ([5, 3], [0, 1])
+    assert (list(arrays["seq_tag"]), arrays["batch_dim"]) == (["seq-0", "seq-1"], 2)
+    shapes = {"data": [2, 5, 2], "classes": [2, 5]}
+    assert shapes_for_batches(batches[:1], data_keys=["data", "classes"], dataset=dataset) == shapes
+    assert shapes_for_batches([], data_keys=["data"], dataset=dataset) is None
+    assert index_shape_for_batches(batches) == (9, 5)  # the longest row by all rows
+    assert index_shape_for_batches(batches[:1], "classes") == (5, 2)
+    assert index_shape_for_batches([]) == index_shape_for_batches([Batch()]) == (0, 0)
+    with pytest.raises(ConfigError, match="'nope'"):
+        index_shape_for_batches(batches, "nope")
 
 
 def test_context_reaches_beyond_the_sequence_and_is_padded_with_zeros():
@@ -348,34 +389,6 @@ def test_context_reaches_beyond_the_sequence_and_is_padded_with_zeros():
     assert dataset.get_start_end_frames_full_seq(0)[0]["data"] == -1
 
 
-def test_arrays_of_a_batch_are_padded_with_zeros():
-    dataset = make(DOCUMENTED)
-    batch = batches_of(dataset, batch_size=10)[0]
-    arrays = batch_to_raw_dict(batch, dataset=dataset)
-    assert arrays["data"].shape == (2, 5, 2)
-    np.testing.assert_array_equal(arrays["data"][0], dataset.get_data(0, "data"))
-    np.testing.assert_array_equal(arrays["data"][1, :3], dataset.get_data(1, "data"))
-    assert not arrays["data"][1, 3:].any()
-    np.testing.assert_array_equal(arrays["data_seq_lens"], [5, 3])
-    np.testing.assert_array_equal(arrays["seq_idx"], [0, 1])
-    assert list(arrays["seq_tag"]) == ["seq-0", "seq-1"]
-    assert arrays["batch_dim"] == 2
-    assert shapes_for_batches([batch], data_keys=["data", "classes"], dataset=dataset) == {
-        "data": [2, 5, 2],
-        "classes": [2, 5],
-    }
-    assert shapes_for_batches([], data_keys=["data"], dataset=dataset) is None
-
-
-def test_the_index_shape_is_the_longest_row_by_all_rows():
-    batches = batches_of(make(DOCUMENTED), batch_size=10)
-    assert index_shape_for_batches(batches) == (9, 5)
-    assert index_shape_for_batches(batches[:1], "classes") == (5, 2)
-    assert index_shape_for_batches([]) == index_shape_for_batches([Batch()]) == (0, 0)
-    with pytest.raises(ConfigError, match="'nope'"):
-        index_shape_for_batches(batches, "nope")
-
-
 @pytest.mark.parametrize(("frame", "window"), [((), 1), ((2,), 1), ((2,), 3), ((3, 2), 1)])
 def test_shapes_are_those_of_the_arrays(frame, window):
     class Frames(CachedDataset2):
@@ -385,8 +398,7 @@ def test_shapes_are_those_of_the_arrays(frame, window):
         def get_data_shape(self, key):
             return [*frame[:-1], frame[-1] * self.window] if frame else []
 
-    dataset = Frames(window=window)
-    dataset.init_seq_order(epoch=1)
+    dataset = begun(Frames(window=window))
     (batch,) = batches_of(dataset, batch_size=10)
     shape = batch_to_raw_dict(batch, dataset=dataset, data_keys=["data"])["data"].shape
     assert shapes_for_batches([batch], data_keys=["data"], dataset=dataset) == {"data": list(shape)}
@@ -418,8 +430,7 @@ def test_axes_and_strings_of_different_sizes_are_padded_to_the_largest():
             image = np.full((4, 3 + seq_idx, 2), 7, np.float32)
             return DatasetSeq(seq_idx, {"data": image, "text": np.array(["a" * (seq_idx + 1)])})
 
-    dataset = Images()
-    dataset.init_seq_order(epoch=1)
+    dataset = begun(Images())
     (batch,) = batches_of(dataset, batch_size=10)
     arrays = batch_to_raw_dict(batch, dataset=dataset)
     assert arrays["data"].shape == (2, 4, 4, 2)
@@ -428,13 +439,6 @@ def test_axes_and_strings_of_different_sizes_are_padded_to_the_largest():
     assert arrays["text"].tolist() == [["a"], ["aa"]]
     with pytest.raises(ConfigError, match="free axis"):
         shapes_for_batches([batch], data_keys=["data"], dataset=dataset)
-
-
-def test_frames_of_one_row_land_behind_each_other():
-    dataset = make([5, 3, 8])
-    batch = batches_of(dataset, recurrent_net=False, batch_size=6)[1]
-    arrays = batch_to_raw_dict(batch, dataset=dataset)
-    np.testing.assert_array_equal(arrays["classes"][0], [1, 2, 0, 1, 2, 3])
 
 
 def test_a_batch_counts_frames_with_and_without_padding():
@@ -446,84 +450,25 @@ def test_a_batch_counts_frames_with_and_without_padding():
     with pytest.raises(ConfigError, match="not empty"):
         batch.init_with_one_full_sequence(0, dataset)
     full = batches_of(dataset, batch_size=100)[0]
-    assert full.get_total_num_frames()["data"] == 10
-    assert full.get_all_slices_num_frames()["data"] == 12
-
-
-def test_a_generator_looks_ahead_without_passing():
-    generator = make(DOCUMENTED).generate_batches(batch_size=10)
-    assert len(generator.peek_next_n(3)) == 3
-    assert generator.get_current_batch_idx() == 0
-    generator.advance(2)
-    assert generator.get_current_batch_idx() == 2
-    assert generator.completed_frac() == pytest.approx(3 / 5)
-    with pytest.raises(ConfigError, match="only 2"):
-        generator.advance(3)
-
-
-def test_a_reset_in_mid_epoch_loses_nothing_and_shuffles_without_the_global_generator():
-    import random
-
-    dataset = make(DOCUMENTED * 4)
-    before = random.getstate()
-    generator = dataset.generate_batches(batch_size=10, shuffle_batches=True)
-    in_order = groups(dataset, batch_size=10)
-    generator.advance(2)
-    orders = []
-    for _ in range(2):
-        generator.reset()
-        ahead = [[part.seq_idx for part in batch.seqs] for batch in generator.peek_next_n(1000)]
-        assert sorted(ahead) == sorted(in_order)
-        orders.append(ahead)
-    assert orders[0] != orders[1]
-    assert in_order not in orders
-    assert random.getstate() == before
-
-
-def test_a_stream_cannot_be_reset():
-    dataset = open_stream()
-    generator = dataset.generate_batches(batch_size=4)
-    assert [len(batch.seqs) for batch in generator.peek_next_n(9)] == [2, 1]
-    with pytest.raises(ConfigError, match="cannot be reset"):
-        generator.reset()
+    assert (frames_of([full]), full.get_all_slices_num_frames()["data"]) == ([10], 12)
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "match"),
     [
-        {},
-        {"batch_size": 0},
-        {"batch_size": -1},
-        {"batch_size": 5, "pruning": 0.1},
-        {"recurrent_net": False, "packed_batch_size": 5},
-        {"recurrent_net": False, "packed_batch_size": 5, "batch_size": 5},
-        {"batch_size": 5, "max_seqs": 0},
-        {"batch_size": 5, "seq_drop": 1.5},
+        ({}, "no batch size"),
+        ({"batch_size": 0}, "no batch size"),
+        ({"batch_size": -1}, "batch_size must be > 0"),
+        ({"batch_size": 5, "pruning": 0.1}, "pruning=0.1 is not offered"),
+        ({"recurrent_net": False, "packed_batch_size": 5}, "packed_batch_size counts whole sequences"),
+        ({"recurrent_net": False, "packed_batch_size": 5, "batch_size": 5}, "packed_batch_size counts"),
+        ({"batch_size": 5, "max_seqs": 0}, "max_seqs must be > 0"),
+        ({"batch_size": 5, "seq_drop": 1.5}, "seq_drop must be a probability"),
+        *(({"batch_size": {"dta": 10}, **net}, "'dta'(?s:.*)did you mean 'data'") for net in NETS),
+        *(({"batch_size": 9, "used_data_keys": ["clases"], **net}, "did you mean 'classes'") for net in NETS),
     ],
+    ids=str,
 )
-def test_missing_or_wrong_limits_are_refused(options):
-    with pytest.raises(ConfigError):
-        make(DOCUMENTED).generate_batches(**options)
-
-
-@given(
-    lengths=st.lists(st.integers(0, 30), max_size=25),
-    budget=st.integers(1, 80),
-    max_seqs=st.integers(1, 6),
-    packed=st.booleans(),
-)
-def test_every_sequence_is_in_exactly_one_batch_within_the_limits(lengths, budget, max_seqs, packed):
-    options = {"packed_batch_size" if packed else "batch_size": budget, "max_seqs": max_seqs}
-    batches = batches_of(make(lengths), **options)
-    assert [part.seq_idx for batch in batches for part in batch.seqs] == list(range(len(lengths)))
-    for batch in batches:
-        used = batch.get_total_num_frames() if packed else batch.get_all_slices_num_frames()
-        assert batch.num_slices == 1 or (used["data"] <= budget and batch.num_slices <= max_seqs)
-
-
-@given(lengths=st.lists(st.integers(0, 30), max_size=12), size=st.integers(1, 12))
-def test_chunks_without_overlap_cover_every_frame_once(lengths, size):
-    covered = {}
-    for seq_idx, start, end in make(lengths, chunking=size).iterate_seqs():
-        covered.setdefault(seq_idx, []).extend(range(start["data"], end["data"]))
-    assert covered == {i: list(range(n)) for i, n in enumerate(lengths)}
+def test_missing_or_wrong_limits_are_refused(options, match):
+    with pytest.raises(ConfigError, match=match):
+        batches_of(make(DOCUMENTED), **options)

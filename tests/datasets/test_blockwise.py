@@ -1,16 +1,17 @@
-"""Sequences that come in blocks: the same answers as if they came one by one."""
-
-import itertools
+"""Sequences that come in blocks: the same answers as if they came one by one, and arrays come out as they went in."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 
 from examples_of_laws import examples
-from headrace.datasets import CachedDataset2, DatasetSeq
-from headrace.datasets.wrap.blockwise import BlockwiseDataset, ReadBlock, make_columns
+from headrace.datasets import CachedDataset2, DatasetSeq, MultiProcDataset
 from headrace.errors import ConfigError, SourceError
+from headrace.sources import fill_rows
+
+pytestmark = pytest.mark.usefixtures("warm_workers")
 
 
 def features_of(number):
@@ -20,57 +21,42 @@ def features_of(number):
 class OneByOne(CachedDataset2):
     """Sequences 0..count-1, collected singly: what the others are compared with."""
 
-    def __init__(self, count, *, told):
-        super().__init__()
+    def __init__(self, count, told=True, **options):
+        super().__init__(**options)
         self.num_outputs = {"data": (2, 2), "classes": (4, 1)}
         self.count, self.told = count, told
 
+    def supports_sharding(self):
+        return True
+
     def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
         super().init_seq_order(epoch, seq_list, seq_order)
-        self._num_seqs = self.count if self.told and epoch is not None else None
+        self.order = [] if epoch is None else list(range(self.count)) if seq_order is None else list(seq_order)
+        self._num_seqs = len(self.order) if self.told else None
         return True
+
+    def get_current_seq_order(self):
+        return self.order
 
     def _collect_single_seq(self, seq_idx):
-        return DatasetSeq(seq_idx, features_of(seq_idx), seq_tag=f"t{seq_idx}") if seq_idx < self.count else None
+        if seq_idx >= len(self.order):
+            return None
+        return DatasetSeq(seq_idx, features_of(self.order[seq_idx]), seq_tag=f"t{self.order[seq_idx]}")
 
 
-class ByBlocks(BlockwiseDataset):
-    """The same in blocks of given sizes; jumps over what is not wanted if it can."""
-
-    def __init__(self, count, *, told, sizes, jumps):
-        super().__init__()
-        self.num_outputs = {"data": (2, 2), "classes": (4, 1)}
-        self.count, self.told, self.sizes, self.jumps = count, told, sizes, jumps
-
-    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
-        super().init_seq_order(epoch, seq_list, seq_order)
-        self._num_seqs = self.count if self.told and epoch is not None else None
-        return True
-
-    def _is_far(self, num_seqs):
-        return self.jumps and num_seqs > 3
-
-    def _open_blocks(self, position):
-        first = max(position - 1, 0) if self.jumps else 0
-        return first, self.blocks(first)
-
-    def blocks(self, start):
-        for size in itertools.cycle(self.sizes):
-            if start >= self.count:
-                return
-            stop = min(start + size, self.count)
-            seqs = [features_of(i) for i in range(start, stop)]
-            yield ReadBlock(([f"t{i}" for i in range(start, stop)], None, None, make_columns(seqs)))
-            start = stop
+def in_blocks(count, buffer_size, method="dedicated", told=True, made=MultiProcDataset):
+    dataset = made({"class": OneByOne, "count": count, "told": told}, 0, buffer_size, method)
+    dataset.init_seq_order(epoch=1)
+    return dataset
 
 
-def outcome(dataset, step):
-    """Return what a step gives, in a form that can be compared, or the type of its error."""
+def answer(dataset, name, *arguments):
+    """Return what a question gives, in a form that can be compared, or the type of its error."""
     try:
-        value = take(dataset, step)
+        value = getattr(dataset, name)
+        return facts(value(*arguments) if callable(value) else value)
     except (ConfigError, IndexError, SourceError, NotImplementedError) as error:
         return type(error)
-    return facts(value)
 
 
 def facts(value):
@@ -87,76 +73,35 @@ STEPS = st.one_of(
     st.tuples(st.just("next"), st.integers(0, 2), st.integers(1, 3)),
     st.tuples(st.just("get_data"), PLACES, st.sampled_from(["data", "classes", "nope"])),
     st.tuples(st.sampled_from(["get_tag", "get_seq", "get_seq_length", "is_less_than_num_seqs"]), PLACES),
-    st.tuples(st.sampled_from(["get_complete_frac", "get_data_dtype", "num_seqs", "added_data"])),
+    st.sampled_from([("get_complete_frac", 0), ("get_data_dtype", "classes"), ("num_seqs",), ("added_data",)]),
 )
-
-
-def take(dataset, step):
-    name, *arguments = step
-    if name == "load_seqs":
-        return dataset.load_seqs(arguments[0], arguments[0] + arguments[1])
-    if name == "next":  # on from where it is, as most readers do
-        start = dataset._load_start + arguments[0]
-        return dataset.load_seqs(start, start + arguments[1])
-    if name in ("num_seqs", "added_data"):
-        return getattr(dataset, name)
-    if name == "get_complete_frac":
-        return dataset.get_complete_frac(0) if dataset.told else None
-    if name == "get_data_dtype":
-        return dataset.get_data_dtype("classes")
-    return getattr(dataset, name)(*arguments)
 
 
 @given(
     count=st.integers(0, 12),
-    told=st.booleans(),
-    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=4),
-    jumps=st.booleans(),
+    method=st.sampled_from(["seq_order", "dedicated", "untold"]),
+    buffer_size=st.integers(1, 12),
     steps=st.lists(STEPS, max_size=12),
 )
-@examples(300)
-def test_whatever_is_asked_blocks_answer_as_single_sequences_do(count, told, sizes, jumps, steps):
-    single, blocks = OneByOne(count, told=told), ByBlocks(count, told=told, sizes=sizes, jumps=jumps)
-    for dataset in (single, blocks):
-        dataset.init_seq_order(epoch=1)
-    for step in steps:
-        assert outcome(blocks, step) == outcome(single, step), step
-
-
-@given(
-    count=st.integers(0, 12),
-    told=st.booleans(),
-    sizes=st.lists(st.integers(0, 5), min_size=1, max_size=4).filter(any),
-    early=st.integers(0, 12),
-)
-@examples(100)
-def test_an_epoch_is_read_whole_however_often_it_is_begun(count, told, sizes, early):
-    single, blocks = OneByOne(count, told=told), ByBlocks(count, told=told, sizes=sizes, jumps=False)
-    expected = facts(list(single.epoch(1)))
-    for _ in zip(range(early), blocks.epoch(1), strict=False):
-        pass
-    assert facts(list(blocks.iterate_epoch())) == expected
-    assert facts(list(blocks.epoch(2))) == expected
-
-
-def open_blocks(count=12, sizes=(5,)):
-    dataset = ByBlocks(count, told=True, sizes=sizes, jumps=False)
-    dataset.init_seq_order(epoch=1)
-    return dataset
-
-
-def test_reading_while_iterating_never_gives_another_sequence():
-    dataset = open_blocks()
-    for seq in dataset.iterate_epoch():
-        assert dataset.get_tag(seq.seq_idx) == seq.tag
-        assert dataset.get_data(seq.seq_idx, "data") is seq["data"]
-        if seq.seq_idx >= 1:
-            with pytest.raises(ConfigError, match="gone"):
-                dataset.get_data(seq.seq_idx - 1, "data")
+@examples(150)
+def test_whatever_is_asked_blocks_answer_as_single_sequences_do(count, method, buffer_size, steps):
+    told, loaded = method != "untold", 0
+    single = OneByOne(count, told)
+    single.init_seq_order(epoch=1)
+    blocks = in_blocks(count, buffer_size, method if told else "dedicated", told)
+    if told:
+        assert blocks.num_seqs == count
+    for name, *arguments in steps:
+        if name in ("load_seqs", "next"):
+            start = arguments[0] + (loaded if name == "next" else 0)  # on from where it is, as most readers do
+            loaded = max(loaded, start)
+            name, arguments = "load_seqs", (start, start + arguments[1])
+        if told or name not in ("get_complete_frac", "num_seqs"):
+            assert answer(blocks, name, *arguments) == answer(single, name, *arguments), (name, arguments)
 
 
 def test_an_iterator_that_was_overtaken_says_so():
-    dataset = open_blocks()
+    dataset = in_blocks(12, 10)
     for far in (3, 7):
         seqs = dataset.iterate_epoch()
         next(seqs)
@@ -165,76 +110,134 @@ def test_an_iterator_that_was_overtaken_says_so():
             next(seqs)
 
 
-def test_looking_ahead_while_iterating_loses_nothing():
-    dataset = open_blocks(sizes=(5, 1, 2))
-    tags = []
-    for seq in dataset.iterate_epoch():
-        tags.append(seq.tag)
-        if seq.seq_idx in (1, 5):
-            assert dataset.get_tag(seq.seq_idx + 6) == f"t{seq.seq_idx + 6}"
-    assert tags == [f"t{i}" for i in range(12)]
-
-
-def test_only_what_is_loaded_is_held_of_the_blocks_before():
-    dataset = open_blocks(sizes=(2,))
-    dataset.load_seqs(0, 7)
-    assert list(dataset._added) == [0, 1, 2, 3, 4, 5]
-    dataset.load_seqs(5, 7)
-    assert list(dataset._added) == [5]
-    dataset.load_seqs(6, 7)
-    assert not dataset._added
-    dataset.load_seqs(7, 12)
-    assert list(dataset._added) == [7, 8, 9]
-    dataset.finish_epoch()
-    assert not dataset._added
-    assert len(dataset._current[-1]) == 0
-
-
 def test_a_data_key_that_a_sequence_lacks_is_named():
-    dataset = open_blocks()
+    dataset = in_blocks(12, 10)
     dataset.load_seqs(0, 1)
     with pytest.raises(SourceError, match=r"'dta'.*\n.*'t0'\n.*data"):
         dataset.get_data(0, "dta")
 
 
-class Interrupted(ByBlocks):
-    """Is interrupted in the n-th step after each block was made, once."""
+class Interrupted(MultiProcDataset):
+    """Is interrupted in the n-th of its steps, where it is told n."""
 
-    def __init__(self, interrupt_after):
-        super().__init__(12, told=True, sizes=(2, 3), jumps=False)
-        self.interrupt_after, self.num_interrupts, self.at = interrupt_after, 0, set()
-
-    def blocks(self, start):
-        for read in super().blocks(start):
-            if start not in self.at:
-                self.at.add(start)
-                self.steps_left = self.interrupt_after
-            start += len(read.parts[0])
-            yield read
+    steps_left = 0
 
     def __setattr__(self, name, value):
         super().__setattr__(name, value)
-        if self.__dict__.get("steps_left"):
-            self.__dict__["steps_left"] -= name != "steps_left"
+        if self.steps_left and name != "steps_left":
+            self.__dict__["steps_left"] -= 1
             if not self.steps_left:
-                self.__dict__["num_interrupts"] += 1
                 raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("interrupt_after", range(1, 8))
 def test_an_interrupt_at_any_point_loses_no_sequence_and_takes_none_for_another(interrupt_after):
-    dataset = Interrupted(interrupt_after)
-    dataset.init_seq_order(epoch=1)
-    seq_idx = 0
-    while dataset.is_less_than_num_seqs(seq_idx):
+    dataset, num_interrupts = in_blocks(12, 4, made=Interrupted), 0
+    for seq_idx in range(12):
         first = max(seq_idx - 2, 0)
+        dataset.steps_left = interrupt_after
         try:
             dataset.load_seqs(first, seq_idx + 1)
         except KeyboardInterrupt:
-            continue
+            num_interrupts += 1
+            dataset.load_seqs(first, seq_idx + 1)
+        dataset.steps_left = 0
         for loaded in range(first, seq_idx + 1):
             assert dataset.get_tag(loaded) == f"t{loaded}"
             assert facts(dataset.get_data(loaded, "data")) == facts(features_of(loaded)["data"])
-        seq_idx += 1
-    assert seq_idx == 12
-    assert dataset.num_interrupts >= 3
+    assert num_interrupts >= 3
+    assert not dataset.is_less_than_num_seqs(12)
+
+
+# --- arrays ---
+
+DTYPES = st.sampled_from(["f4", "i4", "u1", ">i2", "M8[s]", "U3", "c8", "O"])
+
+
+def arrays_of(dtype, tail):
+    if dtype == "O":
+        return st.integers(0, 3).map(lambda n: np.full((n, *tail), "text", object))
+    return npst.arrays(dtype, st.integers(0, 4).map(lambda n: (n, *tail)))
+
+
+@st.composite
+def columns_of_seqs(draw, num_seqs):
+    """Draw one array for each sequence: alike, or with differences that a column cannot hold."""
+    kind = draw(st.sampled_from(["ragged", "ragged", "0-d", "mixed", "fortran", "strided", "masked"]))
+    dtype, tail = draw(DTYPES), draw(st.sampled_from([(), (2,), (1, 3), (0,)]))
+    if kind == "mixed":
+        alike = st.tuples(DTYPES, st.sampled_from([(), (2,), (3,)]))
+        return [draw(arrays_of(*draw(alike))) for _ in range(num_seqs)]
+    if kind == "0-d":
+        return [np.array(draw(st.integers(0, 9)), "i8") for _ in range(num_seqs)]
+    if kind == "masked":  # NumPy itself pickles other types in another byte order
+        return [np.ma.masked_array(draw(arrays_of("f4", tail))) for _ in range(num_seqs)]
+    arrays = [draw(arrays_of(dtype, tail)) for _ in range(num_seqs)]
+    if kind == "fortran":
+        return [np.asfortranarray(array) for array in arrays]
+    if kind == "strided":
+        return [np.repeat(array, 2, axis=0)[::2] for array in arrays]
+    return arrays
+
+
+@st.composite
+def lists_of_features(draw):
+    num_seqs = draw(st.integers(0, 5))
+    columns = {key: draw(columns_of_seqs(num_seqs)) for key in draw(st.sets(st.sampled_from("abc")))}
+    seqs = [{key: column[i] for key, column in columns.items()} for i in range(num_seqs)]
+    if draw(st.booleans()) and seqs and columns:
+        seqs[draw(st.integers(0, num_seqs - 1))].pop(draw(st.sampled_from(sorted(columns))))
+    return seqs
+
+
+class Given(CachedDataset2):
+    """A stream of sequences that are given; each says how much is done."""
+
+    def __init__(self, seqs, **options):
+        super().__init__(**options)
+        self.seqs = seqs
+
+    def supports_sharding(self):
+        return True
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx == len(self.seqs):
+            return None
+        return DatasetSeq(seq_idx, self.seqs[seq_idx], seq_tag=f"s{seq_idx}", complete_frac=seq_idx / 10)
+
+
+def check_arrays(seqs, num_workers, buffer_size):
+    with MultiProcDataset({"class": Given, "seqs": seqs}, num_workers, buffer_size, "dedicated") as dataset:
+        found = list(dataset.epoch(1))
+    assert [(seq.seq_idx, seq.tag, seq.complete_frac) for seq in found] == [
+        (i, f"s{i}", i / 10) for i in range(len(seqs))
+    ]
+    for seq, wanted in zip(found, seqs, strict=True):
+        assert seq.features.keys() == wanted.keys()
+        for key, array in wanted.items():
+            out = seq[key]
+            assert (type(out), out.dtype, out.shape) == (type(array), array.dtype, array.shape)
+            assert out.flags.fnc == array.flags.fnc
+            assert out.tolist() == array.tolist() if out.dtype.hasobject else out.tobytes() == array.tobytes()
+
+
+@given(lists_of_features(), st.integers(1, 12))
+@examples(200)
+def test_sequences_come_out_as_they_went_in(seqs, buffer_size):
+    check_arrays(seqs, 0, buffer_size)
+
+
+@given(lists_of_features())
+@examples(15)
+def test_sequences_come_out_of_a_worker_process_as_they_went_in(seqs):
+    check_arrays(seqs, 1, 12)
+
+
+@pytest.mark.parametrize("num_bytes", [8, 100_000])
+@pytest.mark.parametrize("shift", [-1, 1])
+def test_rows_that_do_not_fit_are_refused(num_bytes, shift):
+    arrays = [np.zeros(num_bytes, np.uint8)] * 2
+    with pytest.raises(ValueError, match=r"size|shape"):
+        fill_rows(np.empty(2 * num_bytes + shift, np.uint8), arrays)
+    with pytest.raises(ValueError, match="no arrays"):
+        fill_rows(np.empty(num_bytes, np.uint8), [])

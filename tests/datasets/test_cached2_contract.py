@@ -11,9 +11,9 @@ from headrace.errors import ConfigError, OptionalNotImplementedError, SourceErro
 class Stream(CachedDataset2):
     """Sequences 0..count-1, whose number is told or not."""
 
-    def __init__(self, count, told=False, **options):
+    def __init__(self, count, told=False, frac=None, **options):
         super().__init__(**options)
-        self.count, self.told, self.collected = count, told, []
+        self.count, self.told, self.frac, self.collected = count, told, frac, []
 
     def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
         super().init_seq_order(epoch, seq_list, seq_order)
@@ -26,7 +26,14 @@ class Stream(CachedDataset2):
         self.collected.append(seq_idx)
         if seq_idx >= self.count:
             return None
-        return DatasetSeq(seq_idx, np.full((seq_idx + 1, 3), seq_idx, np.float32), targets=np.arange(2, dtype=np.int32))
+        data, targets = np.full((seq_idx + 1, 3), seq_idx, np.float32), np.arange(2, dtype=np.int32)
+        frac = self.frac and self.frac * (seq_idx + 1)
+        return DatasetSeq(seq_idx, data, targets=targets, complete_frac=frac)
+
+
+def begun(dataset):
+    dataset.init_seq_order(epoch=1)
+    return dataset
 
 
 @pytest.mark.parametrize("told", [False, True])
@@ -42,13 +49,11 @@ def test_each_sequence_is_collected_once_and_in_order(told):
 def test_an_empty_epoch_is_legal(told):
     dataset = Stream(0, told)
     assert list(dataset.epoch(1)) == []
-    assert dataset.num_seqs == 0
-    assert not dataset.have_seqs()
+    assert (dataset.num_seqs, dataset.have_seqs()) == (0, False)
 
 
 def test_the_number_of_sequences_is_unknown_until_the_end():
-    dataset = Stream(2, estimated_num_seqs=7)
-    dataset.init_seq_order(epoch=1)
+    dataset = begun(Stream(2, estimated_num_seqs=7))
     with pytest.raises(OptionalNotImplementedError):
         _ = dataset.num_seqs
     assert dataset.estimated_num_seqs == 7
@@ -57,19 +62,17 @@ def test_the_number_of_sequences_is_unknown_until_the_end():
     assert not dataset.is_less_than_num_seqs(2)
     assert dataset.num_seqs == 2
     assert dataset.estimated_num_seqs == 2
-
-
-def test_without_any_estimate_the_progress_is_a_pseudo_value():
-    dataset = Stream(2)
-    dataset.init_seq_order(epoch=1)
-    pseudo = [dataset.get_complete_frac(i) for i in range(100)]
+    unknown = begun(Stream(2))  # a pseudo value
+    pseudo = [unknown.get_complete_frac(i) for i in range(100)]
     assert pseudo == sorted(pseudo)
     assert 0 < pseudo[0] < pseudo[-1] < 1
+    told = begun(Stream(4, frac=0.25))
+    told.load_seqs(0, 2)
+    assert told.get_complete_frac(1) == 0.5
 
 
 def test_going_back_says_what_is_gone():
-    dataset = Stream(5)
-    dataset.init_seq_order(epoch=1)
+    dataset = begun(Stream(5))
     dataset.load_seqs(2, 4)
     assert [seq.seq_idx for seq in dataset.added_data] == [2, 3]
     with pytest.raises(ConfigError, match="goes back"):
@@ -109,36 +112,33 @@ def test_a_declared_layout_needs_no_sequence():
     assert dataset.collected == []
 
 
-def test_a_window_applies_to_collected_data():
-    dataset = Stream(3, window=3)
-    dataset.init_seq_order(epoch=1)
-    assert dataset.get_data(2, "data").shape == (3, 9)
-    assert dataset.get_data(2, "classes").shape == (2,)
+def test_a_window_applies_to_collected_data_and_changes_no_sequence_that_the_sub_class_keeps():
+    class Keeps(Stream):
+        seqs = tuple(DatasetSeq(i, np.ones((2, 1), np.float32)) for i in range(3))
 
-
-def test_the_progress_of_a_sequence_counts_where_it_is_given():
-    class Told(Stream):
         def _collect_single_seq(self, seq_idx):
-            seq = super()._collect_single_seq(seq_idx)
-            if seq is not None:
-                seq.complete_frac = 0.25 * (seq_idx + 1)
-            return seq
+            return self.seqs[seq_idx] if seq_idx < 3 else None
 
-    dataset = Told(4)
-    dataset.init_seq_order(epoch=1)
-    dataset.load_seqs(0, 2)
-    assert dataset.get_complete_frac(1) == 0.5
+    class Samples(CachedDataset2):
+        def _collect_single_seq(self, seq_idx):
+            return DatasetSeq(seq_idx, np.zeros(4, np.float32))
+
+    dataset = begun(Stream(3, window=3))
+    assert (dataset.get_data(2, "data").shape, dataset.get_data(2, "classes").shape) == ((3, 9), (2,))
+    dataset = Keeps(3, window=3)
+    for epoch in (1, 2):
+        assert [seq["data"].shape for seq in dataset.epoch(epoch)] == [(2, 3)] * 3
+    with pytest.raises(ConfigError, match="window=3 joins frames that are vectors"):
+        next(Samples(window=3).epoch(1))
 
 
-def test_frames_cannot_be_shuffled_outside_of_the_cached_family():
-    with pytest.raises(ConfigError, match="shuffle_frames_of_nseqs"):
-        Stream(3, shuffle_frames_of_nseqs=2)
-
-
-def test_sharding_is_refused_where_it_is_not_supported():
-    dataset = Stream(3, _num_shards=2)
-    with pytest.raises(ConfigError, match="does not support sharding"):
-        dataset.init_seq_order(epoch=1)
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [({"shuffle_frames_of_nseqs": 2}, "shuffle_frames_of_nseqs"), ({"_num_shards": 2}, "does not support sharding")],
+)
+def test_frames_cannot_be_shuffled_and_epochs_not_sharded_outside_of_the_cached_family(options, what):
+    with pytest.raises(ConfigError, match=what):
+        begun(Stream(3, **options))
 
 
 def test_an_unknown_option_is_a_type_error():
@@ -191,17 +191,6 @@ def test_an_order_follows_lengths_that_change_from_epoch_to_epoch():
     assert dataset.get_seq_order_for_epoch(3, 3, lambda i: [0.9, 0.1, 0.5][i]).tolist() == [1, 2, 0]
 
 
-def test_a_sequence_that_the_sub_class_keeps_is_not_changed():
-    class Keeps(Stream):
-        def _collect_single_seq(self, seq_idx):
-            return self.seqs[seq_idx] if seq_idx < 3 else None
-
-    dataset = Keeps(3, window=3)
-    dataset.seqs = [DatasetSeq(i, np.ones((2, 1), np.float32)) for i in range(3)]
-    for epoch in (1, 2):
-        assert [seq["data"].shape for seq in dataset.epoch(epoch)] == [(2, 3)] * 3
-
-
 def test_an_epoch_that_ends_before_its_declared_number_is_an_error():
     class Wrong(Stream):
         def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
@@ -216,22 +205,15 @@ def test_an_epoch_that_ends_before_its_declared_number_is_an_error():
 
 def test_a_sub_class_may_extend_load_seqs():
     class Watched(Stream):
+        calls = ()
+
         def _load_seqs(self, start, end):
-            self.calls = [*getattr(self, "calls", []), (start, end)]
+            self.calls = [*self.calls, (start, end)]
             super()._load_seqs(start, end)
 
     dataset = Watched(2)
     assert len(list(dataset.epoch(1))) == 2
     assert dataset.calls == [(0, 1), (1, 2)]
-
-
-def test_a_window_over_what_are_no_vectors_is_refused():
-    class Samples(CachedDataset2):
-        def _collect_single_seq(self, seq_idx):
-            return DatasetSeq(seq_idx, np.zeros(4, np.float32))
-
-    with pytest.raises(ConfigError, match="window=3 joins frames that are vectors"):
-        next(Samples(window=3).epoch(1))
 
 
 @pytest.mark.parametrize("options", [{}, {"partition_epoch": 2}, {"repeat_epoch": 2}, {"unique_seq_tags": False}])

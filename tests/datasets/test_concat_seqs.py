@@ -10,13 +10,10 @@ import pytest
 import headrace as hr
 from headrace.datasets import (
     CachedDataset2,
-    ConcatSeqsDataset,
     DatasetSeq,
-    MultiProcDataset,
     init_dataset,
 )
-from headrace.datasets.wrap.concat_seqs import Joining
-from headrace.errors import ConfigError, HeadraceError, SourceError
+from headrace.errors import HeadraceError, SourceError
 
 LENGTHS = [3, 5, 2, 7, 1]
 DATA = [
@@ -74,20 +71,13 @@ def test_sequences_are_joined_line_by_line(make):
     assert dataset.get_corpus_seq(2)["data"].tolist() == joined(PARTS[2])
 
 
-def test_orders_sub_epochs_and_shards_are_those_of_any_corpus(make):
-    lengths = np.array(TOTALS)
-    for ordering in ("sorted", "sorted_reverse", "random", "laplace:2"):
-        dataset = make(seq_ordering=ordering, partition_epoch=2)
-        like = init_dataset(
-            {
-                "class": "StaticDataset",
-                "data": [{"data": np.zeros(n)} for n in lengths],
-                "seq_ordering": ordering,
-                "partition_epoch": 2,
-            }
-        )
-        for epoch in (1, 2, 3):
-            assert [s.corpus_idx for s in dataset.epoch(epoch)] == [s.corpus_idx for s in like.epoch(epoch)]
+@pytest.mark.parametrize("seq_ordering", ["sorted", "sorted_reverse", "random", "laplace:2"])
+def test_orders_sub_epochs_and_shards_are_those_of_any_corpus(make, seq_ordering):
+    order = {"seq_ordering": seq_ordering, "partition_epoch": 2}
+    like = init_dataset({"class": "StaticDataset", "data": [{"data": np.zeros(n)} for n in TOTALS], **order})
+    dataset = make(**order)
+    for epoch in (1, 2, 3):
+        assert [s.corpus_idx for s in dataset.epoch(epoch)] == [s.corpus_idx for s in like.epoch(epoch)]
     parts = [make(_num_shards=2, _shard_index=shard) for shard in range(2)]
     assert sorted(seq.tag for part in parts for seq in part.epoch(1)) == sorted(LINES)
 
@@ -114,22 +104,45 @@ def test_lengths_are_known_without_reading_and_are_right(make, options):
     assert dataset.get_num_timesteps()["data"] == sum(lengths["data"] for lengths in told)
 
 
-def test_what_follows_another_is_cut_and_filled_up(make):
-    ones = np.array([1, 2], np.int32), np.array([1, 2, 3], np.int32)
-    repeat = Joining(multiples={"data": 5})
-    seqs = [{"data": array} for array in (ones[0], ones[1], ones[1])]
-    assert repeat.join(seqs, str)["data"].tolist() == [1, 2, 2, 2, 2, 1, 2, 3, 3, 3, 1, 2, 3]
-    labels = {"data": np.arange(4), "classes": np.array([7, 7, 0])}
-    both = Joining(postfixes={"classes": 0}, targets={"data": ("classes", 1)})
-    found = both.join([labels, labels], str)
-    assert found["classes"].tolist() == [7, 7, 7, 7, 0]
-    assert found["data"].tolist() == [0, 1, 2, 0, 1, 2, 3]
+@pytest.mark.parametrize(
+    ("inner", "options", "expected"),
+    [
+        (
+            [{"data": [1, 2]}, {"data": [1, 2, 3]}, {"data": [1, 2, 3]}],
+            {"repeat_in_between_last_frame_up_to_multiple_of": {"data": 5}},
+            {"data": [1, 2, 2, 2, 2, 1, 2, 3, 3, 3, 1, 2, 3]},
+        ),
+        (
+            [{"data": [0, 1, 2, 3], "classes": [7, 7, 0]}] * 2,
+            {
+                "remove_in_between_postfix": {"classes": 0},
+                "pad_narrow_data_to_multiple_of_target_len": {"data": ("classes", 1)},
+            },
+            {"data": [0, 1, 2, 0, 1, 2, 3], "classes": [7, 7, 7, 7, 0]},
+        ),
+    ],
+)
+def test_what_follows_another_is_cut_and_filled_up(make, inner, options, expected):
+    data = [{key: np.array(values, np.int32) for key, values in seq.items()} for seq in inner]
+    lens = {f"seq-{i}": len(seq["data"]) for i, seq in enumerate(data)}
+    line = ";".join(lens)
+    (seq,) = make([line], {"class": "StaticDataset", "data": data}, lens, **options).epoch(1)
+    assert {key: array.tolist() for key, array in seq.features.items()} == expected
 
 
-def test_a_postfix_that_is_not_there_is_told_with_its_line(make):
-    dataset = make(remove_in_between_postfix={"classes": 9})
-    with pytest.raises(SourceError, match=r"(?s)'classes' ends with 0.*'seq-0' in .*list.txt, line 1"):
-        list(dataset.epoch(1))
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"remove_in_between_postfix": {"classes": 9}}, r"(?s)'classes' ends with 0.*'seq-0' in .*list.txt, line 1"),
+        ({"inner": {**INNER, "data": [{"data": np.zeros(2), "who": np.array(0)}] * 5}}, "cannot be joined"),
+    ],
+)
+def test_what_cannot_be_joined_is_told_when_it_is_read(make, options, text):
+    with pytest.raises(SourceError, match=text):
+        list(make(**options).epoch(1))
+
+
+TWICE = {"class": "MapDataset", "map_dataset": DATA, "tags": ["a", "b", "c", "a", "e"]}
 
 
 @pytest.mark.parametrize(
@@ -149,6 +162,8 @@ def test_a_postfix_that_is_not_there_is_told_with_its_line(make):
         (["seq-0"], {"pad_narrow_data_to_multiple_of_target_len": {"data": ("more", 2)}}, "'more'"),
         (["seq-0"], {"epoch_wise_filter": {(1, 2): {"max_mean_len": 3}}}, "no longer offered"),
         (["seq-0"], {"cache_byte_size": 10}, "inner dataset"),
+        (["seq-0"], {"seq_list_file": 3}, "seq_list_file"),
+        (["b;c", "a;b"], {"inner": TWICE, "lens": dict.fromkeys("abce", 1)}, r"(?s)'a' is not unique.*line 2"),
     ],
 )
 def test_what_is_wrong_is_told_when_the_dataset_is_built(make, lines, options, text):
@@ -156,22 +171,9 @@ def test_what_is_wrong_is_told_when_the_dataset_is_built(make, lines, options, t
         make(lines, **options)
 
 
-def test_a_tag_that_the_inner_dataset_has_twice_is_refused(make, tmp_path):
-    inner = {"class": "MapDataset", "map_dataset": DATA, "tags": ["a", "b", "c", "a", "e"]}
-    with pytest.raises(SourceError, match=r"(?s)'a' is not unique.*line 2"):
-        make(["b;c", "a;b"], inner, lens=dict.fromkeys("abce", 1))
-
-
-def test_keys_without_time_are_refused(make):
-    inner = {"class": "StaticDataset", "data": [{"data": np.zeros(2), "who": np.array(i)} for i in range(5)]}
-    with pytest.raises(SourceError, match="cannot be joined"):
-        list(make(inner=inner).epoch(1))
-
-
-def test_a_copy_has_an_inner_dataset_of_its_own(make):
+def test_a_copy_is_read_beside_the_first_one(make):
     dataset = make()
     other = copy.copy(dataset)
-    assert other.inner is not dataset.inner
     expected = rows(dataset.epoch(1))
     assert [rows([a, b]) for a, b in zip(dataset.epoch(1), other.epoch(1), strict=True)] == [
         [row, row] for row in expected
@@ -196,30 +198,24 @@ def shorter(features):
 
 def test_draws_of_parts_are_the_same_whoever_reads_and_differ_where_a_part_comes_again(make):
     inner = {**INNER, "data": [{"data": np.zeros((2, 2), np.float32)}] * 5, "transform": noise}
+    workers = {"class": "MultiProcDataset", "num_workers": 1, "buffer_size": 2, "executor": "thread"}
     options = {"seq_ordering": "random", "repeat_epoch": 2}
     dataset = make(inner=inner, **options)
     expected = rows(dataset.epoch(1))
     assert len({str(row[3]) for row in expected}) == 2 * len(LINES)
-    config = {
-        "class": "ConcatSeqsDataset",
-        "dataset": inner,
-        "seq_list_file": dataset.seq_list_file,
-        "seq_len_file": dataset.seq_len_file,
-        **options,
-    }
-    with MultiProcDataset(config, 2, 4, executor="thread") as around:
+    assert rows(pickle.loads(pickle.dumps(dataset)).epoch(1)) == expected
+    assert rows(make(inner={**workers, "dataset": inner}, **options).epoch(1)) == expected
+    files = {"seq_list_file": dataset.seq_list_file, "seq_len_file": dataset.seq_len_file}
+    config = {"class": "ConcatSeqsDataset", "dataset": inner, **files, **options}
+    with init_dataset({**workers, "dataset": config}) as around:
         assert rows(around.epoch(1)) == expected
-    within = {"class": "MultiProcDataset", "dataset": inner, "num_workers": 1, "buffer_size": 2, "executor": "thread"}
-    assert rows(make(inner=within, **options).epoch(1)) == expected
-    copied = pickle.loads(pickle.dumps(dataset))
-    assert rows(copied.epoch(1)) == expected
-    loaded = {}
-    with hr.DataLoader(make(inner=inner, **options), batching=hr.FixedCount(3), executor="thread") as loader:
-        for batch in loader:
-            for row, tag in enumerate(batch.tags):
-                loaded.setdefault(tag, []).append(batch["data"][row][: batch.lengths["data"][row]].tolist())
-    for _, tag, _, features in expected:
-        assert features["data"] in loaded[tag]
+    with hr.DataLoader(config, batching=hr.FixedCount(3)) as loader:
+        loaded = [
+            (tag, data[:length].tolist())
+            for batch in loader
+            for tag, data, length in zip(batch.tags, batch["data"], batch.lengths["data"], strict=True)
+        ]
+    assert sorted(loaded) == sorted((tag, features["data"]) for _, tag, _, features in expected)
 
 
 def test_lengths_that_a_transform_changes_are_those_of_what_is_read(make):
@@ -243,8 +239,21 @@ class ByTag(CachedDataset2):
         return DatasetSeq(seq_idx, DATA[number], seq_tag=self.tags[seq_idx])
 
 
-def test_a_dataset_that_only_takes_tags_will_do(make):
-    dataset = make(inner={"class": ByTag}, seq_ordering="sorted")
+class Ordered(ByTag):
+    """It also tells its order, as workers need."""
+
+    def init_seq_order(self, epoch=None, seq_list=None, seq_order=None):
+        return super().init_seq_order(epoch, [f"seq-{i}" for i in seq_order] if seq_order is not None else seq_list)
+
+    def get_current_seq_order(self):
+        return [int(tag.removeprefix("seq-")) for tag in self.tags]
+
+
+@pytest.mark.parametrize(
+    "inner", [{"class": ByTag}, {"class": "MultiProcDataset", "dataset": {"class": Ordered}, "num_workers": 0}]
+)
+def test_a_dataset_that_only_takes_tags_will_do(make, inner):
+    dataset = make(inner=inner, seq_ordering="sorted")
     assert dataset.get_data_dtype("data") == "float32"
     seqs = rows(dataset.epoch(1))
     assert [row[1] for row in seqs] == [LINES[i] for i in np.argsort(TOTALS, kind="stable")]
@@ -259,45 +268,9 @@ def test_a_changed_dataset_can_be_joined_and_a_joined_one_changed(make):
         "map_seq_preserves_lengths": True,
     }
     dataset = make(inner=negated)
-    assert [seq["data"].tolist() for seq in dataset.epoch(1)] == [(-np.array(joined(p))).tolist() for p in PARTS]
     assert dataset.source.index.lengths("data").tolist() == TOTALS
-    outer = init_dataset({**negated, "dataset": make()})
-    assert [seq["data"].tolist() for seq in outer.epoch(1)] == [(-np.array(joined(p))).tolist() for p in PARTS]
-
-
-def test_a_loader_plans_by_lengths_and_goes_on_where_it_was(make):
-    def load(num_workers):
-        dataset = make(seq_ordering="random")
-        return hr.DataLoader(dataset, batching=hr.FrameBudget(8), num_workers=num_workers, executor="thread")
-
-    def batches(steps):
-        return [(batch.tags, batch["data"].tolist()) for batch in steps]
-
-    with load(0) as loader:
-        expected = batches(loader)
-        steps = iter(loader)
-        next(steps)
-        state, rest = loader.state_dict(), batches(steps)
-    assert sorted(tag for tags, _ in expected for tag in tags) == sorted(LINES)
-    with load(2) as loader:
-        assert batches(loader) == expected
-    with load(2) as loader:
-        loader.load_state_dict(state)
-        assert batches(loader) == rest
-
-
-def test_it_is_a_part_of_a_meta_dataset(make):
-    dataset = make()
-    ids = {"class": "MapDataset", "map_dataset": [{"data": np.array([i])} for i in range(5)], "tags": LINES}
-    meta = hr.MetaDataset(
-        datasets={"joined": dataset, "ids": {**ids, "seq_ordering": "random"}},
-        data_map={"data": ("joined", "data"), "id": ("ids", "data")},
-        seq_order_control_dataset="ids",
-    )
-    with meta:
-        meta.initialize()
-        for seq in meta.epoch(1):
-            assert seq["data"].tolist() == joined(PARTS[seq["id"][0]])
+    for outer in (dataset, init_dataset({**negated, "dataset": make()})):
+        assert [seq["data"].tolist() for seq in outer.epoch(1)] == [(-np.array(joined(p))).tolist() for p in PARTS]
 
 
 def test_a_window_joins_frames_over_the_seams(make):
@@ -305,8 +278,3 @@ def test_a_window_joins_frames_over_the_seams(make):
     data = np.array(joined(PARTS[0]))
     assert seq["data"].shape == (8, 6)
     np.testing.assert_array_equal(seq["data"][3], np.concatenate(data[2:5]))
-
-
-def test_wrong_classes_of_options_are_named():
-    with pytest.raises(ConfigError, match="seq_list_file"):
-        ConcatSeqsDataset(INNER, seq_list_file=3)

@@ -41,23 +41,25 @@ def numbers_of(stream):
 
 def test_a_stream_begins_where_the_dataset_can_and_says_where_that_is():
     dataset = Numbers()
-    stream = dataset.make_stream(2, 7)
+    stream = dataset.get_corpus().stream(2)
+    assert not stream.jumps
     assert stream.position == 0
     assert numbers_of(stream) == list(range(200, 210))
     assert stream.position == 10
     assert dataset.read == list(range(10))
 
     dataset = Anywhere()
-    stream = dataset.make_stream(3, 7)
-    assert stream.position == 7
+    stream = dataset.get_corpus().stream(3)
+    assert stream.jumps
+    stream.position = 7
     assert numbers_of(stream) == [307, 308, 309]
     assert dataset.read == [7, 8, 9]
-    assert numbers_of(dataset.make_stream(1, 12)) == []
+    stream = dataset.get_corpus().stream(1)
+    stream.position = 12
+    assert numbers_of(stream) == []
 
-
-def test_a_stream_of_an_older_epoch_says_that_it_is_stale():
     dataset = Numbers()
-    stream = dataset.make_stream(1)
+    stream = dataset.get_corpus().stream(1)
     next(stream)
     dataset.init_seq_order(epoch=2)
     with pytest.raises(ConfigError, match="stale"):

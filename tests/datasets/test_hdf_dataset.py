@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from headrace.datasets import AudioDataset, HDFDataset, init_dataset
-from headrace.errors import ConfigError, HeadraceError
+from headrace.errors import ConfigError, HeadraceError, SourceError
 from headrace.sources import HDFWriter
 
 
@@ -58,13 +58,49 @@ def test_copies_work_however_the_dataset_was_made(tmp_path):
             assert tags(other) == ["tag-0", "tag-1", "tag-2"]
 
 
-def test_a_copy_may_be_made_in_another_folder(tmp_path, monkeypatch):
+ON_FILE = {"class": "HDFDataset", "files": "a.hdf"}
+OVER_FILES = {
+    "HDFDataset": {"files": "a.hdf"},
+    "CombinedDataset": {
+        "datasets": {"x": {"class": "HDFDataset", "files": "a.hdf"}},
+        "data_map": [["x", "data", "data"]],
+    },
+    "MetaDataset": {
+        "datasets": {"x": ON_FILE, "y": {"class": "HDFDataset", "files": ("b.hdf",)}},
+        "data_map": {"data": ("x", "data"), "other": ("y", "data")},
+        "seq_list_file": "tags.txt",
+    },
+}
+
+
+@pytest.mark.parametrize("kind", OVER_FILES)
+def test_copies_work_from_another_folder_and_closing_leaves_no_file_open(kind, tmp_path, monkeypatch):
+    def num_open():
+        links = (os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd"))
+        return sum(os.readlink(link).startswith(str(tmp_path)) for link in links if os.path.islink(link))
+
     write(tmp_path / "a.hdf", 0)
-    monkeypatch.chdir(tmp_path)
-    pickled = pickle.dumps(HDFDataset("a.hdf", seq_ordering="reverse"))
+    write(tmp_path / "b.hdf", 0)
+    (tmp_path / "tags.txt").write_text("tag-2\ntag-0\n")
     (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
+    dataset = init_dataset({"class": kind, "seq_ordering": "reverse", **OVER_FILES[kind]})
+    expected = ["tag-0", "tag-2"] if kind == "MetaDataset" else ["tag-2", "tag-1", "tag-0"]
+    assert tags(dataset) == expected
+    assert num_open() > 0
     monkeypatch.chdir(tmp_path / "elsewhere")
-    assert tags(pickle.loads(pickled)) == ["tag-2", "tag-1", "tag-0"]
+    for other in (copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset)), dataset):
+        assert int(other.epoch) == 1
+        assert tags(other) == expected
+        other.finish_epoch()
+        assert other.num_seqs == len(expected)
+        other.close()
+        other.close()
+    assert num_open() == 0
+    assert tags(dataset) == expected  # what was released comes back
+    dataset.close()
+    assert num_open() == 0
 
 
 def test_a_copy_of_recordings_may_be_made_in_another_folder(tmp_path, monkeypatch):
@@ -77,10 +113,20 @@ def test_a_copy_of_recordings_may_be_made_in_another_folder(tmp_path, monkeypatc
     assert [len(seq["data"]) for seq in pickle.loads(pickled).epoch(1)] == [100]
 
 
-@pytest.mark.parametrize("files", [3, b"a.hdf", [None], [b"a.hdf"]])
-def test_what_is_no_file_name_is_refused(files):
-    with pytest.raises(ConfigError, match="file is named by"):
-        HDFDataset(files)
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        *(({"files": files}, ConfigError, "file is named by") for files in (3, b"a.hdf", [None], [b"a.hdf"])),
+        ({"files": ["missing.hdf"]}, SourceError, r"missing\.hdf"),
+        ({"files": []}, ConfigError, "empty list"),
+        ({"use_cache_manager": True}, ConfigError, "use_cache_manager"),
+        ({}, ConfigError, "add_file"),
+    ],
+    ids=str,
+)
+def test_what_is_no_file_is_refused(options, error, match):
+    with pytest.raises(error, match=match):
+        HDFDataset(**options).init_seq_order(epoch=1)
 
 
 def test_a_file_given_twice_is_there_twice(tmp_path):

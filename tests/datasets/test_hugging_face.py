@@ -78,22 +78,16 @@ def test_it_is_made_from_a_dict(folder):
         {"sorting_seq_len_column_data": "n"},
         {"sorting_seq_len_column_data": "x"},
         {},  # the first data key
+        {"data_format": {"n": {}}, "sorting_seq_len_column_data": "text"},  # its characters
     ],
+    ids=str,
 )
 def test_it_is_sorted_by_what_was_said(folder, options):
-    dataset = HuggingFaceDataset(folder, data_format=FORMAT, seq_ordering="sorted", **options)
-    lengths = [i * 7 % 11 + 1 for i in range(NUM)]
-    assert _tags(dataset) == [f"id{i}" for i in sorted(range(NUM), key=lambda i: lengths[i])]
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert _tags(copy) == _tags(dataset)
-
-
-def test_texts_are_sorted_by_their_characters(folder):
-    dataset = HuggingFaceDataset(
-        folder, data_format={"n": {}}, seq_ordering="sorted", sorting_seq_len_column_data="text"
-    )
+    dataset = HuggingFaceDataset(**{"dataset_opts": folder, "data_format": FORMAT, **options}, seq_ordering="sorted")
     texts = _rows()["text"]
-    assert _tags(dataset) == [f"id{i}" for i in sorted(range(NUM), key=lambda i: len(texts[i]))]
+    lengths = [len(texts[i]) if "text" in options.values() else i * 7 % 11 + 1 for i in range(NUM)]
+    expected = [f"id{i}" for i in sorted(range(NUM), key=lambda i: lengths[i])]
+    assert _tags(dataset) == _tags(pickle.loads(pickle.dumps(dataset))) == expected
 
 
 def test_columns_are_mapped_renamed_and_cast_and_copies_have_the_result(folder):
@@ -120,10 +114,9 @@ def test_columns_are_mapped_renamed_and_cast_and_copies_have_the_result(folder):
 def test_a_format_decides_what_data_leave_open(folder):
     options = {"x": {"shape": (None, None)}, "n": {"sparse": False}}
     dataset = HuggingFaceDataset(folder, data_format=options, seq_tag_column=None)
-    assert dataset.get_data_shape("x") == [None]
-    assert not dataset.is_data_sparse("n")
+    for made in (dataset, pickle.loads(pickle.dumps(dataset))):
+        assert (made.get_data_shape("x"), made.is_data_sparse("n")) == ([None], False)
     assert _tags(dataset)[3] == "seq-3"
-    assert pickle.loads(pickle.dumps(dataset)).get_data_shape("x") == [None]
 
 
 @pytest.mark.parametrize(
@@ -145,21 +138,15 @@ def test_a_format_decides_what_data_leave_open(folder):
         ({"sorting_seq_len_column": "seconds", "sorting_seq_len_column_data": "x"}, "both say what to sort by"),
         ({"rename_columns": {"a": "b"}}, "no column 'a'"),
         ({"use_file_cache": True, "dataset_opts": {"path": "parquet"}}, "names none: a dict"),
+        ({"source_options": {"null": "zero"}}, "source_options has 'null', which HuggingFaceSource does not take"),
+        ({"sorting_seq_len_column": "id"}, "sorted by numbers"),
+        ({"sorting_seq_len_column_data": "y"}, "have no length"),
     ],
 )
 def test_wrong_options_are_refused(folder, options, text):
+    options = {"dataset_opts": folder, "data_format": FORMAT, "seq_ordering": "sorted", **options}
     with pytest.raises(ConfigError, match=text):
-        HuggingFaceDataset(**{"dataset_opts": folder, "data_format": FORMAT, **options})
-
-
-def test_columns_that_do_not_sort_are_refused(folder):
-    for options, text in (
-        ({"sorting_seq_len_column": "id"}, "sorted by numbers"),
-        ({"sorting_seq_len_column_data": "y"}, "have no length"),
-    ):
-        dataset = HuggingFaceDataset(folder, data_format=FORMAT, seq_ordering="sorted", **options)
-        with pytest.raises(ConfigError, match=text):
-            dataset.init_seq_order(epoch=1)
+        HuggingFaceDataset(**options).init_seq_order(epoch=1)
 
 
 def test_class_indices_over_the_given_dim_are_refused(folder):
@@ -186,7 +173,7 @@ def test_files_come_from_the_cache_of_this_machine(folder, tmp_path, monkeypatch
         dataset.close()
 
 
-def test_it_is_loaded_by_workers_ranks_and_in_processes_of_its_own(folder):
+def test_it_is_loaded_by_workers_and_in_processes_of_its_own(folder):
     config = {"class": "HuggingFaceDataset", "dataset_opts": folder, "data_format": FORMAT, "seq_ordering": "random"}
     printed = []
     for num_workers in (0, 2):
@@ -194,9 +181,9 @@ def test_it_is_loaded_by_workers_ranks_and_in_processes_of_its_own(folder):
         with DataLoader(config, batching=batching, num_workers=num_workers) as loader:
             printed.append([(batch.tags, batch["x"].tobytes(), batch["y"].tobytes()) for batch in loader])
     assert printed[0] == printed[1]
-    assert sorted(tag for tags, *_ in printed[0] for tag in tags) == sorted(f"id{i}" for i in range(NUM))
-    with MultiProcDataset(config, num_workers=1, buffer_size=10) as dataset:
-        assert _tags(dataset) == _tags(init_dataset(config))
+    with init_dataset(config) as alone, MultiProcDataset(config, num_workers=1, buffer_size=10) as dataset:
+        assert _tags(dataset) == _tags(alone)
+        assert sorted(tag for tags, *_ in printed[0] for tag in tags) == sorted(_tags(alone))
 
 
 # --- streams of the library, given to a loader as they are ---
@@ -275,26 +262,20 @@ def _letters(seq, **_):
 @pytest.mark.parametrize("more", [{}, {"x": FORMAT["x"]}], ids=["alone", "beside arrays"])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_texts_are_tokenized_by_a_function(folder, more, num_workers):
-    config = {
-        "class": "PostprocessingDataset",
-        "dataset": {
-            "class": "HuggingFaceDataset",
-            "dataset_opts": folder,
-            "data_format": {"text": {"dtype": "string"}, **more},
-            "seq_ordering": "random",
-        },
-        "map_seq": _letters,
-        "map_outputs": {"letters": {"dtype": "int32", "shape": (None,), "sparse_dim": 300}},
-    }
+    formats = {"text": {"dtype": "string"}, **more}
+    inner = {"class": "HuggingFaceDataset", "dataset_opts": folder, "data_format": formats, "seq_ordering": "random"}
+    outputs = {"letters": {"dtype": "int32", "shape": (None,), "sparse_dim": 300}}
+    config = {"class": "PostprocessingDataset", "dataset": inner, "map_seq": _letters, "map_outputs": outputs}
     expected = {row["id"]: [ord(letter) for letter in row["text"]] for row in _rows()}
     with init_dataset(config) as dataset:
         assert dataset.get_data_keys() == ["letters"]
         assert {seq.tag: seq["letters"].tolist() for seq in dataset.epoch(1)} == expected
         with DataLoader(dataset, batching=FixedCount(4), num_workers=num_workers) as loader:
-            found = {}
-            for batch in loader:
-                for tag, row, frames in zip(batch.tags, batch["letters"], batch.lengths["letters"], strict=True):
-                    found[tag] = row[:frames].tolist()
+            found = {
+                tag: row[:frames].tolist()
+                for batch in loader
+                for tag, row, frames in zip(batch.tags, batch["letters"], batch.lengths["letters"], strict=True)
+            }
     assert found == expected
 
 
@@ -310,8 +291,3 @@ def test_a_text_as_such_is_read_by_its_key_and_is_no_part_of_batches(folder):
             assert [str(one.get_data(i, "text")) for i in (0, 1)] == [rows[4]["text"], rows[1]["text"]]
         with DataLoader(dataset, batching=FixedCount(4)) as loader:
             assert all(list(batch.arrays) == ["x"] for batch in loader)
-
-
-def test_an_unknown_option_of_the_source_is_named():
-    with pytest.raises(ConfigError, match="source_options has 'null', which HuggingFaceSource does not take"):
-        HuggingFaceDataset(_rows(), data_format=FORMAT, source_options={"null": "zero"})

@@ -30,12 +30,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def _seqs(dataset, epoch=1, key="data"):
-    dataset.init_seq_order(epoch=epoch)
-    found = []
-    for seq_idx in range(dataset.num_seqs):
-        dataset.load_seqs(seq_idx, seq_idx + 1)
-        found.append((dataset.get_tag(seq_idx), dataset.get_data(seq_idx, key).tolist()))
-    return found
+    return [(seq.tag, seq[key].tolist()) for seq in dataset.epoch(epoch)]
 
 
 def _words(**options):
@@ -115,16 +110,13 @@ def test_a_map_of_symbols_is_a_dict_or_lines(folder, text):
     assert _seqs(dataset)[-1] == ("line-4", [4, 3])
 
 
-def test_files_follow_one_another_and_may_be_compressed(folder):
+@pytest.mark.parametrize("name", ["corpus.xml", "corpus.xml.gz"])
+def test_files_may_be_compressed_and_the_transcriptions_of_a_bliss_corpus_are_lines(folder, name):
+    (folder / name).write_bytes(gzip.compress(BLISS.encode()) if name.endswith(".gz") else BLISS.encode())
+    assert _seqs(_words(corpus_file=name)) == [("line-0", [0, 1, 3]), ("line-1", [3]), ("line-2", [2, 0, 3])]
     (folder / "more.txt.gz").write_bytes(gzip.compress(b"b b\n \n\n  c  \n"))
     dataset = _words(corpus_file=["corpus.txt", "more.txt.gz"])
     assert _seqs(dataset)[5:] == [("line-5", [1, 1, 3]), ("line-6", [2, 3])]
-
-
-@pytest.mark.parametrize("name", ["corpus.xml", "corpus.xml.gz"])
-def test_the_transcriptions_of_a_bliss_corpus_are_lines(folder, name):
-    (folder / name).write_bytes(gzip.compress(BLISS.encode()) if name.endswith(".gz") else BLISS.encode())
-    assert _seqs(_words(corpus_file=name)) == [("line-0", [0, 1, 3]), ("line-1", [3]), ("line-2", [2, 0, 3])]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +155,7 @@ def test_sequences_are_found_by_tag_and_sorted_by_the_bytes_of_their_lines():
     assert dataset.get_data(0, "data").tolist() == [6, 3]
 
 
-def test_a_config_makes_it_also_inside_of_worker_processes(folder):
+def test_a_config_makes_it_inside_of_worker_processes_and_a_copy_in_another_folder_reads_the_same(folder, monkeypatch):
     config = {
         "class": "LmDataset",
         "corpus_file": str(folder / "corpus.txt"),
@@ -171,18 +163,16 @@ def test_a_config_makes_it_also_inside_of_worker_processes(folder):
         "seq_ordering": "random",
     }
     wanted = _seqs(init_dataset(config), epoch=3)
-    dataset = MultiProcDataset(dataset=config, num_workers=1, buffer_size=2)
-    dataset.initialize()
-    try:
+    with MultiProcDataset(dataset=config, num_workers=1, buffer_size=2) as dataset:
+        dataset.initialize()
         assert _seqs(dataset, epoch=3) == wanted
-    finally:
-        dataset.finish_epoch(free_resources=True)
-
-
-def test_a_copy_made_in_another_folder_reads_the_same(folder, monkeypatch):
+        dataset.init_seq_order(epoch=3)
+        assert dataset.num_seqs == len(wanted)
+        for seq_idx, seq in enumerate(wanted):
+            dataset.load_seqs(seq_idx, seq_idx + 1)
+            assert (dataset.get_tag(seq_idx), dataset.get_data(seq_idx, "data").tolist()) == seq
     dataset = _words(partition_epoch=2)
-    wanted = _seqs(dataset, epoch=2)
-    data = pickle.dumps(dataset)
+    wanted, data = _seqs(dataset, epoch=2), pickle.dumps(dataset)
     monkeypatch.chdir("/")
     assert _seqs(pickle.loads(data), epoch=2) == wanted
 

@@ -4,16 +4,12 @@ import gzip
 import pickle
 
 import pytest
-from meta_cases import DATA_MAP, Counting, StreamedAndKnown, in_memory, lists_in, meta_config, stream, words
+from meta_cases import StreamedAndKnown, in_memory, lists_in, meta_config, stream, tags_of, words
 
-from headrace.datasets import CachedDataset, MetaDataset, checks, init_dataset
+from headrace.datasets import init_dataset
 from headrace.errors import ConfigError, SourceError
 
-
-@pytest.fixture(autouse=True)
-def _own_cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("HEADRACE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(checks, "_remarked", set())
+pytestmark = pytest.mark.usefixtures("own_cache")
 
 
 @pytest.mark.parametrize("form", ["json", "json.gz", "mapping"])
@@ -37,164 +33,87 @@ def test_lists_say_which_tags_belong_together(tmp_path, form, control):
         assert features["data"] == words([record])[0]["data"].tolist()
         assert features["classes"] == words([line])[0]["classes"].tolist()
     assert stream(pickle.loads(pickle.dumps(dataset)), 1) == rows
-    assert stream(dataset, 1, seq_list=expected[control][1:]) == [
-        (i, row[1], (i + 1) / 2, row[3]) for i, row in enumerate(rows[1:])
-    ]
+    asked = stream(dataset, 1, seq_list=expected[control][1:])
+    assert asked == [(i, row[1], (i + 1) / 2, row[3]) for i, row in enumerate(rows[1:])]
 
 
 def test_one_list_for_all_says_which_sequences_there_are_and_may_repeat_them(tmp_path):
     path = tmp_path / "tags.txt"
-    path.write_text("c\na\nc\n")
-    config = meta_config(in_memory(list("abc")), in_memory(list("cba")), None, seq_list_file=path)
-    dataset = init_dataset({**config, "seq_ordering": "sorted"})
-    assert [row[1] for row in stream(dataset, 1)] == ["c", "a", "c"]
-    assert list(dataset.get_all_tags()) == ["c", "a", "c"]
-    assert [row[1] for row in stream(dataset, 1, seq_order=[2, 1])] == ["c", "a"]
+    path.write_text("aaa\na\nc\naaa\naa\n")
+    tags = ["c", "aaa", "aa", "", "a"]
+    dataset = init_dataset(meta_config(in_memory(tags), in_memory(tags[::-1]), None, seq_list_file=path))
+    listed = path.read_text().split()
+    assert tags_of(dataset) == list(dataset.get_all_tags()) == listed
+    assert tags_of(dataset, seq_order=[2, 1]) == ["c", "a"]
+    dataset.seq_ordering = "sorted"  # by the lengths of the default dataset at the places of the list
+    assert tags_of(dataset) == sorted(listed, key=lambda tag: len(words([tag])[0]["data"]))
     path.write_text("a\n")  # it was read when the dataset was built
-    assert dataset.get_total_num_seqs() == 3
+    assert dataset.get_total_num_seqs() == 5
 
 
-def test_sorting_uses_the_lengths_of_the_default_dataset_at_the_places_of_the_list(tmp_path):
-    path = tmp_path / "tags.txt"
-    tags = ["aaa", "aa", "", "a"]
-    path.write_text("aaa\naa\na\n")
-    config = meta_config(in_memory(tags), in_memory(tags), None, seq_list_file=path, seq_ordering="sorted")
-    rows = stream(init_dataset(config), 1)
-    assert [len(row[3]["data"]) for row in rows] == [2, 3, 5]
-    assert [row[1] for row in rows] == ["aaa", "a", "aa"]
+# --- what is refused when it is built ---
+
+A = in_memory(["a"])
+DEDICATED = {"class": "MultiProcDataset", "num_workers": 1, "buffer_size": 1, "sharding_method": "dedicated"}
 
 
-# --- what is refused ---
-
-
-def refused(error, match, *names, **config):
-    with pytest.raises(error, match=match) as caught:
-        stream(init_dataset(config), 1)
-    for name in names:
-        assert name in str(caught.value)
-
-
-def test_tags_that_do_not_fit_are_refused_before_anything_is_read():
-    few, many, twice = in_memory(["a", "b"]), in_memory(["a", "b", "ab", "ba"]), in_memory(["b", "a", "b"])
-    refused(SourceError, "no tag 'ab', which", "'features'", "2 of 4", "seq_list_filter_file", **meta_config(few, many))
-    refused(SourceError, "no tag 'ab', which", "'alignments'", **meta_config(many, few, None))
-    refused(SourceError, "has the tag 'b' more than once", "unique", **meta_config(twice, few))
-    refused(SourceError, "has the tag 'b' more than once", **meta_config(twice, {**twice}))
-    refused(SourceError, "no tag 'a'", "'line-0'", "seq_list_file", **meta_config(in_memory(["line-0", "line-1"]), few))
-    refused(
-        SourceError, "no tag 'recording-1'", "did you mean 'recording_1'", "seq_list_filter_file",
-        **meta_config(in_memory(["recording_1", "x"]), in_memory(["recording-1", "x"])),
-    )  # fmt: skip
-    source = Counting(["a"])
-    dataset = MetaDataset(
-        {"features": in_memory(["b"]), "alignments": CachedDataset(source=source)}, DATA_MAP, None, "alignments"
-    )
-    with pytest.raises(SourceError, match="no tag 'a'"):
-        dataset.init_seq_order(1)
-    assert source.reads == []
-    assert dataset.num_seqs == 0
-
-
-def test_a_sequence_that_is_asked_for_must_be_in_all_sub_datasets():
-    dataset = init_dataset(meta_config(in_memory(["a"]), in_memory(["a", "b"])))
-    assert [row[1] for row in stream(dataset, 1, seq_list=["a"])] == ["a"]
-    for order in ({"seq_list": ["a", "b"]}, {"seq_order": [1]}):
-        with pytest.raises(SourceError, match="no tag 'b'"):
-            dataset.init_seq_order(1, **order)
-    with pytest.raises(SourceError, match="has no tag 'c'"):
-        dataset.init_seq_order(1, seq_list=["c"])
-    with pytest.raises(ConfigError, match="corpus index 2"):
-        dataset.init_seq_order(1, seq_order=[2])
-
-
-def test_data_maps_that_do_not_fit_are_refused_when_built():
-    features, alignments = in_memory(["a"]), in_memory(["a"])
-    config = meta_config(features, alignments)
-
-    def wrong(match, *names, error=ConfigError, **changes):
-        with pytest.raises(error, match=match) as caught:
-            init_dataset({**config, **changes})
-        for name in names:
-            assert name in str(caught.value)
-
-    wrong("no sub-dataset 'feature'", "did you mean 'features'", data_map={"data": ("feature", "data")})
-    wrong("no sub-dataset 'data'", data_map={"data": ("data", "data")})
-    wrong("has no data key 'dat'", "did you mean 'data'", "data_map", data_map={"data": ("features", "dat")})
-    for source in ("features", ("features",), ("features", 3), None, {"features": "data"}):
-        wrong(r"must be \(sub-dataset, its data key\)", data_map={"data": source})
-    wrong("data_map must be a dict", data_map={})
-    wrong("data_map must be a dict", data_map=[("data", ("features", "data"))])
-    wrong("datasets must be a dict", datasets={})
-    wrong("no sub-dataset 'x'", "seq_order_control_dataset", seq_order_control_dataset="x")
-    wrong("the order is that of 'data'", data_map={"x": ("features", "data")}, seq_order_control_dataset=None)
-    wrong("does not support window", window=3)
-    wrong("no option 'seq_list'", seq_list=["a"])
-    wrong("(dim, ndim)", "'data'", data_dims={"data": (3, 2)})
-    wrong("data_dims names the data key 'x'", data_dims={"x": (3, 2)})
-    wrong("data_dtypes names the data key 'x'", data_dtypes={"x": "int8"})
-    dedicated = {
-        "class": "MultiProcDataset",
-        "dataset": features,
-        "num_workers": 1,
-        "buffer_size": 1,
-        "sharding_method": "dedicated",
-    }
-    wrong("dedicated", "seq_order", datasets={"features": dedicated, "alignments": alignments})
-    wrong("no such file", "seq_list_file", error=SourceError, seq_list_file="nowhere.txt")
-    wrong("no such file", "seq_lens_file", error=SourceError, seq_lens_file="nowhere.json")
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"data_map": {"data": ("feature", "data")}}, "no sub-dataset 'feature'.*did you mean 'features'"),
+        ({"data_map": {"data": ("data", "data")}}, "no sub-dataset 'data'"),
+        ({"data_map": {"data": ("features", "dat")}}, "has no data key 'dat'.*data_map.*did you mean 'data'"),
+        *(
+            ({"data_map": {"data": source}}, r"must be \(sub-dataset, its data key\)")
+            for source in ("features", ("features",), ("features", 3), None, {"features": "data"})
+        ),
+        ({"data_map": {}}, "data_map must be a dict"),
+        ({"data_map": [("data", ("features", "data"))]}, "data_map must be a dict"),
+        ({"datasets": {}}, "datasets must be a dict"),
+        ({"seq_order_control_dataset": "x"}, "no sub-dataset 'x'.*seq_order_control_dataset"),
+        ({"data_map": {"x": ("features", "data")}, "seq_order_control_dataset": None}, "the order is that of 'data'"),
+        ({"window": 3}, "does not support window"),
+        ({"seq_list": ["a"]}, "no option 'seq_list'"),
+        ({"data_dims": {"data": (3, 2)}}, r"\(dim, ndim\).*'data'|'data'.*\(dim, ndim\)"),
+        ({"data_dims": {"x": (3, 2)}}, "data_dims names the data key 'x'"),
+        ({"data_dtypes": {"x": "int8"}}, "data_dtypes names the data key 'x'"),
+        ({"datasets": {"features": {**DEDICATED, "dataset": A}, "alignments": A}}, "dedicated.*seq_order"),
+        ({"seq_list_file": "nowhere.txt"}, "seq_list_file.*no such file|no such file.*seq_list_file"),
+        ({"seq_lens_file": "nowhere.json"}, "seq_lens_file.*no such file|no such file.*seq_lens_file"),
+        (meta_config(A, in_memory(["a"], _num_shards=3), _num_shards=2), "two levels would shard"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_options_that_do_not_fit_are_refused_when_built(changes, match):
+    error = SourceError if "no such file" in match else ConfigError
+    with pytest.raises(error, match=f"(?s){match}"):
+        init_dataset(meta_config(A, A) | changes)
 
 
 def test_a_config_that_contains_itself_is_refused():
-    config = meta_config(in_memory(["a"]), in_memory(["a"]))
+    config = meta_config(A, A)
     config["datasets"]["features"] = config
     with pytest.raises(ConfigError, match="contains itself"):
         init_dataset(config)
 
 
-def test_dtypes_that_differ_are_only_said(caplog):
-    config = meta_config(in_memory(["a"]), in_memory(["a"]), data_dtypes={"data": "int8", "classes": "int64"})
-    assert len(stream(init_dataset(config), 1)) == 1
-    assert "'data' has dtype int8, it has float32" in caplog.text
-    assert "classes" not in caplog.text
-
-
-def test_two_levels_do_not_both_shard():
-    config = meta_config(in_memory(["a"]), in_memory(["a"], _num_shards=3, _shard_index=1))
-    with pytest.raises(ConfigError, match="two levels would shard"):
-        init_dataset({**config, "_num_shards": 2})
-    assert init_dataset(config).num_shards == 3
-    assert init_dataset({**config, "_num_shards": 3, "_shard_index": 1}).num_shards == 3
-
-
-def test_two_filters_are_refused(tmp_path):
+def test_one_level_shards_and_filters(tmp_path):
+    shard = {"_num_shards": 3, "_shard_index": 1}
+    for own in ({}, shard):
+        assert init_dataset(meta_config(A, in_memory(["a"], **shard), **own)).num_shards == 3
     for name in ("one", "two"):
         (tmp_path / name).write_text("a\n")
-    config = meta_config(in_memory(["a"]), in_memory(["a"], seq_list_filter_file=tmp_path / "one"))
+    filtered = in_memory(["a"], seq_list_filter_file=tmp_path / "one")
     with pytest.raises(ConfigError, match="one of its own"):
-        init_dataset({**config, "seq_list_filter_file": tmp_path / "two"})
-    assert len(stream(init_dataset({**config, "seq_list_filter_file": tmp_path / "one"}), 1)) == 1
+        init_dataset(meta_config(A, filtered, seq_list_filter_file=tmp_path / "two"))
+    assert tags_of(init_dataset(meta_config(A, filtered, seq_list_filter_file=tmp_path / "one"))) == ["a"]
 
 
-@pytest.mark.parametrize(
-    ("lists", "error", "match"),
-    [
-        ({"features": ["a"]}, ConfigError, "no list of tags for the sub-dataset 'alignments'"),
-        ({"features": ["a"], "alignments": ["a", "b"]}, SourceError, "differ in length: [12] tags for .*, [12] for"),
-        ({"features": ["a", "x"], "alignments": ["a", "b"]}, SourceError, "'features' has no tag 'x'"),
-        (
-            {"features": ["a", "b"], "alignments": ["a", "a"]},
-            SourceError,
-            "the list for 'alignments' has the tag 'a' mo",
-        ),
-        ({"features": ["a"], "alignments": ["a"]}, SourceError, "the list for 'alignments' has no tag 'b'"),
-    ],
-)
-def test_lists_that_do_not_fit_are_refused(tmp_path, lists, error, match):
-    for form in ("json", "mapping"):
-        config = meta_config(
-            in_memory(["a", "b"]), in_memory(["a", "b"]), seq_list_file=lists_in(form, tmp_path, lists)
-        )
-        refused(error, match, "fix", **config)
+def test_dtypes_that_differ_are_only_said(caplog):
+    dataset = init_dataset(meta_config(A, A, data_dtypes={"data": "int8", "classes": "int64"}))
+    assert tags_of(dataset) == ["a"]
+    assert "'data' has dtype int8, it has float32" in caplog.text
+    assert "classes" not in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -212,10 +131,66 @@ def test_lists_that_do_not_fit_are_refused(tmp_path, lists, error, match):
 )
 def test_list_files_that_are_torn_or_something_else_are_refused(tmp_path, name, content, match):
     (tmp_path / name).write_bytes(content)
-    config = meta_config(in_memory(["a"]), in_memory(["a"]), None, seq_list_file=tmp_path / name)
     with pytest.raises(SourceError, match=match) as caught:
-        init_dataset(config)
+        init_dataset(meta_config(A, A, None, seq_list_file=tmp_path / name))
     assert name in str(caught.value)
+
+
+# --- what is refused before anything is read ---
+
+FEW, MANY, TWICE = in_memory(["a", "b"]), in_memory(["a", "b", "ab", "ba"]), in_memory(["b", "a", "b"])
+
+
+@pytest.mark.parametrize(
+    ("features", "alignments", "control", "match"),
+    [
+        (FEW, MANY, "alignments", "'features' has no tag 'ab', which.*2 of 4.*seq_list_filter_file"),
+        (MANY, FEW, None, "'alignments' has no tag 'ab', which"),
+        (TWICE, FEW, "alignments", "has the tag 'b' more than once.*unique"),
+        (TWICE, {**TWICE}, "alignments", "has the tag 'b' more than once"),
+        (in_memory(["line-0", "line-1"]), FEW, "alignments", "no tag 'a'.*'line-0'.*seq_list_file"),
+        (
+            in_memory(["recording_1", "x"]), in_memory(["recording-1", "x"]), "alignments",
+            "no tag 'recording-1'.*did you mean 'recording_1'.*seq_list_filter_file",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_tags_that_do_not_fit_are_refused_before_anything_is_read(features, alignments, control, match):
+    dataset = init_dataset(meta_config(features, alignments, control))
+    with pytest.raises(SourceError, match=f"(?s){match}"):
+        dataset.init_seq_order(1)
+    assert dataset.num_seqs == 0
+
+
+def test_a_sequence_that_is_asked_for_must_be_in_all_sub_datasets():
+    dataset = init_dataset(meta_config(A, FEW))
+    assert tags_of(dataset, seq_list=["a"]) == ["a"]
+    for order, error, match in (
+        ({"seq_list": ["a", "b"]}, SourceError, "no tag 'b'"),
+        ({"seq_order": [1]}, SourceError, "no tag 'b'"),
+        ({"seq_list": ["c"]}, SourceError, "has no tag 'c'"),
+        ({"seq_order": [2]}, ConfigError, "corpus index 2"),
+    ):
+        with pytest.raises(error, match=match):
+            dataset.init_seq_order(1, **order)
+
+
+@pytest.mark.parametrize("form", ["json", "mapping"])
+@pytest.mark.parametrize(
+    ("features", "alignments", "error", "match"),
+    [
+        (["a"], None, ConfigError, "no list of tags for the sub-dataset 'alignments'"),
+        (["a"], ["a", "b"], SourceError, "differ in length: [12] tags for .*, [12] for"),
+        (["a", "x"], ["a", "b"], SourceError, "'features' has no tag 'x'"),
+        (["a", "b"], ["a", "a"], SourceError, "the list for 'alignments' has the tag 'a' mo"),
+        (["a"], ["a"], SourceError, "the list for 'alignments' has no tag 'b'"),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused(tmp_path, form, features, alignments, error, match):
+    lists = {"features": features, **({"alignments": alignments} if alignments else {})}
+    with pytest.raises(error, match=f"(?s){match}.*fix"):
+        tags_of(init_dataset(meta_config(FEW, FEW, seq_list_file=lists_in(form, tmp_path, lists))))
 
 
 @pytest.mark.parametrize(
@@ -231,18 +206,15 @@ def test_list_files_that_are_torn_or_something_else_are_refused(tmp_path, name, 
 def test_length_files_that_do_not_fit_are_refused(tmp_path, content, match):
     path = tmp_path / "lens.json"
     path.write_text(content)
-    config = meta_config(in_memory(["a"]), in_memory(["a"]), None, seq_lens_file=path, seq_ordering="sorted")
     with pytest.raises(SourceError, match=match):
-        stream(init_dataset(config), 1)
+        tags_of(init_dataset(meta_config(A, A, None, seq_lens_file=path, seq_ordering="sorted")))
 
 
 def test_an_order_by_lengths_that_nobody_knows_is_refused():
-    streamed = {"class": StreamedAndKnown, "tags": ["a", "b"]}
-    config = meta_config(streamed, in_memory(["a", "b"]), None, seq_ordering="sorted")
-    with pytest.raises(ConfigError, match="does not tell the lengths") as caught:
-        stream(init_dataset(config), 1)
-    assert "seq_lens_file" in str(caught.value)
-    assert len(stream(init_dataset({**config, "seq_ordering": "random"}), 1)) == 2
+    config = meta_config({"class": StreamedAndKnown, "tags": ["a", "b"]}, FEW, None, seq_ordering="sorted")
+    with pytest.raises(ConfigError, match=r"(?s)does not tell the lengths.*seq_lens_file"):
+        tags_of(init_dataset(config))
+    assert len(tags_of(init_dataset({**config, "seq_ordering": "random"}))) == 2
 
 
 def test_a_failing_read_says_which_sub_dataset_and_sequence():
@@ -251,7 +223,7 @@ def test_a_failing_read_says_which_sub_dataset_and_sequence():
 
     dataset = init_dataset(meta_config(in_memory(["a", "b"], transform=fail), in_memory(["b", "a"])))
     with pytest.raises(ZeroDivisionError) as caught:
-        stream(dataset, 1)
+        tags_of(dataset)
     notes = "\n".join(caught.value.__notes__)
     assert "sub-dataset 'features'" in notes
     assert "sequence 'b'" in notes

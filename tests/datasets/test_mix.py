@@ -1,8 +1,5 @@
 """`MixDataset`: shares that hold everywhere, each sub-dataset through whole epochs of its own, any position at once."""
 
-import copy
-import pickle
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -70,20 +67,6 @@ def test_every_piece_of_the_stream_keeps_the_shares(weights, num):
         assert abs(count - num * weight / sum(weights)) <= 2
 
 
-@given(st.integers(1, 60), st.integers(1, 4), st.integers(1, 3), st.integers(1, 3))
-@examples(30)
-def test_sub_epochs_and_shards_divide_a_full_epoch(num, parts, shards, full_epoch):
-    configs = {"a": part(7, 0, seq_ordering="random"), "b": part(4, 100)}
-    options = {"weights": {"a": 3, "b": 2}, "seqs_per_epoch": num}
-    whole = values(mixture(configs, **options), full_epoch)
-    pieces = []
-    for sub_epoch in range((full_epoch - 1) * parts + 1, full_epoch * parts + 1):
-        for shard in range(shards):
-            sharded = mixture(configs, partition_epoch=parts, _num_shards=shards, _shard_index=shard, **options)
-            pieces += values(sharded, sub_epoch)
-    assert pieces == whole
-
-
 def test_a_shuffled_mixture_depends_on_the_seed_and_not_on_where_epochs_end():
     configs = {"a": part(50, 0), "b": part(20, 100)}
     options = {"weights": {"a": 3, "b": 1}, "mixing": "shuffled"}
@@ -116,10 +99,7 @@ def test_the_size_of_an_epoch(seqs_per_epoch, num):
     if seqs_per_epoch == "all_exhausted":
         assert {value for value in values(mixed, 1) if value < 100} == set(range(12))
     assert all(value < 200 for value in values(mixed, 2))
-
-
-def test_without_weights_it_is_as_much_of_each_as_there_is():
-    mixed = mixture({"a": part(9, 0), "b": part(3, 100)})
+    mixed = mixture({"a": part(9, 0), "b": part(3, 100)})  # without weights: as much of each as there is
     assert mixed.shares() == {"a": 0.75, "b": 0.25}
     assert sorted(values(mixed, 1)) == [*range(9), 100, 101, 102]
 
@@ -149,29 +129,17 @@ def _noisy(features, rng):
     return {"data": features["data"] + rng.standard_normal(1).astype(np.float32)}
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_random_transforms_draw_anew_when_a_sequence_comes_again(num_workers):
-    mixed = mixture({"a": part(2, 0, transform=_noisy), "b": part(9, 100)}, weights={"a": 1, "b": 1}, seqs_per_epoch=12)
-    with hr.DataLoader(mixed, batch_size=1, num_workers=num_workers) as loader:
-        drawn = [float(batch["data"][0, 0, 0]) for batch in loader]
-    mine = [value for value in drawn if value < 50]
-    assert len(set(mine)) == len(mine) == 6
-    if num_workers == 0:
-        return
-    with hr.DataLoader(mixed, batch_size=1) as loader:
-        assert drawn == [float(batch["data"][0, 0, 0]) for batch in loader]
-
-
-@pytest.mark.parametrize("options", [{"partition_epoch": 4}, {"_num_shards": 4, "_shard_index": 0}])
-def test_random_transforms_draw_anew_in_each_part_of_a_full_epoch(options):
-    parts = {"a": part(7, 100), "b": part(1, 0, transform=_noisy)}
+@pytest.mark.parametrize("num_sub_epochs", [1, 4])
+@pytest.mark.parametrize("num_shards", [1, 4])
+def test_random_transforms_draw_anew_when_a_sequence_comes_again(num_sub_epochs, num_shards):
+    parts = {"a": part(7, 100), "b": part(2, 0, transform=_noisy)}
+    options = {"weights": {"a": 1, "b": 1}, "seqs_per_epoch": 16, "partition_epoch": num_sub_epochs}
     drawn = []
-    for number in range(4):
-        own = {**options, "_shard_index": number} if "_num_shards" in options else options
-        mixed = mixture(parts, weights={"a": 1, "b": 1}, seqs_per_epoch=8, **own)
-        drawn += [float(seq["data"][0, 0]) for seq in mixed.epoch(1 if own is not options else 1 + number)]
+    for shard in range(num_shards):
+        mixed = mixture(parts, **options, _num_shards=num_shards, _shard_index=shard)
+        drawn += [float(seq["data"][0, 0]) for epoch in range(1, num_sub_epochs + 1) for seq in mixed.epoch(epoch)]
     mine = [value for value in drawn if value < 50]
-    assert len(set(mine)) == len(mine) == 4
+    assert len(set(mine)) == len(mine) == 8
 
 
 def test_its_order_cannot_be_set_but_its_seed_can():
@@ -187,83 +155,6 @@ def test_its_order_cannot_be_set_but_its_seed_can():
     with pytest.raises(ConfigError, match="of a MixDataset"):  # noqa: SIM117
         with hr.DataLoader(mixture(corpora, **options), batch_size=2, shuffle=True) as loader:
             next(iter(loader))
-
-
-@pytest.fixture
-def corpora():
-    return {"a": part(23, 0, seq_ordering="random"), "b": part(5, 100, seq_ordering="laplace:2")}
-
-
-def batches_of(loader):
-    return [batch["data"][:, 0, 0].astype(int).tolist() for batch in loader]
-
-
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_a_loader_goes_on_from_any_position(corpora, num_workers):
-    def open_loader():
-        mixed = mixture(corpora, weights={"a": 2, "b": 1}, mixing="shuffled")
-        return hr.DataLoader(mixed, batching=hr.FrameBudget(max_frames=12), num_workers=num_workers)
-
-    with open_loader() as loader:
-        whole = batches_of(loader) + batches_of(loader)
-    for position in (5,) if num_workers else (0, 1, 5, len(whole) - 2):
-        with open_loader() as loader:
-            seen = []
-            while len(seen) < position:
-                for batch in loader:
-                    seen.append(batch["data"][:, 0, 0].astype(int).tolist())
-                    if len(seen) == position:
-                        break
-            state = loader.state_dict()
-        with open_loader() as loader:
-            loader.load_state_dict(state)
-            rest = batches_of(loader)
-            while len(seen) + len(rest) < len(whole):
-                rest += batches_of(loader)
-        assert seen + rest == whole
-
-
-@pytest.mark.parametrize("world_size", [1, 2, 3])
-def test_ranks_share_the_same_stream(corpora, world_size):
-    def open_loader(rank):
-        mixed = mixture(corpora, weights={"a": 1, "b": 1})
-        return hr.DataLoader(mixed, batch_size=2, rank=rank, world_size=world_size, remainder="drop")
-
-    with hr.DataLoader(mixture(corpora, weights={"a": 1, "b": 1}), batch_size=2) as loader:
-        alone = batches_of(loader)
-    shares = []
-    for rank in range(world_size):
-        with open_loader(rank) as loader:
-            shares.append(batches_of(loader))
-    assert len({len(share) for share in shares}) == 1
-    steps = [batch for step in zip(*shares, strict=True) for batch in step]
-    assert steps == alone[: len(steps)]
-    assert len(alone) - len(steps) < world_size
-
-
-def test_it_is_the_same_in_processes_copied_and_pickled(corpora):
-    options = {"weights": {"a": 2, "b": 3}, "mixing": "shuffled", "partition_epoch": 2}
-    mixed = mixture(corpora, **options)
-    expected = [values(mixed, epoch) for epoch in (1, 2, 3)]
-    config = {"class": "MixDataset", "datasets": corpora, **options}
-    with init_dataset({"class": "MultiProcDataset", "dataset": config, "num_workers": 2, "buffer_size": 4}) as workers:
-        assert [values(workers, epoch) for epoch in (1, 2, 3)] == expected
-    for twin in (copy.deepcopy(mixed), pickle.loads(pickle.dumps(mixed))):
-        twin.initialize()
-        assert [values(twin, epoch) for epoch in (1, 2, 3)] == expected
-
-
-def test_an_epoch_can_be_read_while_another_one_is_asked_about(corpora):
-    mixed = mixture(corpora, weights={"a": 1, "b": 4}, seqs_per_epoch=40)
-    expected = values(mixed, 2)
-    mixed.init_seq_order(epoch=2)
-    found = []
-    for seq_idx in range(mixed.num_seqs):
-        mixed.load_seqs(seq_idx, seq_idx + 1)
-        found.append(int(mixed.get_data(seq_idx, "data")[0, 0]))
-        assert mixed.get_current_seq_order().block(0, 40)[seq_idx] == mixed.get_corpus_seq_idx(seq_idx)
-        mixed.shares()
-    assert found == expected
 
 
 class Endless(CachedDataset2):

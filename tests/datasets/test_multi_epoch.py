@@ -6,40 +6,32 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from joint_cases import add_noise, part, print_of, prints, row, rows, stream, tags
+from joint_cases import add_noise, part, prints, row, rows, stream, tags
 
 from examples_of_laws import examples
-from headrace.batching import Buckets, FixedCount, FrameBudget
-from headrace.datasets import init_dataset
+from headrace.batching import FixedCount
+from headrace.datasets import MultiEpochDataset, init_dataset
 from headrace.datasets.reading.reader import ReadRequest
 from headrace.errors import ConfigError
 from headrace.loading import DataLoader
 
 ORDERINGS = st.sampled_from(["default", "random", "laplace:2", "random_sample", "reverse"])
-BATCHINGS = st.sampled_from([FixedCount(3), FrameBudget(9), Buckets(FrameBudget(9), num_buckets=2)])
 
 
 def multi(inner, multi_epoch, **options):
     return {"class": "MultiEpochDataset", "dataset": inner, "multi_epoch": multi_epoch, **options}
 
 
-def resumed_anywhere(config, batching, epoch):
-    """Return the batches of an epoch; check that those after each position are the same after a resume."""
-    with DataLoader(config, batching=batching) as loader:
-        whole = prints(loader, epoch)
-    for stop in range(1, len(whole)):
-        with DataLoader(config, batching=batching) as loader:
-            loader.set_epoch(epoch)
-            batches = iter(loader)
-            before = [print_of(next(batches)) for _ in range(stop)]
-            state = loader.state_dict()
-        with DataLoader(config, batching=batching) as loader:
-            loader.load_state_dict(state)
-            assert before + prints(loader) == whole
-    return whole
-
-
-# --- MultiEpochDataset ---
+def loaded(config, batch_size, num_workers, executor="thread"):
+    """Return tag and data of the sequences of epoch 2, as a loader delivers them."""
+    batching = FixedCount(batch_size)
+    with DataLoader(config, batching=batching, num_workers=num_workers, executor=executor) as loader:
+        loader.set_epoch(2)
+        return [
+            (tag, data[:length].tolist())
+            for batch in loader
+            for tag, data, length in zip(batch.tags, batch["data"], batch.lengths["data"], strict=True)
+        ]
 
 
 @given(st.integers(0, 7), ORDERINGS, st.integers(1, 3), st.integers(1, 4), st.integers(1, 3))
@@ -60,51 +52,39 @@ def test_several_epochs_are_read_in_a_row(num_seqs, ordering, num_parts, num_epo
         assert row(dataset.get_seq(place)) == expected[place]
 
 
-@given(st.integers(1, 7), ORDERINGS, st.integers(1, 2), st.integers(1, 3), BATCHINGS)
-@examples(10)
-def test_a_loader_of_several_epochs_resumes_anywhere(num_seqs, ordering, num_parts, num_epochs, batching):
-    inner = part("a", num_seqs, seq_ordering=ordering, partition_epoch=num_parts, transform=add_noise)
-    expected = rows(init_dataset(multi(inner, num_epochs)), 2)
-    whole = resumed_anywhere(multi(inner, num_epochs), batching, 2)
-    found = {place: tag for batch in whole for tag, place in zip(batch[0], batch[1], strict=True)}
-    assert [found[place] for place in range(len(expected))] == [tag for tag, _, _ in expected]
-
-
 def test_workers_read_each_sequence_in_the_epoch_that_it_is_of():
     config = multi(part("a", 5, seq_ordering="random_sample", transform=add_noise), 3)
     expected = rows(init_dataset(config), 2)
     options = {"num_workers": 2, "buffer_size": 4, "executor": "thread"}
     with init_dataset({"class": "MultiProcDataset", "dataset": config, **options}) as dataset:
         assert rows(dataset, 2) == expected
-    with DataLoader(config, batching=FixedCount(1), num_workers=2) as loader:
-        loader.set_epoch(2)
-        found = [(batch.tags[0], batch["data"][0].tolist()) for batch in loader]
-    assert found == [(tag, features["data"]) for tag, _, features in expected]
+    assert loaded(config, 1, 2, "process") == [(tag, features["data"]) for tag, _, features in expected]
 
 
+class Own(MultiEpochDataset):
+    """A user's own class: it is given its parts by the epoch API."""
+
+    def get_seq(self, seq_idx):
+        seq = super().get_seq(seq_idx)
+        assert f"a{self.get_corpus_seq_idx(seq_idx)}" == seq.tag
+        return seq
+
+
+@pytest.mark.parametrize("cls", ["MultiEpochDataset", Own])
 @pytest.mark.parametrize("ordering", ["random", "random_sample"])
-def test_parts_of_several_epochs_know_their_order(ordering):
+def test_parts_of_several_epochs_know_their_order(ordering, cls):
     def noisy(seq, *, rng, **_):
         return {**seq, "data": seq["data"] + np.float32(rng.random_sample())}
 
-    inner = multi(part("a", 5, seq_ordering=ordering, transform=add_noise), 3)
+    inner = {**multi(part("a", 5, seq_ordering=ordering, transform=add_noise), 3), "class": cls}
     config = {"class": "PostprocessingDataset", "dataset": inner, "map_seq": noisy}
-    expected = rows(init_dataset(config), 2)
+    expected = [(tag, features["data"]) for tag, _, features in rows(init_dataset(config), 2)]
     assert len(expected) == 15
     for workers in (0, 2):
-        with DataLoader(config, batching=FixedCount(2), num_workers=workers, executor="thread") as loader:
-            loader.set_epoch(2)
-            found = [
-                (tag, batch["data"][i, : batch.lengths["data"][i]].tolist())
-                for batch in loader
-                for i, tag in enumerate(batch.tags)
-            ]
-        assert found == [(tag, features["data"]) for tag, _, features in expected]
+        assert loaded(config, 2, workers) == expected
     dataset = init_dataset(inner)
-    place = dataset.start_part(ReadRequest.of(2, np.array([3, 0]), np.array([1, 2]), 4))
-    assert list(dataset.get_current_seq_order()) == [3, 0]
+    dataset.start_part(ReadRequest.of(2, np.array([3, 0]), np.array([1, 2]), 4))
     assert dataset.count_occurrences().tolist() == [1, 2]
-    assert [dataset.get_corpus_seq_idx(place + i) for i in range(2)] == [3, 0]
 
 
 def test_an_order_that_is_given_is_read_once():
@@ -130,17 +110,23 @@ def test_shards_are_those_of_the_inner_dataset():
     assert sorted(tag for dataset in shards for tag in tags(dataset, 1)) == sorted(whole)
 
 
-@pytest.mark.parametrize("options", [{"multi_epoch": 0}, {"multi_epoch": "2"}, {"window": 3}, {"dataset": 3}])
-def test_bad_options_of_several_epochs_are_refused(options):
-    with pytest.raises(ConfigError):
+SELF_CONTAINED = multi(None, 2)
+SELF_CONTAINED["dataset"] = SELF_CONTAINED
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"multi_epoch": 0}, "multi_epoch"),
+        ({"multi_epoch": "2"}, "multi_epoch"),
+        ({"window": 3}, "window"),
+        ({"dataset": 3}, "dataset"),
+        (SELF_CONTAINED, "contains itself"),
+    ],
+)
+def test_bad_options_of_several_epochs_are_refused(options, text):
+    with pytest.raises(ConfigError, match=text):
         init_dataset({**multi(part("a", 2), 2), **options})
-
-
-def test_a_config_that_contains_itself_is_refused():
-    config = multi(part("a", 2), 2)
-    config["dataset"] = config
-    with pytest.raises(ConfigError, match="contains itself"):
-        init_dataset(config)
 
 
 def test_functions_of_one_sequence_get_the_same_in_a_loader_whatever_is_around_them():
@@ -148,9 +134,5 @@ def test_functions_of_one_sequence_get_the_same_in_a_loader_whatever_is_around_t
         return {**seq, "data": seq["data"] + np.float32(1000 * seq_idx)}
 
     inner = {"class": "PostprocessingDataset", "dataset": part("a", 5, seq_ordering="random"), "map_seq": mark}
-    found = []
-    for workers, size in ((0, 1), (0, 3), (2, 2)):
-        with DataLoader(multi(inner, 2), batching=FixedCount(size), num_workers=workers, executor="thread") as loader:
-            loader.set_epoch(2)
-            found.append([(tag, batch["data"][i, 0].tolist()) for batch in loader for i, tag in enumerate(batch.tags)])
+    found = [loaded(multi(inner, 2), *how) for how in ((1, 0), (3, 0), (2, 2))]
     assert found[0] == found[1] == found[2]

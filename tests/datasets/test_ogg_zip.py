@@ -5,7 +5,6 @@ import pickle
 import numpy as np
 import pytest
 
-import headrace as hr
 from headrace.datasets import MetaDataset, MultiProcDataset, OggZipDataset, init_dataset
 from headrace.errors import HeadraceError
 from headrace.sources import HDFWriter
@@ -50,15 +49,8 @@ def config(corpus, **options):
 
 
 def contents(dataset, epoch=1):
-    dataset.init_seq_order(epoch)
-    found = []
-    seq_idx = 0
-    while dataset.is_less_than_num_seqs(seq_idx):
-        dataset.load_seqs(seq_idx, seq_idx + 1)
-        arrays = [dataset.get_data(seq_idx, key) for key in dataset.get_data_keys()]
-        found.append((dataset.get_tag(seq_idx), [array.tobytes() for array in arrays]))
-        seq_idx += 1
-    return found
+    keys = dataset.get_data_keys()
+    return [(seq.tag, [seq[key].tobytes() for key in keys]) for seq in dataset.epoch(epoch)]
 
 
 def test_the_documented_keys_are_there(corpus):
@@ -107,32 +99,8 @@ def test_inside_other_datasets_it_gives_the_same(corpus, tmp_path):
         seq_order_control_dataset="ogg",
     )
     meta.initialize()
-    meta.init_seq_order(2)
-    meta.load_seqs(0, len(expected[1]))
-    tags = [tag for tag, _ in expected[1]]
-    assert [int(meta.get_data(i, "number")[0]) for i in range(len(tags))] == [int(tag[1:]) for tag in tags]
-
-
-def test_the_loader_makes_batches_by_measured_lengths_and_resumes(corpus):
-    options = config(corpus, data_lengths="header", seq_ordering="random", targets=None)
-    options.pop("targets_post_process")
-
-    def make():
-        return hr.DataLoader(init_dataset(options), batching=hr.Buckets(hr.FrameBudget(4000)), num_workers=1)
-
-    def prints(batches):
-        return [(batch.tags, batch["data"].tobytes(), batch["orth"].tobytes()) for batch in batches]
-
-    with make() as loader:
-        whole = prints(loader)
-    assert sorted(tag for tags, *_ in whole for tag in tags) == sorted(f"s{i}" for i in range(NUM_SEQS))
-    with make() as loader:
-        batches = iter(loader)
-        first = prints([next(batches)])
-        state = loader.state_dict()
-    with make() as loader:
-        loader.load_state_dict(state)
-        assert first + prints(loader) == whole
+    found = [(seq.tag, int(seq["number"][0])) for seq in meta.epoch(2)]
+    assert found == [(tag, int(tag[1:])) for tag, _ in expected[1]]
 
 
 @pytest.mark.parametrize(
@@ -150,14 +118,10 @@ def test_options_that_are_not_offered_are_refused(corpus, options, what):
         init_dataset(config(corpus, **options))
 
 
-def test_the_documented_parameters_need_no_config(corpus):
+def test_the_documented_parameters_need_no_config_and_an_empty_corpus_keeps_its_layout(corpus, tmp_path):
     dataset = OggZipDataset([corpus], audio=None, targets=None, segment_file=None, fixed_random_subset=3)
     dataset.initialize()
-    assert len(contents(dataset)) == 3
-    assert dataset.get_data_keys() == ["orth"]
-
-
-def test_a_copy_of_an_empty_corpus_keeps_its_layout(tmp_path):
+    assert (len(contents(dataset)), dataset.get_data_keys()) == (3, ["orth"])
     dataset = OggZipDataset(write_ogg_zip(tmp_path / "none.zip", []), audio=RAW, targets=CHARACTERS)
     copy = pickle.loads(pickle.dumps(dataset))
     assert copy.get_data_keys() == dataset.get_data_keys() == ["data", "classes", "orth"]

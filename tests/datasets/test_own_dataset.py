@@ -95,52 +95,29 @@ def test_the_order_is_asked_for_only_in_an_epoch():
         assert [tag for batch in loader for tag in batch.tags] == expected
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("options", [{"num_workers": 0}, {"num_workers": 2}, {"num_workers": 2, "executor": "thread"}])
-@pytest.mark.parametrize("batching", [FrameBudget(150), FixedCount(4)])
+STARTED = r"init_seq_order\(seq_order=\[.*\] of \d+ sequences\) has started the order \[.*\] of "
+
+
+@pytest.mark.parametrize("way", ["itself", "loader's workers", "by_workers"])
 @pytest.mark.parametrize(
-    ("own", "what"),
+    ("own", "what", "fix"),
     [
-        (IgnoresOrder, r"init_seq_order\(seq_order=\[.*\] of \d+ sequences\) has started the order \[.*\] of 40 seq"),
-        (SortsOrder, r"init_seq_order\(seq_order=\[.*\] of \d+ sequences\) has started the order \[.*\] of \d+ seq"),
-        (TakesNoOrder, r"its init_seq_order has no parameter seq_order"),
+        (IgnoresOrder, STARTED + "40 seq", FIX),
+        (SortsOrder, STARTED + r"\d+ seq", FIX),
+        (TakesNoOrder, "its init_seq_order has no parameter seq_order", FIX),
+        (OutsideOfCorpus, r"get_current_seq_order holds the corpus index \d+, but the corpus has 40 seq", ""),
     ],
 )
-def test_an_order_that_a_class_does_not_take_is_refused(own, what, batching, options):
-    dataset = own(seq_ordering="random")
-    with DataLoader(dataset, batching=batching, **options) as loader, pytest.raises(ConfigError, match=what) as caught:
+@pytest.mark.parametrize("batching", [FrameBudget(150), FixedCount(4)])
+def test_an_order_that_a_class_does_not_take_is_refused(own, what, fix, way, batching):
+    options = {"batching": batching}
+    if way == "loader's workers":
+        options |= {"num_workers": 2, "executor": "process" if own is IgnoresOrder else "thread"}
+    config = WAYS.get(way, WAYS["itself"])({"class": own, "seq_ordering": "random"})
+    with pytest.raises(ConfigError, match=what) as caught, DataLoader(config, **options) as loader:
         list(loader)
     assert f"where: {own.__name__} " in str(caught.value)
-    assert FIX in str(caught.value)
-
-
-def test_the_part_of_a_worker_is_compared_as_well():
-    config = {"class": IgnoresOrder, "seq_ordering": "random"}
-    with hr.MultiProcDataset(config, num_workers=1, buffer_size=3, executor="thread") as dataset:
-        dataset.initialize()
-        with pytest.raises(ConfigError, match="IgnoresOrder"):
-            list(dataset.epoch(1))
-
-
-def test_an_order_that_leads_outside_of_the_corpus_is_refused():
-    what = "get_current_seq_order holds the corpus index 40, but the corpus has 40 sequences"
-    loader = DataLoader(OutsideOfCorpus(), batching=FixedCount(4))
-    with loader, pytest.raises(ConfigError, match=what) as caught:
-        list(loader)
-    assert "where: OutsideOfCorpus " in str(caught.value)
-
-
-def test_a_class_that_takes_the_order_delivers_each_sequence_once():
-    dataset = Sines(seq_ordering="random")
-    dataset.initialize()
-    expected = [seq.tag for seq in dataset.epoch(1)]
-    for num_workers in (0, 2):
-        with DataLoader(dataset, batching=FrameBudget(150), num_workers=num_workers, executor="thread") as loader:
-            assert [tag for batch in loader for tag in batch.tags] == expected
-    assert len(set(expected)) == 40
-
-
-# --- the lengths that batches are planned by ---
+    assert fix in str(caught.value)
 
 
 class WithoutSize(Sines):
@@ -166,88 +143,6 @@ WAYS = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("own", [Sines, WithoutSize])
-@pytest.mark.parametrize("options", [{}, {"seq_ordering": "random"}, {"partition_epoch": 2}])
-def test_a_state_is_refused_where_the_lengths_are_others_that_batches_are_planned_by(own, way, options):
-    def loader(shift, batching=FrameBudget(150)):  # noqa: B008 (it cannot change)
-        return DataLoader(WAYS[way]({"class": own, "shift": shift, **options}), batching=batching)
-
-    with loader(0) as before:
-        batches = iter(before)
-        for _ in range(2):
-            next(batches)
-        state, rest = before.state_dict(), [batch.tags for batch in batches]
-    for shift in (13, 41 * 5 - 1):
-        with (
-            loader(shift) as other,
-            pytest.raises(ResumeError, match=r"another data \(its lengths\).*\n.*\n.*get_seq_length"),
-        ):
-            other.load_state_dict(state)
-    with loader(0) as same:
-        same.load_state_dict(state)
-        assert [batch.tags for batch in same] == rest
-    with loader(0, FixedCount(4)) as before, loader(13, FixedCount(4)) as other:
-        other.load_state_dict(before.state_dict())  # nothing depends on them
-
-
-# --- data keys ---
-
-
-class Declares(Dataset):
-    """Says by `num_outputs` what it delivers, and nowhere else."""
-
-    num_inputs, num_seqs = 3, 4
-
-    def __init__(self, outputs, **kwargs):
-        super().__init__(**kwargs)
-        self.num_outputs = outputs
-
-    def load_seqs(self, start, end):
-        pass
-
-    def get_data(self, seq_idx, key):
-        arrays = {"data": np.zeros((2, 3)), "classes": np.zeros(2, int), "id": np.array([seq_idx]), "words": np.ones(5)}
-        return arrays[key]
-
-
-@pytest.mark.parametrize(
-    ("outputs", "keys"),
-    [
-        ({"data": (3, 2)}, ["data"]),
-        ({"data": (3, 2), "classes": (5, 1), "id": (9, 1)}, ["data", "classes", "id"]),
-        ({"id": 9, "data": 3, "words": {"dim": 1, "shape": (None, 1)}}, ["data", "id", "words"]),
-        ({"classes": 5}, ["data", "classes"]),
-        (5, ["data", "classes"]),
-        ({"data": (3, 2), "id": (9, 1), "text": {"dtype": "string", "shape": ()}}, ["data", "id"]),
-    ],
-)
-def test_every_data_key_that_num_outputs_names_is_delivered(outputs, keys):
-    made = Declares(outputs)
-    assert made.get_data_keys() == keys
-    made.initialize()
-    assert made.get_data_keys() == keys
-    assert made.get_target_list() == keys[1:]
-    assert sorted(next(iter(made.epoch(1))).features) == sorted(keys)
-    with DataLoader(made, batching=FixedCount(2)) as loader:
-        assert [sorted(batch) for batch in loader] == [sorted(keys)] * 2
-
-
-def test_a_class_that_names_its_data_keys_itself_is_asked():
-    class Fewer(Declares):
-        def get_target_list(self):
-            return ["id"]
-
-    class All(Declares):
-        def get_data_keys(self):
-            return ["words", "data"]
-
-    outputs = {"data": (3, 2), "classes": (5, 1), "id": (9, 1), "words": (1, 1)}
-    for own, keys in ((Fewer, ["data", "id"]), (All, ["words", "data"])):
-        with hr.init_dataset({"class": own, "outputs": outputs}) as dataset:
-            assert [list(seq.features) for seq in dataset.epoch(1)] == [keys] * 4
-
-
 # --- in datasets of ours ---
 
 
@@ -270,10 +165,13 @@ JOINS = {
     "MetaDataset": [{"seq_ordering": "laplace:.10"}, {"seq_order_control_dataset": "b"}],
     "MultiEpochDataset": [{"multi_epoch": 1}, {"multi_epoch": 2}],
 }
+ALL_JOINS = [(kind, each) for kind, several in JOINS.items() for each in several]
 
 
 def joined(kind, options, parts):
     """Return a config of two datasets in one, or of one in another."""
+    if kind in WAYS:
+        return WAYS[kind](parts[0])
     if kind == "MultiEpochDataset":
         return {"class": kind, "dataset": parts[0], **options}
     if kind == "ConcatDataset":
@@ -290,30 +188,12 @@ def own_parts(own, shift=0):
 
 def our_parts():
     """Return datasets of ours that have the sequences of `own_parts`, and tell as much of them."""
-    with hr.init_dataset({"class": Sines, "num_seqs": 40}) as own:
-        own.init_seq_order(seq_order=range(40))
-        data = [own.get_data(i, "data") for i in range(40)]
-    config = {"class": "MapDataset", "map_dataset": Stored(data), "data_types": {"data": {"shape": (None, 1)}}}
+    with hr.init_dataset({"class": Sines}) as own:
+        seqs = [{"data": seq["data"]} for seq in own.epoch(1)]
+    types = {"data": {"shape": (None, 1), "dtype": "float32"}}
+    stored = hr.datasets.FromListDataset(seqs, sort_data_key="data", data_types=types)
+    config = {"class": "MapDataset", "map_dataset": stored, "tags": [f"sine-{i}" for i in range(40)]}
     return [{**config, "seq_ordering": "random"}, config]
-
-
-class Stored:
-    """What `MapDataset` reads."""
-
-    def __init__(self, arrays):
-        self.arrays = arrays
-
-    def __len__(self):
-        return len(self.arrays)
-
-    def __getitem__(self, i):
-        return {"data": self.arrays[i]}
-
-    def get_seq_tag(self, i):
-        return f"sine-{i}"
-
-    def get_seq_len(self, i):
-        return len(self.arrays[i])
 
 
 def batches_of(config, batching=PLANNED, **options):
@@ -321,7 +201,7 @@ def batches_of(config, batching=PLANNED, **options):
         return [(batch.tags, batch["data"].tolist()) for batch in loader]
 
 
-@pytest.mark.parametrize(("kind", "options"), [(kind, each) for kind, several in JOINS.items() for each in several])
+@pytest.mark.parametrize(("kind", "options"), ALL_JOINS)
 def test_a_class_that_tells_tags_order_and_lengths_is_a_part_as_ours_are(kind, options):
     expected = batches_of(joined(kind, options, our_parts()))
     found = batches_of(joined(kind, options, own_parts(Sines)))
@@ -330,40 +210,43 @@ def test_a_class_that_tells_tags_order_and_lengths_is_a_part_as_ours_are(kind, o
     assert batches_of(joined(kind, options, own_parts(Sines)), num_workers=2, executor="thread") == expected
 
 
-@pytest.mark.parametrize(("kind", "options"), [(kind, each) for kind, several in JOINS.items() for each in several])
+@pytest.mark.parametrize(
+    ("kind", "options", "own"),
+    [*((*each, Sines) for each in ALL_JOINS), *((way, {}, own) for way in WAYS for own in (Sines, WithoutSize))],
+)
 @pytest.mark.parametrize("batching", [PLANNED, FixedCount(4)])
-def test_a_state_goes_on_exactly_and_only_with_the_same_lengths_where_they_decide(kind, options, batching):
-    with DataLoader(joined(kind, options, own_parts(Sines)), batching=batching) as before:
+def test_a_state_goes_on_exactly_and_only_with_the_same_lengths_where_they_decide(kind, options, own, batching):
+    loaders = (DataLoader(joined(kind, options, own_parts(own, shift)), batching=batching) for shift in (0, 0, 13))
+    with next(loaders) as before, next(loaders) as same, next(loaders) as other:
         batches = iter(before)
         next(batches)
         state, rest = before.state_dict(), [batch.tags for batch in batches]
-    with DataLoader(joined(kind, options, own_parts(Sines)), batching=batching) as same:
         same.load_state_dict(state)
         assert [batch.tags for batch in same] == rest
-    with DataLoader(joined(kind, options, own_parts(Sines, shift=13)), batching=batching) as other:
-        decides = batching is PLANNED or "per" in options or options.get("seq_ordering") in ("laplace:.10", "sorted")
-        if decides:
-            with pytest.raises(ResumeError):
+        if batching is PLANNED or "per" in options or options.get("seq_ordering") in ("laplace:.10", "sorted"):
+            what = r"another data \(its lengths\).*\n.*\n.*get_seq_length" if kind in WAYS else "another"
+            with pytest.raises(ResumeError, match=what):
                 other.load_state_dict(state)
         else:
             other.load_state_dict(state)
-
-
-@pytest.mark.parametrize("kind", ["MixDataset", "ConcatDataset"])
-def test_a_class_that_does_not_tell_its_tags_is_told_what_it_lacks(kind):
-    with pytest.raises(ConfigError, match="does not know its corpus") as caught:
-        batches_of(joined(kind, {}, own_parts(WithoutTags)))
-    assert "(WithoutTags)" in str(caught.value)
-    assert "get_all_tags" in str(caught.value)
 
 
 class WithoutLengths(Sines):
     get_seq_length = Dataset.get_seq_length
 
 
-def test_who_sorts_by_lengths_that_a_class_does_not_tell_is_told():
-    with pytest.raises(ConfigError, match="WithoutLengths does not tell the lengths of its sequences"):
-        batches_of(joined("ConcatDataset", {"seq_ordering": "sorted"}, own_parts(WithoutLengths)), FixedCount(4))
+@pytest.mark.parametrize(
+    ("kind", "own", "what"),
+    [
+        ("MixDataset", WithoutTags, r"(?s)\(WithoutTags\) does not know its corpus.*get_all_tags"),
+        ("ConcatDataset", WithoutTags, r"(?s)\(WithoutTags\) does not know its corpus.*get_all_tags"),
+        ("ConcatDataset", WithoutLengths, "WithoutLengths does not tell the lengths of its sequences"),
+    ],
+)
+def test_a_class_that_does_not_tell_what_its_place_needs_is_told(kind, own, what):
+    options = {"seq_ordering": "sorted"} if kind == "ConcatDataset" else {}
+    with pytest.raises(ConfigError, match=what):
+        batches_of(joined(kind, options, own_parts(own)), FixedCount(4))
 
 
 class SortsTags(Sines):
@@ -398,21 +281,16 @@ def test_several_epochs_in_one_with_other_lengths_in_each_are_not_planned_by_len
     assert sum(len(tags) for tags, _ in batches_of(config, FixedCount(4))) == 80
 
 
-def test_workers_are_given_a_dataset_or_a_config_which_the_error_writes():
-    with pytest.raises(ConfigError, match=r'\{"class": "HDFDataset", ...\}'):
-        hr.MultiProcDataset([1, 2], num_workers=1, buffer_size=3)
-
-
-def test_a_dataset_of_a_class_that_no_config_can_name_is_read_by_workers():
+def test_workers_are_given_a_config_or_a_dataset_of_a_class_that_none_can_name():
     class Local(Sines):
         pass
 
-    here = Local()
-    here.initialize()
+    with pytest.raises(ConfigError, match=r'\{"class": "HDFDataset", ...\}'):
+        hr.MultiProcDataset([1, 2], num_workers=1, buffer_size=3)
     with hr.MultiProcDataset(Local(), num_workers=1, buffer_size=3) as dataset:
         found = [(seq.tag, seq.features["data"].tolist()) for seq in dataset.epoch(1)]
-    assert found == [(seq.tag, seq.features["data"].tolist()) for seq in here.epoch(1)]
-    assert found
+    assert len(found) == 40
+    assert found == [(seq.tag, seq.features["data"].tolist()) for seq in Local().epoch(1)]
 
 
 class OrdersByHand(StaticDataset):

@@ -8,7 +8,8 @@ import pickle
 import numpy as np
 import pytest
 
-from headrace import ConfigError, HDFWriter, HeadraceError
+import headrace as hr
+from headrace import ConfigError, HDFWriter
 from headrace.datasets import (
     CachedDataset,
     CachedDataset2,
@@ -25,8 +26,6 @@ from headrace.datasets import (
     StaticDataset,
     init_dataset,
 )
-from headrace.datasets.parts import open_reader
-from headrace.datasets.reading.reader import ReadRequest
 from headrace.sources import MemorySource
 
 
@@ -52,22 +51,20 @@ class Once(CachedDataset2):
         return None if number is None else DatasetSeq(seq_idx, np.full((1, 1), number, np.float32))
 
 
-class Fragile(CachedDataset2):
+class Fragile(Once):
     """Raises when it is made a second time."""
 
-    num_inputs, num_outputs = 1, {"data": (1, 2)}
     num_made = 0
 
     def __init__(self):
-        super().__init__()
+        super().__init__(None)
         type(self).num_made += 1
         if self.num_made > 1:
             raise OSError("there is one of them")
 
     def _collect_single_seq(self, seq_idx):
-        if seq_idx == 4:
-            return None
-        return DatasetSeq(seq_idx, np.full((1, 1), 10 * int(self.epoch) + seq_idx, np.float32))
+        self.seqs = iter([10 * int(self.epoch) + seq_idx] if seq_idx < 4 else [])
+        return super()._collect_single_seq(seq_idx)
 
 
 def same(seq):
@@ -114,23 +111,29 @@ READ = {
 }
 
 
+def read_by_loader(dataset, others=()):
+    """Return what a loader reads, while others go somewhere else."""
+    found = []
+    with hr.DataLoader(dataset, batch_size=1, window_seqs=1) as loader:
+        for number, batch in enumerate(loader):
+            found.append({key: batch[key][0].tolist() for key in batch})
+            if others:
+                others[number % 2].init_seq_order(epoch=2 + number)
+                others[number % 2].get_seq(0)
+    return found
+
+
+def arrays_of(dataset):
+    return [{key: array.tolist() for key, array in seq.features.items()} for seq in dataset.epoch(1)]
+
+
 @pytest.mark.parametrize("name", READ)
-def test_what_a_reader_reads_does_not_depend_on_where_others_are(name, tmp_path):
+def test_what_a_loader_reads_does_not_depend_on_where_others_are(name, tmp_path):
     part = drawn(0)
     dataset = READ[name](part, tmp_path)
     dataset.initialize()
-    order, counted = dataset.get_epoch_order(1)
-    expected = [{key: array.tolist() for key, array in seq.features.items()} for seq in dataset.epoch(1)]
-    reader = open_reader(dataset)
-    for start, stop in [(0, 5), (3, len(order))]:
-        some = None if counted is None else counted[start:stop]
-        reader.start(ReadRequest.of(1, order.block(start, stop), some))
-        for number in range(stop - start):
-            others = dataset, part
-            others[number % 2].init_seq_order(epoch=2 + number)
-            others[number % 2].get_seq(0)
-            seq = reader.read(number)
-            assert {key: array.tolist() for key, array in seq.features.items()} == expected[start + number]
+    expected = arrays_of(dataset)
+    assert read_by_loader(dataset, (dataset, part)) == expected
 
 
 class Negative:
@@ -148,11 +151,13 @@ def test_a_class_of_ones_own_over_one_of_ours_is_read_as_its_epochs_are(base):
         MetaDataset: {"datasets": {"a": part}, "data_map": {"data": ("a", "data")}, "seq_order_control_dataset": "a"},
         MultiEpochDataset: {"dataset": part, "multi_epoch": 2},
     }[base]
-    order, counted = base(**options).get_epoch_order(1)
-    expected = [seq.features["data"].tolist() for seq in own(**options).epoch(1)]
-    reader = open_reader(own(**options))
-    reader.start(ReadRequest.of(1, order.block(0, len(order)), counted))
-    assert [reader.read(number).features["data"].tolist() for number in range(len(order))] == expected
+    expected = arrays_of(own(**options))
+    assert expected == [{"data": (-np.array(seq["data"])).tolist()} for seq in arrays_of(base(**options))]
+    assert read_by_loader(own(**options)) == expected
+
+
+def copies(dataset):
+    return copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))
 
 
 def test_what_is_set_on_an_object_is_set_on_its_copies():
@@ -160,70 +165,42 @@ def test_what_is_set_on_an_object_is_set_on_its_copies():
     dataset.initialize()
     dataset.seq_ordering = "reverse"
     dataset.partition_epoch = 2
-    for other in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
+    for other in copies(dataset):
         assert numbers(other) == numbers(dataset) == [5, 4, 3]
         assert numbers(ConcatDataset([other])) == [5, 4, 3]
-
-
-def test_a_copy_shares_arrays_and_is_a_copy_of_what_is_inside():
-    arrays = corpus(0)
-    whole = init_dataset({"class": "ConcatDataset", "datasets": [{"class": "StaticDataset", "data": arrays}] * 2})
-    other = copy.copy(whole)
-    mine, others = whole.get_parts(), other.get_parts()
-    assert not {id(part) for part in mine} & {id(part) for part in others}
-    assert [part.source for part in mine] == [part.source for part in others]
+    once = StaticDataset(iter(corpus(0)), target_list=())  # what can be read once is kept for copies
+    assert [numbers(other) for other in copies(once)] == [numbers(once)] * 3
 
 
 @pytest.mark.parametrize(
-    "wrap",
-    [
-        lambda part: MultiEpochDataset(dataset=part, multi_epoch=1),
-        lambda part: PostprocessingDataset(dataset=part, map_seq=same),
-    ],
+    ("kind", "options"), [(MultiEpochDataset, {"multi_epoch": 1}), (PostprocessingDataset, {"map_seq": same})]
 )
-def test_a_dataset_that_cannot_be_copied_has_one_owner(wrap):
+def test_a_dataset_that_cannot_be_copied_has_one_owner(kind, options):
     part = Once(iter(range(5)))
-    owner = wrap(part)
+    owner = kind(dataset=part, **options)
     owner.initialize()
     with pytest.raises(ConfigError, match=r"part of two datasets, and it cannot be copied: .* only once"):
-        wrap(part)
+        kind(dataset=part, **options)
     assert numbers(owner) == [0, 1, 2, 3, 4]
     del owner
-    wrap(part)  # nobody has it any more
+    kind(dataset=part, **options)  # nobody has it any more
 
 
-def test_somebody_else_who_positions_a_part_that_cannot_be_copied_is_noticed():
+@pytest.mark.parametrize(
+    ("kind", "options"), [(PostprocessingDataset, {"map_seq": same}), (MultiEpochDataset, {"multi_epoch": 2})]
+)
+def test_somebody_else_who_positions_a_part_that_cannot_be_copied_is_noticed(kind, options):
     Fragile.num_made = 0
     part = Fragile()
-    owner = PostprocessingDataset(dataset=part, map_seq=same)
+    owner = kind(dataset=part, **options)
     owner.initialize()
     seqs = owner.epoch(1)
     assert next(seqs)["data"][0, 0] == 10
     part.init_seq_order(epoch=3)
-    with pytest.raises(HeadraceError, match="stale: the dataset has ended its epoch"):
-        list(seqs)
-
-
-def test_several_epochs_of_a_dataset_that_cannot_be_copied_and_is_moved_say_so():
-    Fragile.num_made = 0
-    part = Fragile()
-    owner = MultiEpochDataset(dataset=part, multi_epoch=2)
-    owner.initialize()
-    seqs = owner.epoch(1)
-    assert int(next(seqs)["data"][0, 0]) == 10
-    part.init_seq_order(epoch=7)
     with pytest.raises(ConfigError, match="stale"):
-        next(seqs)
-    assert [int(seq["data"][0, 0]) for seq in owner.epoch(1)] == [10, 11, 12, 13, 20, 21, 22, 23]
-
-
-def test_one_object_may_be_all_parts_of_a_meta_dataset():
-    part = StaticDataset(corpus(0), seq_ordering="random")
-    whole = MetaDataset({"x": part, "y": part}, {"data": ("x", "data"), "again": ("y", "data")})
-    whole.initialize()
-    for seq in whole.epoch(1):
-        assert f"seq-{int(seq['data'][0, 0])}" == seq.tag
-        np.testing.assert_array_equal(seq["data"], seq["again"])
+        list(seqs)
+    expected = [10, 11, 12, 13] + ([20, 21, 22, 23] if kind is MultiEpochDataset else [])
+    assert numbers(owner) == expected
 
 
 def test_closing_an_object_does_not_close_what_it_was_given_to():
@@ -273,6 +250,10 @@ def test_to_change_a_copy_changes_nothing_else():
     assert numbers(other) == [2, 1, 0]
     assert (dataset.num_seqs, dataset.get_tag(2), numbers(dataset, 2)) == (3, "seq-2", [3, 4, 5])
     assert (dataset.labels, dataset.weights, numbers(copy.copy(dataset))) == ({}, {}, [0, 1, 2])
+    whole = init_dataset({"class": "ConcatDataset", "datasets": [{"class": "StaticDataset", "data": corpus(0)}] * 2})
+    mine, others = whole.get_corpus().parts, copy.copy(whole).get_corpus().parts
+    assert not {id(part) for part in mine} & {id(part) for part in others}
+    assert [part.source for part in mine] == [part.source for part in others]  # with the arrays
 
 
 def test_an_object_is_asked_by_copies_only_for_what_they_read():
@@ -292,9 +273,3 @@ def test_an_object_is_asked_by_copies_only_for_what_they_read():
     made = []
     of_function = MapDataset(lambda: made.append(Seqs(corpus(0))) or made[-1])
     assert copy.copy(of_function).map_dataset is not of_function.map_dataset
-
-
-def test_data_that_can_be_read_once_are_kept_for_copies():
-    dataset = StaticDataset(iter(corpus(0)), target_list=())
-    for other in (copy.copy(dataset), copy.deepcopy(dataset), pickle.loads(pickle.dumps(dataset))):
-        assert numbers(other) == numbers(dataset)

@@ -7,6 +7,7 @@ from headrace.datasets import init_dataset
 from headrace.sources import HDFWriter
 
 LENGTHS = [4, 1, 3, 2]
+INDEXED = ["hdf", "static", "meta"]
 
 
 def hdf(files):
@@ -31,32 +32,22 @@ def configs(tmp_path, monkeypatch):
             "data_map": {"data": ("a", "data"), "classes": ("b", "classes")},
             "seq_order_control_dataset": "a",
         },
-        "multi_proc": {
-            "class": "MultiProcDataset",
-            "dataset": hdf([path]),
-            "num_workers": 1,
-            "buffer_size": 2,
-            "executor": "thread",
-        },
+        "multi_proc": {"class": "MultiProcDataset", "dataset": hdf([path]), "num_workers": 1, "executor": "thread"},
         "distribute": {
             "class": "DistributeFilesDataset",
             "files": [path],
             "get_sub_epoch_dataset": hdf,
-            "partition_epoch": 1,
             "executor": "thread",
         },
     }
 
 
 def read_epoch(dataset):
-    dataset.init_seq_order(epoch=1)
-    seq_idx = 0
-    while dataset.is_less_than_num_seqs(seq_idx):
-        dataset.load_seqs(seq_idx, seq_idx + 1)
-        seq_idx += 1
+    for _ in dataset.epoch(1):
+        pass
 
 
-@pytest.mark.parametrize("name", ["hdf", "static", "meta", "multi_proc", "distribute"])
+@pytest.mark.parametrize("name", [*INDEXED, "multi_proc", "distribute"])
 def test_the_layout_and_the_number_of_sequences_are_told_also_after_the_epoch(configs, name):
     with init_dataset(configs[name]) as dataset:
         read_epoch(dataset)
@@ -66,17 +57,11 @@ def test_the_layout_and_the_number_of_sequences_are_told_also_after_the_epoch(co
         assert (dataset.num_inputs, dataset.get_data_keys()) == (5, ["data", "classes"])
         assert [dataset.get_data_dtype(key) for key in ("data", "classes")] == ["float32", "int32"]
         assert len(dataset.labels.get("classes", ())) == (0 if name == "static" else 9)
+        if name in INDEXED:
+            assert (dataset.get_tag(2), int(dataset.get_seq_length(2)["data"])) == ("seq-2", 3)
+            assert list(dataset.get_current_seq_order()) == [0, 1, 2, 3]
+            assert len(dataset.get_data(2, "data")) == 3
     assert dataset.num_seqs == 0  # all was given back
-
-
-@pytest.mark.parametrize("name", ["hdf", "static", "meta"])
-def test_a_corpus_that_is_indexed_answers_and_reads_after_the_epoch_as_in_it(configs, name):
-    with init_dataset(configs[name]) as dataset:
-        read_epoch(dataset)
-        dataset.finish_epoch()
-        assert (dataset.get_tag(2), int(dataset.get_seq_length(2)["data"])) == ("seq-2", 3)
-        assert list(dataset.get_current_seq_order()) == [0, 1, 2, 3]
-        assert len(dataset.get_data(2, "data")) == 3
 
 
 def test_what_is_drawn_for_a_sequence_is_the_same_after_the_epoch(configs):

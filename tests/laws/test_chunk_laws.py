@@ -296,7 +296,7 @@ def test_texts_are_encoded_once_however_many_batches_have_chunks_of_them(tmp_pat
 @pytest.mark.parametrize("name", ["concat", "meta", "part with fewer keys", "several epochs"])
 def test_a_dataset_made_of_others_passes_slices_on(tmp_path: Path, name: str) -> None:
     with COMPOSED[name](written(str(tmp_path), [30, 20]), corpus([30, 20])) as dataset:
-        reader = dataset.make_reader()
+        reader = dataset.get_corpus().reader()
         reader.start(ReadRequest.of(1, np.arange(2)))
         found = reader.sliced_frames(1)
         assert found is not None

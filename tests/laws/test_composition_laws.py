@@ -83,16 +83,17 @@ POSITIONED = {"Alternating", "Indexed", "Streamed", "DistributeFilesDataset"}  #
 def ask_and_read(dataset, stream_of, rng, *, reads):
     """Ask a dataset about an epoch, and read some of it by a reader, as nobody must notice who reads another epoch."""
     epoch = rng.randint(1, 4)
-    dataset.order_text(epoch)
+    corpus = dataset.get_corpus()
+    corpus.order_text(epoch)
     try:
-        order, counted = dataset.get_epoch_order(epoch)
+        order, counted = corpus.order(epoch)
     except headrace.errors.OptionalNotImplementedError:
         return
     if not reads or not len(order):
         return
     start = rng.randrange(len(order))
     stop = min(start + 3, len(order))
-    reader = dataset.make_reader()
+    reader = corpus.reader()
     some = None if counted is None else counted[start:stop]
     reader.start(ReadRequest.of(epoch, order.block(start, stop), some))
     assert [row(reader.read(number)) for number in range(stop - start)] == stream_of(epoch)[start:stop]

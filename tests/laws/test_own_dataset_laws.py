@@ -143,7 +143,7 @@ def test_a_state_goes_on_where_the_lengths_are_the_same_and_nowhere_else(way, le
         state, rest = before.state_dict(), [batch.tags for batch in batches]
         same.load_state_dict(state)
         assert before.position.epoch > epoch or [batch.tags for batch in same] == rest
-        order = before._subject.dataset.get_epoch_order(state["epoch"])[0]
+        order = before._subject.corpus.order(state["epoch"])[0]
         if [lengths[0][i] for i in order] == [lengths[1][i] for i in order]:
             other.load_state_dict(state)
         else:

@@ -128,13 +128,13 @@ def test_to_ask_for_the_order_of_an_epoch_leaves_the_one_that_is_read_as_it_is(w
         expected = [seq["data"].tobytes() for seq in other.epoch(2)]
         read = []
         for number, seq in enumerate(dataset.epoch(2)):
-            order, counted = dataset.get_epoch_order(1 + number % 4, counts=True)
+            order, counted = dataset.get_corpus().order(1 + number % 4, counts=True)
             assert counted is None or len(counted) == len(order)
             read.append(seq["data"].tobytes())
-            dataset.order_text(number + 1), dataset.get_corpus().digest_text()
+            dataset.get_corpus().order_text(number + 1), dataset.get_corpus().digest_text()
         assert read == expected
         other.init_seq_order(epoch=3)
-        np.testing.assert_array_equal(dataset.get_epoch_order(3)[0], other.get_current_seq_order())
+        np.testing.assert_array_equal(dataset.get_corpus().order(3)[0], other.get_current_seq_order())
 
 
 class WithNamesOfItsOwn(CachedDataset2):

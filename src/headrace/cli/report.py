@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from headrace.datasets import Dataset
+from headrace.datasets.corpus import Corpus
 from headrace.show.drawing import format_bytes, format_count, format_seconds
 
 from .console import bold, shorten
@@ -19,26 +20,31 @@ def describe_dataset(dataset: Dataset) -> dict[str, Any]:
 
     A dataset with workers is described as the one that they load, with their number.
     """
-    workers = dataset.get_workers()
-    if workers is not None and workers.dataset not in (None, dataset):
-        return {**describe_dataset(workers.dataset), "num_workers": workers.num_workers}
+    return _describe(dataset.get_corpus())
+
+
+def _describe(corpus: Corpus) -> dict[str, Any]:
+    workers = corpus.workers
+    if workers is not None and workers.corpus not in (None, corpus):
+        return {**_describe(workers.corpus), "num_workers": workers.num_workers}
     try:
-        num_seqs: int | None = dataset.get_total_num_seqs()
+        num_seqs: int | None = corpus.num_seqs()
     except NotImplementedError:
         num_seqs = None
     return {
-        "class": type(dataset).__name__,
+        "class": corpus.kind,
         "num_seqs": num_seqs,
-        "seq_ordering": str(dataset.seq_ordering),
-        "partition_epoch": dataset.partition_epoch,
+        "seq_ordering": str(corpus.orders.seq_ordering),
+        "partition_epoch": corpus.orders.recipe.num_sub_epochs,
         "keys": {
             key: {
-                "dtype": dataset.get_data_dtype(key),
-                "shape": list(dataset.get_data_shape(key)),
-                "dim": dataset.get_data_dim(key),
-                "sparse": dataset.is_data_sparse(key),
+                "dtype": spec.dtype,
+                "shape": list(spec.shape),
+                "dim": spec.num_outputs[0],
+                "sparse": spec.sparse,
             }
-            for key in (dataset.get_data_keys() if dataset.num_outputs is not None else ())
+            for key, spec in (corpus.layout() or {}).items()
+            if spec is not None
         },
     }
 

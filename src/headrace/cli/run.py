@@ -67,7 +67,7 @@ def run(
             tallies.append(read_epoch(dataset, epoch, messages, limit=limit, quiet=quiet))
             if not as_json and not quiet:
                 print_epoch(output, tallies[-1])
-        own_workers = dataset.get_workers()  # with their report, which is lost when it is closed
+        own_workers = dataset.get_corpus().workers  # with their report, which is lost when it is closed
     if not as_json:
         print_total(output, tallies)
         if own_workers is not None and own_workers.report is not None:

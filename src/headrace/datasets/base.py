@@ -1,24 +1,20 @@
-"""`Dataset`: the epoch API, by its RETURNN-compatible names, and what others ask of a dataset without reading it.
+"""`Dataset`: the epoch API, by its RETURNN-compatible names.
 
 Life cycle: construct, `initialize`, then for each epoch `init_seq_order(epoch=E)` and, in rising order,
-`load_seqs(i, i + 1)`, `get_data(i, key)`; or, in one line, `for seq in dataset.epoch(E)`. `order` says which sequence
-comes when, `batching` cuts it into chunks, `returnn` groups these into batches.
-
-Each question about the sequences of any epoch has a default answer by the epoch API (`foreign.py`), so a sub-class that
-was written for RETURNN answers, too. Headrace's classes answer at a lower cost. An object serves one thread.
+`load_seqs(i, i + 1)`, `get_data(i, key)`; or, in one line, `for seq in dataset.epoch(E)`. A dataset is a position in a
+corpus (`corpus.py`), which says which sequence comes when and how it is read; `batching` cuts sequences into chunks,
+`returnn` groups these into batches. A class that was written for RETURNN has no corpus of its own, and is asked by its
+epochs (`foreign.py`). An object serves one thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import math
-import operator
 import pickle
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -28,18 +24,7 @@ from numpy.typing import NDArray
 from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chunking, parse_context_window
 from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_mean
 from headrace.exports import refuse_departed
-from headrace.order import (
-    ArrayOrder,
-    Order,
-    OrderCorpus,
-    OrderPlanner,
-    OrderRecipe,
-    OrderReport,
-    Policy,
-    RangeOrder,
-    derive_order_seed,
-    occurrences,
-)
+from headrace.order import Order, OrderCorpus, OrderReport, derive_order_seed, occurrences
 from headrace.show.card import Card, card_of
 from headrace.sources import Source
 from headrace.sources.naming import options_of
@@ -48,53 +33,44 @@ from headrace.specs import DataSpec
 from .checks import (
     check_count,
     check_epoch,
-    check_flag,
-    check_indices,
     check_outputs,
-    check_path,
     check_share,
     check_window,
-    is_of_headrace,
     takes_argument,
 )
-from .corpus import (
-    Corpus,
-    DistributesFiles,
-    IndexedFiles,
-    StoredCounts,
-    as_lengths,
-    first_of_tag,
-    lengths_of_tags,
-    mask_of_tags,
-    read_wanted_tags,
-    sum_left_out,
-)
-from .digests import IDLE_OPTIONS, digest_array, digest_text, given_options, options_text, recipe_text
-from .foreign import EpochReader, EpochStream, ForeignCorpus
-from .reading.reader import CountedOrder, GivenOrder, Reader, ReadRequest
+from .corpus import Corpus, IndexedCorpus, as_lengths, check_files, first_of_tag
+from .digests import IDLE_OPTIONS, given_options, options_text
+from .foreign import ForeignCorpus, checked_order, overrides_of, told_size
+from .orders import Orders, SeqOrdering
+from .reading.reader import GivenOrder, ReadRequest
 from .returnn.batch import index_shape_for_batches
 from .returnn.batch_generator import Batch, BatchSetGenerator, plan_batches
 from .returnn.walk import EpochHandle, check_not_stale, iterate_chunks
 from .seq import DatasetSeq
-from .workers import DatasetWorkers
-
-SeqOrdering = str | Policy | Callable[..., "str | Policy"]
 
 _UNKNOWN_COUNT_SCALE = 100.0  # RETURNN's shape of the pseudo progress when the number of sequences is unknown
-# Options that may be set on an object, besides those of the order: a copy has them, too.
-_PLAIN_OPTIONS = (
-    "window",
-    "context_window",
-    "chunking",
-    "min_chunk_size",
-    "chunking_variance",
-    "unique_seq_tags",
+# Options that may be set on an object, besides those of the order: a copy that is made again has them, too.
+_PLAIN_OPTIONS = ("window", "context_window", "chunking", "min_chunk_size", "chunking_variance", "weights")
+_ORDER_OPTIONS = (
+    *("seq_ordering", "fixed_random_seed", "random_seed_offset", "partition_epoch", "repeat_epoch", "_num_shards"),
+    *("_shard_index", "seq_list_filter_file", "unique_seq_tags", "seq_order_seq_lens_file"),
 )
-# Methods by which a user-defined class may read in its own way, named as in RETURNN.
-_ways_of = operator.attrgetter("load_seqs", "get_seq", "get_data", "get_tag")
-_orders_of = operator.attrgetter(
-    "init_seq_order", "get_current_seq_order", "get_seq_order_for_epoch", "_order_of_epoch"
-)
+
+
+class _OrderOption:
+    """An option of the order: to set it takes effect with the next `init_seq_order`."""
+
+    def __init__(self, get: Callable[[Orders], Any], doc: str) -> None:
+        self._get, self.__doc__ = get, doc
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, dataset: Dataset | None, owner: type | None = None) -> Any:
+        return self if dataset is None else self._get(dataset._orders)
+
+    def __set__(self, dataset: Dataset, value: Any) -> None:
+        dataset.change_orders(**{self._name: value})
 
 
 class Dataset:
@@ -132,12 +108,12 @@ class Dataset:
     """
 
     has_own_workers: ClassVar[bool] = False
-    """Whether its options say how many workers read it, see `get_workers`."""
+    """Whether its options say how many workers read it."""
 
     distributes_files: ClassVar[bool] = False
-    """Whether it distributes files, see `distributed_files`."""
+    """Whether it distributes files, as `DistributeFilesDataset` does."""
 
-    content_options: tuple[str, ...] = ()
+    _content_options: tuple[str, ...] = ()
     """Arguments that change what a sequence holds, and that neither tags nor lengths nor the order tell."""
 
     gives_own: ClassVar[bool] = False
@@ -145,36 +121,26 @@ class Dataset:
 
     supports_window = False
     supports_frame_shuffling = False
+    supports_jumps: bool = False
+    """Whether the sequence at any position is given without reading those before it: a class of your own may say so.
+
+    Others are read from their start on, each position once: that is what the epoch API promises to a sub-class.
+    """
+
     num_inputs: int = 0
     num_outputs: dict[str, tuple[int, int]] | None = None
     labels: dict[str, Sequence[str]]
 
-    claimed_by: Callable[[], object] | None = None
-    """Whose part it is, if it cannot be copied; see `parts.py`."""
-
-    _ctor_args: tuple[tuple[Any, ...], dict[str, Any]]
-    _given: tuple[tuple[Any, ...], dict[str, Any]]  # as they were written: a class may put others into `_ctor_args`
-    _content: str | None = None
-    _is_ours: ClassVar[bool] = True  # whether the class is one of Headrace's
-    _has_user_ways: ClassVar[bool] = False  # whether a user-defined class reads in its own way
-    _has_user_order: ClassVar[bool] = False  # whether it makes the order in its own way
-    _has_user_tags: ClassVar[bool] = False  # whether it returns tags and an order, and accepts one
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Note what a user-defined class overrides."""
-        super().__init_subclass__(**kwargs)
-        cls._is_ours = is_of_headrace(cls)
-        cls._has_user_ways = not all(map(is_of_headrace, _ways_of(cls)))
-        cls._has_user_order = not all(map(is_of_headrace, _orders_of(cls)))
-        tells = not any(map(is_of_headrace, (cls.get_all_tags, cls.get_current_seq_order)))
-        cls._has_user_tags = tells and takes_argument(cls.init_seq_order, "seq_order")
-        if cls._has_user_ways:
-            cls.gives_own = False
+    _given: tuple[tuple[Any, ...], dict[str, Any]]
+    _corpus: Corpus | None = None  # what it reads; `None` for a class that was written for RETURNN
+    _foreign: ForeignCorpus | None = None  # what others see, if that is not it
+    _request: ReadRequest | None = None  # the current order, where it is known
+    _of_epoch: ClassVar[frozenset[str]] = frozenset({"_corpus", "_foreign", "_request", "_rnd_seq_drop"})
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
-        """Remember the constructor's arguments: a pickled dataset is made again from them, not from its open files."""
+        """Remember the constructor's arguments: a user-defined dataset is made again from them, not from open files."""
         self = super().__new__(cls)
-        self._ctor_args = self._given = (args, kwargs)
+        self._given = (args, kwargs)
         return self
 
     def __init__(
@@ -204,6 +170,7 @@ class Dataset:
             refuse_departed(option, f"the option {option!r} of {cls.__name__}")
             fix = did_you_mean(option, options_of(cls))
             raise TypeError(f"{cls.__name__} has no option {option!r}\n  fix: {fix}")  # as Python's own
+        given = locals()
         self.name = name or f"dataset_id{id(self)}"
         self.window = check_window(window, supported=self.supports_window, owner=type(self).__name__)
         self.shuffle_frames_of_nseqs = check_count("shuffle_frames_of_nseqs", shuffle_frames_of_nseqs)
@@ -216,34 +183,16 @@ class Dataset:
         self.chunking = chunking
         self.min_chunk_size = NumbersDict(min_chunk_size)
         self.chunking_variance = check_share("chunking_variance", chunking_variance)
-        self.seq_list_filter_file = check_path("seq_list_filter_file", seq_list_filter_file)
-        self.seq_order_seq_lens_file = check_path("seq_order_seq_lens_file", seq_order_seq_lens_file)
-        self.unique_seq_tags = check_flag("unique_seq_tags", unique_seq_tags)
         self.labels: dict[str, Sequence[str]] = {}
         self.weights: dict[int, float] = {}
         self._drop_seed = 0
         self._rnd_seq_drop: random.Random | None = None
         self.order_version = 0
-        self.seeds_by_tag = False  # see `seed_by_tag`
-        self._order_options: dict[str, Any] = {}  # those that were set since it was made
+        self._own_orders = Orders({option: given[option] for option in _ORDER_OPTIONS})
+        self._changes: dict[str, Any] = {}  # options of the order that were set since it was made
         self._epoch: int | None = None
         self._unsettled_shard: tuple[int, int] | None = None  # assigned, and not in agreement yet
         self._estimated_num_seqs = estimated_num_seqs
-        self._recipe = OrderRecipe(
-            seq_ordering=seq_ordering,
-            fixed_random_seed=fixed_random_seed,
-            random_seed_offset=random_seed_offset,
-            partition_epoch=partition_epoch,
-            repeat_epoch=repeat_epoch,
-            num_shards=_num_shards,
-            shard_index=_shard_index,
-        )
-        self._seq_ordering = seq_ordering
-        self._planner = OrderPlanner(self._recipe)
-        # Read now and kept: a file that changes between two sub-epochs must not change what they divide.
-        self._wanted_tags = None if self.seq_list_filter_file is None else read_wanted_tags(self.seq_list_filter_file)
-        self._keep: NDArray[np.bool_] | None = None
-        self._file_lengths: NDArray[Any] | None = None
 
     def __len__(self) -> int:
         """Return the number of sequences of the corpus: `get_total_num_seqs`, of all sub-epochs and shards together.
@@ -264,80 +213,96 @@ class Dataset:
         """Return True, also of an empty corpus: whether there is a dataset is no question of its size."""
         return True
 
+    # --- the corpus ---
+
+    def get_corpus(self) -> Corpus:
+        """Return what it is without a position: sequences, their order in each epoch, and how they are read.
+
+        It has the options of now. That of a class that was written for RETURNN, and of a stream, asks this object.
+        """
+        self._check_shard()
+        own = self._corpus
+        if own is not None and overrides_of(type(self)).is_ours and own.knows_order() and not own.skips_failed:
+            corpus: Corpus = own
+        else:
+            if self._foreign is None:
+                self._foreign = ForeignCorpus(self, self._orders, own)
+            corpus = self._foreign
+        corpus.batch_options = self._batch_options()
+        return corpus
+
+    @property
+    def _read(self) -> Corpus:
+        """The corpus that it reads.
+
+        Raises:
+            ConfigError: It has none yet.
+        """
+        if self._corpus is None:
+            raise ConfigError(
+                f"{type(self).__name__} has no data yet",
+                where=f"dataset {self.name!r}",
+                fix="name them in the constructor (HDFDataset: files=, or add_file)",
+            )
+        return self._corpus
+
+    def _set_corpus(self, corpus: Corpus) -> None:
+        """Read this corpus from now on."""
+        corpus.kind = type(self).__name__
+        if self._content_options:
+            corpus.content = self.given_text(only_content=True)
+        self._corpus, self._foreign = corpus, None
+        layout = corpus.layout()
+        if layout is not None:
+            self.num_outputs = {key: spec.num_outputs for key, spec in layout.items() if spec is not None}
+            self.num_inputs = self.num_outputs.get("data", (0, 0))[0]
+            self.labels = dict(corpus.labels)
+
     # --- options by their RETURNN-compatible names ---
 
     @property
-    def order_recipe(self) -> OrderRecipe:
+    def _orders(self) -> Orders:
         """The options that make the order."""
-        return self._recipe
+        return self._own_orders if self._corpus is None else self._corpus.orders
 
-    def _change_recipe(self, **changes: Any) -> None:
-        """Set options after construction, as sub-classes do; takes effect with the next `init_seq_order`."""
-        self._recipe = dataclasses.replace(self._recipe, **changes)
-        self._planner = OrderPlanner(self._recipe)
-        if "foreign" in vars(self):
-            self.foreign.forget_copy()
+    def change_orders(self, **options: Any) -> None:
+        """Set options of the order, by their names in `Orders.changed`; takes effect with the next `init_seq_order`."""
+        if self._corpus is None:
+            self._own_orders = self._own_orders.changed(**options)
+        else:
+            self._corpus = self._corpus.with_orders(**options)
+        self._foreign = None  # a copy that it asks has old options
+        self._changes.update(options)
 
-    @property
-    def seq_ordering(self) -> SeqOrdering:
-        """The ordering as it was given: text, a policy, or a function."""
-        return self._seq_ordering
-
-    @seq_ordering.setter
-    def seq_ordering(self, value: SeqOrdering) -> None:
-        self._change_recipe(seq_ordering=value)
-        self._order_options["seq_ordering"] = value
-        self._seq_ordering = value
-
-    @property
-    def partition_epoch(self) -> int:
-        """Number of sub-epochs of a full pass."""
-        return self._recipe.num_sub_epochs
-
-    @partition_epoch.setter
-    def partition_epoch(self, value: int | None) -> None:
-        self._change_recipe(partition_epoch=value)
-        self._order_options["partition_epoch"] = value
+    seq_ordering = _OrderOption(lambda orders: orders.seq_ordering, "The ordering as it was given.")
+    partition_epoch = _OrderOption(lambda orders: orders.recipe.num_sub_epochs, "Number of sub-epochs of a full pass.")
+    repeat_epoch = _OrderOption(lambda orders: orders.recipe.num_repeats, "How often an epoch gives the order.")
+    fixed_random_seed = _OrderOption(lambda orders: orders.recipe.fixed_random_seed, "The seed of all epochs, if fixed")
+    random_seed_offset = _OrderOption(
+        lambda orders: orders.recipe.random_seed_offset or 0,
+        "Added to the number of a full epoch to give its seed.",
+    )
+    unique_seq_tags = _OrderOption(lambda orders: orders.has_unique_tags, "Whether the first of equal tags is kept.")
 
     @property
-    def repeat_epoch(self) -> int:
-        """How often the order is given in one epoch."""
-        return self._recipe.num_repeats
-
-    @repeat_epoch.setter
-    def repeat_epoch(self, value: int | None) -> None:
-        self._change_recipe(repeat_epoch=value)
-        self._order_options["repeat_epoch"] = value
+    def seq_list_filter_file(self) -> str | None:
+        """The file of the tags that are kept."""
+        return self._orders.filter_file
 
     @property
-    def fixed_random_seed(self) -> int | None:
-        """The seed of every epoch, if fixed."""
-        return self._recipe.fixed_random_seed
-
-    @fixed_random_seed.setter
-    def fixed_random_seed(self, value: int | None) -> None:
-        self._change_recipe(fixed_random_seed=value)
-        self._order_options["fixed_random_seed"] = value
-
-    @property
-    def random_seed_offset(self) -> int:
-        """What is added to the number of the full epoch to give its seed."""
-        return self._recipe.random_seed_offset or 0
-
-    @random_seed_offset.setter
-    def random_seed_offset(self, value: int | None) -> None:
-        self._change_recipe(random_seed_offset=value)
-        self._order_options["random_seed_offset"] = value
+    def seq_order_seq_lens_file(self) -> str | None:
+        """The file of the lengths that are sorted by."""
+        return self._orders.lengths_file
 
     @property
     def num_shards(self) -> int:
         """Number of shards of each sub-epoch."""
-        return self._recipe.num_shards
+        return self._orders.recipe.num_shards
 
     @property
     def shard_index(self) -> int:
         """Which of the shards this is."""
-        return self._recipe.shard_index
+        return self._orders.recipe.shard_index
 
     # RETURNN's loader for PyTorch reads these two names of a dataset to share it out to the workers, and classes that
     # are written for RETURNN assign them, one after the other: they count from the next `init_seq_order` on.
@@ -381,7 +346,7 @@ class Dataset:
 
     def _take_shard(self, num_shards: int, shard_index: int) -> None:
         """Do what `set_sharding` says, which a sub-class may override to assign `_num_shards` and `_shard_index`."""
-        self._change_recipe(num_shards=num_shards, shard_index=shard_index)
+        self.change_orders(num_shards=num_shards, shard_index=shard_index)
 
     @property
     def chunking(self) -> Chunking | ChunkingFunction | None:
@@ -445,20 +410,21 @@ class Dataset:
         if seq_list is not None and seq_order is not None:
             raise ConfigError("seq_list and seq_order are both given: one of them is the order")
         self._check_shard()
-        if self._recipe.num_shards > 1 and not self.supports_sharding():
+        if self.num_shards > 1 and not self.supports_sharding():
             raise ConfigError(
-                f"{type(self).__name__} does not support sharding (_num_shards={self._recipe.num_shards})",
+                f"{type(self).__name__} does not support sharding (_num_shards={self.num_shards})",
                 where=f"dataset {self.name!r}",
             )
         self._epoch = check_epoch(epoch)
         self.order_version += 1
+        self._request = None
         self._complete_outputs()
         self._drop_seed = self.get_random_seed_for_epoch(self._epoch)
         self._rnd_seq_drop = None
         return True
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch, of the parts as well: reads are invalid until the next one; `num_seqs` still answers.
+        """End the epoch: reads are invalid until the next one; `num_seqs` still answers.
 
         Args:
             free_resources: Also release the order, files and caches; they come back with the next `init_seq_order`.
@@ -466,10 +432,12 @@ class Dataset:
         self._epoch = None
         self.order_version += 1
         if free_resources:
-            self._planner.invalidate()
-            self._keep = None
-            if "foreign" in vars(self):
-                self.foreign.close()
+            self._orders.planner.invalidate()
+            self._request = None
+            if self._corpus is not None:
+                self._corpus.close()
+            if self._foreign is not None:
+                self._foreign.forget()
         for part in self.get_parts():
             part.finish_epoch(free_resources=free_resources)
 
@@ -486,53 +454,69 @@ class Dataset:
     # --- copies ---
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as constructor arguments: a copy has the options, sharding and epoch number, but no current order."""
-        args, kwargs = self._ctor_args
-        return _rebuild, (type(self), args, kwargs, self._state())
+        """Pickle one of our classes with its corpus, any other as constructor arguments; without a current order."""
+        self._check_shard()
+        if self._corpus is None or not overrides_of(type(self)).is_ours:
+            return _made_again, (type(self), *self._given, self._set_since())
+        return _with_corpus, (type(self), self._state(), self._corpus)
 
     def __copy__(self) -> Self:
-        """Return a dataset of the same arguments and options, with parts of its own; arrays are shared.
+        """Return a dataset of the same options, with an epoch of its own. One of our classes opens nothing for it.
 
         Raises:
             ConfigError: An argument is an iterator, which can be read once.
         """
-        if type(self).__reduce__ is not Dataset.__reduce__:
+        self._check_shard()
+        cls = type(self)
+        if cls.__reduce__ is not Dataset.__reduce__ and not overrides_of(cls).is_ours:
             return copy.deepcopy(self)
-        args, kwargs = self._ctor_args
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, Iterator):
-                raise ConfigError(
-                    f"a dataset made of a {type(value).__name__} cannot be copied: that can be iterated over only once",
-                    where=f"dataset {self.name!r}",
-                    fix="give an object whose __iter__ starts from the beginning",
-                )
-        made = _rebuild(type(self), with_copied_parts(args), with_copied_parts(kwargs), self._state())
-        assert isinstance(made, type(self))
+        if self._corpus is not None and overrides_of(cls).is_ours:
+            made = _with_corpus(cls, self._state(), self._corpus.apart())
+        else:
+            args, kwargs = self._given
+            for value in (*args, *kwargs.values()):
+                if isinstance(value, Iterator):
+                    raise ConfigError(
+                        f"a dataset made of a {type(value).__name__} cannot be copied: that can be iterated over only "
+                        "once",
+                        where=f"dataset {self.name!r}",
+                        fix="give an object whose __iter__ starts from the beginning",
+                    )
+            made = _made_again(cls, with_copied_parts(args), with_copied_parts(kwargs), self._set_since())
+        assert isinstance(made, cls)
         return made
 
     def _state(self) -> dict[str, Any]:
+        """Return all attributes but the corpus, what it was made of, and those of the current epoch."""
+        left_out = {*self._of_epoch, "_given"}
+        state = {name: value for name, value in vars(self).items() if name not in left_out}
+        return {**state, "labels": dict(self.labels), "weights": dict(self.weights), "_changes": dict(self._changes)}
+
+    def _begin(self) -> None:
+        """Begin without an order, as a copy whose attributes are here already."""
+        self.order_version, self._rnd_seq_drop = 0, None
+
+    def _set_since(self) -> dict[str, Any]:
         """Return what a copy needs in addition to the constructor's arguments."""
-        self._check_shard()
         return {
-            "shard": (self._recipe.num_shards, self._recipe.shard_index),
+            "orders": dict(self._changes),
+            "options": {name: copy.copy(getattr(self, name)) for name in _PLAIN_OPTIONS},
             "epoch": self._epoch,
-            "order": dict(self._order_options),
-            "options": {name: getattr(self, name) for name in _PLAIN_OPTIONS},
-            "weights": dict(self.weights),
-            "content": self.content_text() if self.content_options else self._content,
-            "by_tag": self.seeds_by_tag,
+            "indexed": [] if self._corpus is None else self._corpus.indexed_files(),
+            "by_tag": self._corpus is not None and self._corpus.seeds_by_tag,
         }
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        """Take over what `_state` returned."""
-        if state["shard"] != (self._recipe.num_shards, self._recipe.shard_index):
-            self.set_sharding(*state["shard"])
-        for name, value in {**state["order"], **state["options"]}.items():
+    def _restore(self, since: Mapping[str, Any]) -> None:
+        """Take over what `_set_since` returned."""
+        if since["orders"]:
+            self.change_orders(**since["orders"])
+        for name, value in since["options"].items():
             setattr(self, name, value)
-        self.weights, self._content = dict(state["weights"]), state["content"]
-        if state["by_tag"]:
+        if since["by_tag"]:
             self.seed_by_tag()
-        self._epoch = state["epoch"]
+        self._epoch = since["epoch"]
+        if self._corpus is not None:
+            check_files(self._corpus.indexed_files(), since["indexed"])
 
     # --- order ---
 
@@ -564,105 +548,67 @@ class Dataset:
         Raises:
             ConfigError: The ordering needs lengths and there are none.
         """
-        return self._planned_order(epoch, num_seqs, get_seq_len).to_indices()
-
-    def _lazy_order_for_epoch(self, epoch: int | None, num_seqs: int) -> Order:
-        """Return what `get_seq_order_for_epoch` does, not held in memory where that is not overridden."""
-        if self._plans_order:
-            return self._planned_order(epoch, num_seqs, None)
-        return self._explicit_order(self.get_seq_order_for_epoch(epoch, num_seqs), num_seqs)
-
-    @property
-    def _plans_order(self) -> bool:
-        """Whether orders come from the planner: `get_seq_order_for_epoch` is not overridden."""
-        return type(self).get_seq_order_for_epoch is Dataset.get_seq_order_for_epoch
-
-    def _planned_order(self, epoch: int | None, num_seqs: int, get_seq_len: Any) -> Order:
         if epoch is None:
-            return RangeOrder(range(0))
-        return self._planner.order_for_epoch(epoch, self._order_corpus(int(num_seqs), get_seq_len))
-
-    def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
-        """Say what an order may ask of the corpus. A sub-class's corpus may change from epoch to epoch."""
-        lengths: Callable[[], NDArray[Any]] | None = None
-        if self.seq_order_seq_lens_file is not None:
-            lengths = self._lengths_of_file
-        elif get_seq_len is not None:
-            lengths = lambda: as_lengths(get_seq_len, num_seqs)  # noqa: E731 (a named function would say no more)
-        return OrderCorpus(
-            num_seqs=num_seqs,
-            lengths=lengths,
-            keep=self._keep_mask if self._wanted_tags is not None else None,
-            first_of_tag=self._first_of_tag if self.unique_seq_tags else None,
+            return range(0)
+        orders, own = self._orders, self._corpus
+        if get_seq_len is None and isinstance(own, IndexedCorpus) and num_seqs == own.size():
+            return orders.planner.order_for_epoch(epoch, own.order_corpus(epoch)).to_indices()
+        tags = (lambda: own.index.tags) if own is not None and own.is_indexed else self.get_all_tags
+        lengths = None if get_seq_len is None else lambda: as_lengths(get_seq_len, int(num_seqs))
+        corpus = OrderCorpus(
+            num_seqs=int(num_seqs),
+            lengths=lengths if orders.lengths_file is None else lambda: orders.lengths(tags()),
+            keep=None if orders.wanted_tags is None else lambda: orders.mask(tags()),
+            first_of_tag=(lambda: first_of_tag(tags())) if orders.has_unique_tags else None,
             is_fixed=False,
         )
-
-    def get_corpus_tags(self) -> Sequence[str]:
-        """Return the tags of the whole corpus, by corpus index, before any filter."""
-        return self.get_all_tags()
-
-    def _keep_mask(self) -> NDArray[np.bool_]:
-        """Return `bool[N]`: which sequences the filter keeps."""
-        assert self._wanted_tags is not None
-        return mask_of_tags(self.get_corpus_tags(), self._wanted_tags, where=str(self.seq_list_filter_file))
-
-    def _lengths_of_file(self) -> NDArray[Any]:
-        if self._file_lengths is None:
-            assert self.seq_order_seq_lens_file is not None
-            self._file_lengths = lengths_of_tags(self.get_corpus_tags(), self.seq_order_seq_lens_file)
-        return self._file_lengths
-
-    def _first_of_tag(self) -> NDArray[np.int64]:
-        return first_of_tag(self.get_corpus_tags())
-
-    def _order_of_epoch(self, epoch: int) -> Order:
-        self._not_offered(f"the order of epoch {epoch}")
+        return orders.planner.order_for_epoch(epoch, corpus).to_indices()
 
     def get_current_seq_order(self) -> Order:
         """Return the corpus indices of the current epoch, in order."""
-        self._not_offered("get_current_seq_order")
+        if self._request is None:
+            self._not_offered("get_current_seq_order")
+        return self._request.order
 
-    def get_checked_seq_order(self, num_seqs: int | None = None) -> Order:
-        """Return `get_current_seq_order` as an order, which a user-defined class may give as any list of numbers.
+    def _plan(self, epoch: int | None, given: GivenOrder | None) -> ReadRequest:
+        """Return what an epoch reads; touches nothing of the current one."""
+        epoch = check_epoch(epoch)
+        order, counted = self._read.order(epoch, given)
+        return ReadRequest(epoch, order, counted, 0, is_whole=given is None and epoch is not None)
 
-        Args:
-            num_seqs: Size of the corpus; `None`: what `get_total_num_seqs` returns, if that is fast.
+    def start_part(self, wanted: ReadRequest) -> int:
+        """Start the epoch of a request with its sequences.
 
-        Raises:
-            ConfigError: It holds something else than corpus indices.
-            OptionalNotImplementedError: The order is not known.
+        Returns:
+            The position under which the first one is read here.
         """
-        order: Any = self.get_current_seq_order()
-        if isinstance(order, Order):
-            return order
-        num_seqs = self._told_size() if num_seqs is None else num_seqs
-        where = f"{type(self).__name__} {self.name!r}"
-        return ArrayOrder(
-            check_indices(order, 2**62 if num_seqs is None else num_seqs, where, what="get_current_seq_order")
-        )
+        corpus = self.get_corpus()
+        assert isinstance(corpus, ForeignCorpus)
+        corpus.start_order(wanted.epoch, wanted.indices)
+        return 0
 
-    def _explicit_order(self, seq_order: Sequence[int] | NDArray[Any], num_seqs: int) -> Order:
-        """Check an order given by corpus indices."""
-        return ArrayOrder(check_indices(seq_order, num_seqs, f"dataset {self.name!r}"))
-
-    def _told_size(self) -> int | None:
-        try:
-            return None if self._wanted_tags is not None else self.get_total_num_seqs(fast=True)
-        except (NotImplementedError, TypeError):  # a user-defined class need not have the parameter `fast`
-            return None
+    def count_occurrences(self) -> NDArray[np.int64]:
+        """Return how often each sequence of the current order came before, `int64[n]`."""
+        wanted = self._request
+        if wanted is None:
+            return occurrences(checked_order(self))
+        if wanted.occurrences is not None:
+            return wanted.occurrences
+        counted = self._read.order(wanted.epoch, counts=True)[1] if wanted.is_whole else None
+        return occurrences(wanted.order) if counted is None else counted
 
     @property
     def order_report(self) -> OrderReport | None:
         """What the recipe leaves out or repeats in the full epoch that was last asked for; `None` before the first."""
-        return self._planner.report
+        return self._orders.planner.report
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether lengths are known, so that sorting orders work."""
-        return self.seq_order_seq_lens_file is not None
+        return self.seq_order_seq_lens_file is not None if self._corpus is None else self._corpus.knows_sort_lengths()
 
     def supports_sharding(self) -> bool:
         """Whether `_num_shards > 1` is legal."""
-        return False
+        return self._corpus is not None and self._corpus.can_be_sharded()
 
     # --- reading ---
 
@@ -733,7 +679,9 @@ class Dataset:
 
     def get_all_tags(self) -> Sequence[str]:
         """Return the tags of the whole corpus (all sub-epochs and shards), without those that the filter drops."""
-        self._not_offered("get_all_tags")
+        if self._corpus is None:
+            self._not_offered("get_all_tags")
+        return self._corpus.all_tags()
 
     def get_total_num_seqs(self, *, fast: bool = False) -> int:
         """Return the number of sequences of the whole corpus, without those that the filter drops.
@@ -741,23 +689,29 @@ class Dataset:
         Args:
             fast: Raise `OptionalNotImplementedError` rather than do slow work.
         """
-        self._not_offered("get_total_num_seqs")
+        if self._corpus is None:
+            self._not_offered("get_total_num_seqs")
+        return self._corpus.num_seqs(fast=fast)
 
     def have_corpus_seq_idx(self) -> bool:
         """Whether `get_corpus_seq_idx` works."""
-        return False
+        return self._corpus is not None and self._corpus.knows_order()
 
     def get_corpus_seq_idx(self, seq_idx: int) -> int:
         """Return the corpus index of a sequence of the current order."""
-        self._not_offered("get_corpus_seq_idx")
+        if self._request is None:
+            self._not_offered("get_corpus_seq_idx")
+        return self._request.order[seq_idx - (self._request.first or 0)]
 
     def have_get_corpus_seq(self) -> bool:
         """Whether `get_corpus_seq` works."""
-        return False
+        return self._corpus is not None and self._corpus.can_give_stored()
 
     def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any sequence of the corpus, whatever the current order."""
-        self._not_offered("get_corpus_seq")
+        """Return any sequence of the corpus as it is stored, whatever the current order."""
+        if self._corpus is None:
+            self._not_offered("get_corpus_seq")
+        return self._corpus.stored(corpus_seq_idx)
 
     def get_times(self, seq_idx: int) -> NDArray[Any]:
         """Return the times of the frames, where a corpus stores them."""
@@ -881,17 +835,13 @@ class Dataset:
             raise IndexError(f"sequence {sorted_seq_idx} is outside an epoch of {num_seqs}")
         return min(1.0, (sorted_seq_idx + 1) / num_seqs)
 
-    def stored_counts(self) -> StoredCounts | None:
-        """Return how much its files hold, if that is known without reading sequences."""
-        return None
-
     def len_info(self, *, fast: bool = False) -> str:
         """Return one line about the size of the corpus, in RETURNN's words.
 
         Args:
             fast: Say "unknown" rather than do slow work.
         """
-        size, stored = self._told_size(), self.stored_counts()
+        size, stored = told_size(self), None if self._corpus is None else self._corpus.stored_counts()
         frames = "unknown" if stored is None else str(stored.num_frames)
         if stored is None and not fast:
             with contextlib.suppress(NotImplementedError):
@@ -909,11 +859,10 @@ class Dataset:
         divided = f" in {self.partition_epoch} sub-epochs" if self.partition_epoch > 1 else ""
         facts = [
             ("epoch", f"epoch {epoch}" if epoch else "no epoch yet"),
-            ("order", f"order {self._seq_ordering}{divided}"),
+            ("order", f"order {self.seq_ordering}{divided}"),
         ]
-        parts = [part._card() for part in vars(self).values() if isinstance(part, Dataset)]
         title = type(self).__name__ + ("" if self.name.startswith("dataset_id") else f" {self.name!r}")
-        return Card(title, facts, parts=parts)
+        return Card(title, facts)
 
     def _not_offered(self, what: str) -> NoReturn:
         raise OptionalNotImplementedError(
@@ -940,7 +889,7 @@ class Dataset:
         They are no part of batches and no data keys: the functions of a `PostprocessingDataset` get them, and make
         arrays of them.
         """
-        return []
+        return [] if self._corpus is None else list(self._corpus.text_keys)
 
     def get_target_list(self) -> list[str]:
         """Return the data keys without "data": those that `num_outputs` names; "classes" as long as it is not set."""
@@ -962,7 +911,8 @@ class Dataset:
 
     def _layout_of(self, key: str) -> DataSpec | None:
         """Return what is known of the arrays of a data key, `None` if that is what `num_outputs` tells."""
-        return None
+        layout = None if self._corpus is None else self._corpus.layout()
+        return None if layout is None else layout.get(key)
 
     def get_data_dtype(self, key: str) -> str:
         """Return the dtype name."""
@@ -1016,172 +966,26 @@ class Dataset:
         are_characters = len(labels) < 1000 and all(len(label) == 1 for label in labels)
         return ("" if are_characters else " ").join(labels[index] for index in np.atleast_1d(classes).tolist())
 
-    # --- what is known without reading: asked by loaders, and by datasets made of others ---
+    # --- asked by loaders, and where it is a part of another dataset ---
 
     def get_parts(self) -> Sequence[Dataset]:
-        """Return the datasets that this one is made of. They are not shared."""
+        """Return the datasets that one of a class of your own is made of. They are not shared, see `open_part`."""
         return ()
 
-    @cached_property
-    def foreign(self) -> ForeignCorpus:
-        """What is known of it by its epochs, where it is of a class that was written for RETURNN."""
-        return ForeignCorpus(self, tells_tags=self._has_user_tags)
-
-    def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return what is known of the sequences without reading them. Nothing is computed until it is asked for.
-
-        For a user-defined class: what `get_all_tags`, `get_total_num_seqs` and `get_seq_length` return.
-
-        Args:
-            epoch: Where lengths differ between epochs, the epoch whose lengths to give; `None`: the current one.
-        """
-        parts = [part.get_corpus(epoch) for part in self.get_parts()]
-        epoch = self._epoch if epoch is None else epoch
-        corpus = Corpus(
-            digest_text=self.foreign.digest_of_tags,
-            knows_order=self.foreign.knows_order,
-            size=self._told_size,
-            lengths=partial(self.foreign.lengths, epoch=epoch),
-            may_change_lengths=any(part.may_change_lengths for part in parts),
-            num_filtered=lambda: sum_left_out(parts),
-            encodes_texts=any(part.encodes_texts for part in parts),
-        )
-        return self.foreign.with_tags(corpus, epoch, self._kept)
-
-    def _kept(self) -> NDArray[np.bool_] | None:
-        """Return `bool[N]`: what filters keep; `None` without any."""
-        return None if self._wanted_tags is None else self._keep_mask()
-
-    def get_epoch_order(
-        self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False
-    ) -> CountedOrder:
-        """Return the order of an epoch. The current epoch, which may be in use, is not changed.
-
-        A user-defined class that makes its order by `init_seq_order` is asked by a copy, see `ForeignCorpus`.
-
-        Args:
-            epoch: The epoch number; `None`: of no epoch.
-            given: The order to use in place of that of the epoch.
-            counts: Whether the caller seeds random draws by how often a sequence came before.
-
-        Returns:
-            Corpus indices; and how often each of them came before, `int64[n]`, or `None` if nothing is drawn by it.
-
-        Raises:
-            OptionalNotImplementedError: The order is not known.
-        """
-        if self._has_user_order:
-            return self.foreign.order(epoch, given, counts=counts)
-        return self._make_order(epoch, given, counts=counts)
-
-    def _make_order(self, epoch: int | None, given: GivenOrder | None, *, counts: bool) -> CountedOrder:
-        """Do what `get_epoch_order` does, where no user-defined class makes the order."""
-        return self.foreign.order(epoch, given, counts=counts)
-
-    def start_part(self, wanted: ReadRequest) -> int:
-        """Start the epoch of a request with its sequences.
-
-        Returns:
-            The position under which the first one is read here.
-        """
-        self.foreign.start_order(wanted.epoch, wanted.indices)
-        return 0
-
-    def count_occurrences(self) -> NDArray[np.int64]:
-        """Return how often each sequence of the current order came before, `int64[n]`."""
-        return occurrences(self.get_checked_seq_order())
-
     def seed_by_tag(self) -> None:
-        """Key the generators of transforms by the tags of sequences, not by their corpus indices.
-
-        For a dataset that is a part of a larger corpus, a different part each time: corpus indices mean nothing there.
-        """
-        self.seeds_by_tag = True
+        """Key what is drawn for sequences by their tags, see `Corpus.seeds_by_tag`."""
+        if self._corpus is not None:
+            self._corpus, self._foreign = self._corpus.seeded_by_tag(), None
         for part in self.get_parts():
             part.seed_by_tag()
 
-    def check_tags(self) -> None:
-        """Compare tags from now on, also of the parts, see `ForeignCorpus.check_tags`."""
-        self.foreign.check_tags()
-        for part in self.get_parts():
-            part.check_tags()
-
-    def indexed_files(self) -> list[IndexedFiles]:
-        """Return fingerprints of the files that this dataset and its parts were made of, as they were indexed."""
-        return [files for part in self.get_parts() for files in part.indexed_files()]
-
-    def indexed_source(self) -> Source | None:
-        """Return the source whose index tells the lengths of sequences as they are stored, if there is one."""
-        return self.make_reader().fast_source()
-
-    def sort_lengths_in(self, epoch: int | None) -> NDArray[Any]:
-        """Return the sort keys of an epoch by corpus index, `int[N]`; from a file if one is given."""
-        if self.seq_order_seq_lens_file is not None:
-            return self._lengths_of_file()
-        return self.get_corpus(epoch).sort_lengths()
-
-    def source_of_tags(self) -> object:
-        """Return the object that the tags come from: a new one if the tags may have changed."""
-        return self
-
-    def may_draw_order(self) -> bool:
-        """Whether user code determines the order, here or in a part: it may draw from the global generators."""
-        ordering = self._seq_ordering
-        is_ours = self._is_ours and (isinstance(ordering, str) or is_of_headrace(type(ordering)))
-        return not is_ours or any(part.may_draw_order() for part in self.get_parts())
-
-    def order_text(self, epoch: int) -> str:
-        """Return a text of everything, except the corpus, that determines what an epoch delivers.
-
-        Equal texts, equal streams of equal corpora: the order, what is drawn, and options of how sequences are read.
-        Where the current epoch is does not matter, and stays.
-        """
-        return "; ".join([recipe_text(self._recipe, epoch), *self._order_details(epoch), self.reading_text(epoch)])
-
-    def reading_text(self, epoch: int) -> str:
-        """Return a text of everything that determines the content of a sequence, whatever the order."""
-        inner = [f"of {inner.reading_text(epoch)}" for inner in self.get_parts()]
-        return "; ".join([*self._reading_details(), *inner])
-
-    def _reading_details(self) -> list[str]:
-        """Return what this dataset itself does to sequences."""
-        content, draws = self.content_text(), not self._is_ours or self.get_corpus().draws_by_occurrence
-        return [
-            *([f"window {self.window}"] if self.window > 1 else []),
-            *([f"options {content}"] if content else []),
-            *([f"draws {self.fixed_random_seed} {self.random_seed_offset}"] if draws else []),
-        ]
-
-    def _order_details(self, epoch: int) -> list[str]:
-        """Return what the order depends on in addition to the recipe."""
-        details = [f"unique {self.unique_seq_tags}"]
-        if self._wanted_tags is not None:
-            details.append(f"kept {digest_text(' '.join(sorted(self._wanted_tags)))}")
-        if self.seq_order_seq_lens_file is not None:
-            with contextlib.suppress(NotImplementedError):  # without tags, nothing is sorted by it
-                details.append(f"sorted by {digest_array(np.asarray(self._lengths_of_file()))}")
-        own = self._own_order_text(epoch)
-        return [*details, own] if own else details
-
-    def _own_order_text(self, epoch: int) -> str:
-        """Return a digest of the order that a user-defined class makes itself, as a text, O(N); else nothing."""
-        if not self._has_user_order or not self.foreign.has_own_order():
-            return ""
-        order, _ = self.get_epoch_order(epoch)
-        return f"own order {digest_array(order.block(0, len(order)))}"
-
-    def content_text(self) -> str:
-        """Return the arguments named by `content_options` as a text; of a copy, those of the first one.
-
-        For a stream of a user-defined class, about which nothing else is known: all arguments.
-        """
-        if self._content is None:
-            args, kwargs = self._given
-            given = given_options(type(self), args, kwargs)
-            if self._is_ours or self.get_corpus().knows_order():
-                given = {name: given[name] for name in self.content_options if name in given}
-            self._content = options_text(given, dataset_text) if given else ""
-        return self._content
+    def given_text(self, *, only_content: bool) -> str:
+        """Return the constructor's arguments as a text: all that may matter, or those named by `_content_options`."""
+        args, kwargs = self._given
+        given = given_options(type(self), args, kwargs)
+        if only_content:
+            given = {name: given[name] for name in self._content_options if name in given}
+        return options_text(given, dataset_text) if given else ""
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:  # noqa: ARG003 (for those whose stream depends)
@@ -1190,34 +994,6 @@ class Dataset:
         A user-defined class may add arguments, such as a folder for its copies: a state is accepted with others.
         """
         return IDLE_OPTIONS
-
-    @property
-    def supports_jumps(self) -> bool:
-        """Whether the sequence at any position is given without reading those before it.
-
-        A user-defined class says so by this attribute. All others are read from their start on, each position once:
-        that is what the epoch API promises to a sub-class.
-        """
-        return False
-
-    def get_workers(self) -> DatasetWorkers | None:
-        """Return the workers that this dataset itself was given, `None` if it has none."""
-        return None
-
-    @property
-    def has_workers(self) -> bool:
-        """Whether processes other than the caller's read it, or a part of it."""
-        own = self.get_workers()
-        return (own is not None and not own.is_inline) or any(part.has_workers for part in self.get_parts())
-
-    @property
-    def sharded_by(self) -> str:
-        """The option by which it is one of several shards, for messages."""
-        return f"_num_shards={self.num_shards}"
-
-    def distributed_files(self) -> DistributesFiles | None:
-        """Return the dataset that knows the files of an epoch, if files are distributed; `None` for all others."""
-        return None
 
     @classmethod
     def unwrap_options(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
@@ -1228,81 +1004,35 @@ class Dataset:
         """
         return options, 1
 
-    @property
-    def skips_failed(self) -> bool:
-        """Whether sequences that fail are left out, so that an order does not say how many come."""
-        return False
-
-    def batch_options(self) -> list[str]:
+    def _batch_options(self) -> list[str]:
         """Return the given options, here or in a part, that only affect the batches of the epoch API."""
         given = {"chunking": self.chunking is not None, "context_window": any(self.context_window)}
         found = [f"{name} of {type(self).__name__} {self.name!r}" for name, is_given in given.items() if is_given]
-        for inner in self.get_parts():
-            found += inner.batch_options()
-        return found
-
-    def forget_positions(self) -> None:
-        """Note that this dataset is started with sequences whose positions are not those of the epoch.
-
-        Datasets that pass positions to functions then pass corpus indices instead, and not how much of the epoch is
-        done. Datasets with a reader of their own learn the positions from each request.
-        """
-        for inner in self.get_parts():
-            inner.forget_positions()
-
-    def make_reader(self) -> Reader:
-        """Return a reader of sequences by their corpus indices, for the owner of this dataset.
-
-        It may start epochs of this dataset, or of parts of it. For all others there is `open_reader` in `parts.py`.
-        """
-        return EpochReader(self) if self._has_user_ways else self._new_reader()
-
-    def make_stream(self, epoch: int, start: int = 0) -> EpochStream:
-        """Start an epoch, and return an iterator over its sequences: for what has no index.
-
-        Args:
-            epoch: The epoch number.
-            start: The position from which on the caller wants them.
-
-        Returns:
-            The sequences from `start` on, where any of them is given at once (see `supports_jumps`); else all of them:
-            its `position` says which comes first, and the caller passes over those that are not wanted.
-        """
-        self.init_seq_order(epoch=epoch)
-        return EpochStream(self, start if self.supports_jumps else 0)
-
-    def _new_reader(self) -> Reader:
-        """Return a reader of any sequence, where no user-defined class reads in its own way."""
-        return EpochReader(self)
+        parts = [part.get_corpus() for part in self.get_parts()] if self._corpus is None else self._corpus.parts
+        return [*found, *(option for part in parts for option in part.batch_options)]
 
 
-def _rebuild(cls: type[Dataset], args: tuple[Any, ...], kwargs: dict[str, Any], state: Mapping[str, Any]) -> Dataset:
+def _made_again(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any], since: Mapping[str, Any]) -> Any:
     dataset = cls(*args, **kwargs)
-    dataset._restore(state)
+    dataset._restore(since)
     return dataset
+
+
+def _with_corpus(cls: Any, state: Mapping[str, Any], corpus: Corpus) -> Any:
+    made = cls.__new__(cls)
+    vars(made).update(state)
+    made._corpus = corpus
+    made._begin()
+    return made
 
 
 def dataset_text(value: Any, epoch: int = 1) -> str | None:
     """Return a text of a dataset in an epoch, for `options_text`; `None` for all else."""
-    if isinstance(value, Owned):
-        value = value.dataset
     if isinstance(value, Dataset):
-        return f"{type(value).__name__} {value.get_corpus().digest_text()} {value.order_text(epoch)}"
+        value = value.get_corpus()
+    if isinstance(value, Corpus):
+        return f"{value.kind} {value.digest_text()} {value.order_text(epoch)}"
     return None
-
-
-class Owned:
-    """A dataset that belongs to the one that gets this: it is used as it is, where any other object would be copied.
-
-    It stands among the arguments of a composed dataset for a part that is made already, so that a copy of the whole
-    copies each part once.
-
-    Args:
-        dataset: The dataset.
-    """
-
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset = dataset
 
 
 def with_copied_parts(value: Any) -> Any:
@@ -1313,8 +1043,6 @@ def with_copied_parts(value: Any) -> Any:
     """
     if isinstance(value, Dataset):
         return copy.copy(value)
-    if isinstance(value, Owned):
-        return Owned(copy.copy(value.dataset))
     if isinstance(value, Source):
         return value.for_another_reader() or pickle.loads(pickle.dumps(value))  # noqa: S301 - made here
     if type(value) in (list, tuple):

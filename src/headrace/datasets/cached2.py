@@ -41,11 +41,18 @@ class CachedDataset2(Dataset):
     """
 
     supports_window = True
+    _of_epoch = Dataset._of_epoch | {"_num_seqs", "_num_timesteps", "_added", "_load_start", "_next_seq_idx"}
+    _of_epoch |= {"_reached_end"}
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._num_seqs: int | None = None
         self._num_timesteps: NumbersDict | None = None
+        self._reset()
+
+    def _begin(self) -> None:
+        super()._begin()
+        self._num_seqs = self._num_timesteps = None
         self._reset()
 
     def _reset(self) -> None:
@@ -252,6 +259,9 @@ class CachedDataset2(Dataset):
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys, "data" first: of the sequence at hand, else of `num_outputs`, else of the first."""
+        layout = None if self._corpus is None else self._corpus.layout()
+        if layout is not None:
+            return list(layout)
         has_seq = self._is_loaded(self._load_start)
         keys = self._first_seq().features if has_seq or self.num_outputs is None else self.num_outputs
         return sorted(keys, key=lambda key: (key != "data", key))
@@ -271,8 +281,9 @@ class CachedDataset2(Dataset):
         return super().get_data_dim(key) if self._is_declared(key) else self._spec(key).num_outputs[0]
 
     def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name: of the loaded data if there are some, else by the declared layout."""
-        if self._layout_of(key) is None and (self._is_loaded(self._load_start) or not self._is_declared(key)):
+        """Return the dtype name: of the loaded data, if it is not known and there are some; else as it is declared."""
+        is_known = self._layout_of(key) is not None and self._read.knows_dtypes
+        if not is_known and (self._is_loaded(self._load_start) or not self._is_declared(key)):
             return self._first_seq().get_data(key).dtype.name
         return super().get_data_dtype(key)
 

@@ -15,6 +15,7 @@ from headrace.errors import ConfigError, SourceError, did_you_mean
 from headrace.errors import check_count as check_count
 from headrace.files.locations import is_url
 from headrace.sources.shared.data_types import parse_data_types
+from headrace.specs import DataSpec
 
 _LOGGER = logging.getLogger("headrace.datasets")
 _remarked: set[str] = set()
@@ -140,6 +141,13 @@ def check_outputs(num_outputs: Any, num_inputs: int, where: str) -> dict[str, tu
     return outputs
 
 
+def declared_spec(dim: Any, ndim: int, dtype: str | None = None) -> DataSpec:
+    """Return the layout that (dim, ndim), and perhaps a dtype, declare: class indices where there is only time."""
+    if ndim <= 1:
+        return DataSpec(dtype or "int32", sparse=True, dim=dim, has_time=ndim == 1)
+    return DataSpec(dtype or "float32", (*[None] * (ndim - 2), dim), dim=dim)
+
+
 def check_tags(seq_list: Any) -> list[str]:
     """Return tags as a list; one text is refused, since its letters would be taken for tags."""
     if isinstance(seq_list, str | bytes):
@@ -182,6 +190,21 @@ def check_indices(seq_order: Any, num_seqs: int, where: str, *, what: str = "seq
     return indices.astype(np.int64)
 
 
+def refuse_cache_manager(is_wanted: bool, where: str) -> None:
+    """Refuse RETURNN's option `use_cache_manager`."""
+    if is_wanted:
+        raise ConfigError(
+            "use_cache_manager=True names a service of one site, which Headrace does not know",
+            where=where,
+            fix="leave it out; give local paths",
+        )
+
+
+def absolute_index(index: Any) -> Any:
+    """Return the option `index`: a path as an absolute one, see `absolute_name`; "auto" and `None` stay."""
+    return index if index in ("auto", None) else absolute_name(index)
+
+
 def absolute_name(path: Any) -> str:
     """Return a file name as an absolute path: a copy of the dataset may be opened from another folder. URLs stay.
 
@@ -192,3 +215,13 @@ def absolute_name(path: Any) -> str:
         raise ConfigError(f"a file is named by a str or a path, not by {path!r}")
     name = os.fsdecode(path)
     return name if is_url(name) else os.path.abspath(name)
+
+
+def check_key(key: str, known: Mapping[str, Any], where: str) -> None:
+    """Refuse a data key that is not there.
+
+    Raises:
+        ConfigError: It names those that there are.
+    """
+    if key not in known:
+        raise ConfigError(f"no data key {key!r}", where=where, fix=did_you_mean(key, known))

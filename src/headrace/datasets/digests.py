@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from enum import Enum
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -91,17 +91,15 @@ def options_text(value: Any, text_of: Callable[[Any], str | None]) -> str:
     if isinstance(value, Mapping):
         items = sorted((str(key), options_text(item, text_of)) for key, item in value.items())
         return "{" + ", ".join(f"{key!r}: {text}" for key, text in items) + "}"
-    if isinstance(value, list | tuple):
-        return "[" + ", ".join(options_text(item, text_of) for item in value) + "]"
-    if isinstance(value, set | frozenset):
-        return "{" + ", ".join(sorted(options_text(item, text_of) for item in value)) + "}"
-    if isinstance(value, os.PathLike):
-        return repr(_last_name(os.fspath(value)))
-    if isinstance(value, str):
-        return repr(_last_name(value) if _is_path(value) else value)
+    if isinstance(value, list | tuple | set | frozenset):
+        texts = [options_text(item, text_of) for item in value]
+        is_list = isinstance(value, list | tuple)
+        return f"[{', '.join(texts)}]" if is_list else "{" + ", ".join(sorted(texts)) + "}"
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and _is_path(value)):
+        return repr(os.path.basename(os.path.normpath(value)))
     if isinstance(value, Enum):
         return f"{type(value).__qualname__}.{value.name}"
-    if value is None or isinstance(value, bool | int | float | complex | bytes | range | np.generic | np.dtype):
+    if value is None or isinstance(value, str | bool | int | float | complex | bytes | range | np.generic | np.dtype):
         return repr(value)
     if isinstance(value, np.ndarray):
         content = options_text(value.tolist(), text_of) if value.dtype.hasobject else digest_array(value)
@@ -122,16 +120,7 @@ def _is_path(text: str) -> bool:
     return os.path.isabs(text) or is_url(text) or (os.sep in text and os.path.lexists(text))
 
 
-def _last_name(path: Any) -> Any:
-    return os.path.basename(os.path.normpath(path))
-
-
-class _HasIdleOptions(Protocol):
-    @classmethod
-    def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]: ...
-
-
-def given_options(cls: type[_HasIdleOptions], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def given_options(cls: type[Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a constructor by name, without idle ones, and without those equal to a default.
 
     Args:
@@ -146,12 +135,9 @@ def given_options(cls: type[_HasIdleOptions], args: tuple[Any, ...], kwargs: Map
     given.update(kwargs)
     defaults = {p.name: p.default for own in reversed(parameters) for p in own}
     idle = cls.idle_options(given)
-    return {
-        name: value
-        for name, value in given.items()
-        if name not in idle and not _is_same(value, defaults.get(name, inspect.Parameter.empty))
-    }
 
+    def is_default(name: str, value: Any) -> bool:
+        default = defaults.get(name, inspect.Parameter.empty)
+        return value is default or (isinstance(value, str | int | float | tuple) and value == default)
 
-def _is_same(value: Any, default: Any) -> bool:
-    return value is default or (isinstance(value, str | int | float | tuple) and value == default)
+    return {name: value for name, value in given.items() if name not in idle and not is_default(name, value)}

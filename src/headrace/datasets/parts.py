@@ -1,7 +1,7 @@
-"""The datasets that another one is made of: their ownership, what is known of them, and their readers.
+"""The corpora that another one is made of: opened from configs, or those of datasets that were made already.
 
-Each dataset has one current order, so one that is made of others has these for itself: `open_part` makes or copies
-them, and a `PartReader` reads one.
+A corpus is shared freely. Only a dataset that is asked by its epochs (`foreign.py`) has one current order: it becomes a
+part as a copy, or as it is, for one owner.
 """
 
 from __future__ import annotations
@@ -9,44 +9,63 @@ from __future__ import annotations
 import copy
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from headrace.errors import ConfigError, takes_note
 from headrace.index import CorpusIndex
-from headrace.specs import DataSpec
 
-from .base import Dataset, Owned, with_copied_parts
+from .base import Dataset, with_copied_parts
 from .configs import DatasetConfig, init_dataset, resolve_class
-from .corpus import IndexedFiles, check_files
+from .corpus import Corpus, IndexedFiles, check_files
+from .foreign import ForeignCorpus
 from .reading.reader import Reader
+
+_owners: weakref.WeakKeyDictionary[Dataset, Any] = weakref.WeakKeyDictionary()  # of datasets that cannot be copied
+
+
+def open_corpus(
+    config: DatasetConfig | Corpus,
+    default_kwargs: Mapping[str, Any] | None = None,
+    *,
+    owner: Dataset | None = None,
+    parent_dataset: Dataset | None = None,
+) -> Corpus:
+    """Return the corpus of a part of a dataset that is made of others.
+
+    Args:
+        config: As for `init_dataset`, whose other arguments these are; a corpus stays as it is.
+        default_kwargs: See `init_dataset`.
+        owner: The dataset that it becomes a part of. One that cannot be copied is taken as it is, as long as this is
+            its only owner; `None`: somebody, for ever.
+        parent_dataset: See `init_dataset`.
+
+    Raises:
+        ConfigError: An option is wrong; or the dataset cannot be copied, and has an owner.
+    """
+    if isinstance(config, Corpus):
+        return config
+    corpus = open_part(config, default_kwargs, owner=owner, parent_dataset=parent_dataset).get_corpus()
+    corpus.answer_alone()
+    return corpus
 
 
 def open_part(
-    config: DatasetConfig | Owned,
+    config: DatasetConfig,
     default_kwargs: Mapping[str, Any] | None = None,
     *,
     parent_dataset: Dataset | None = None,
-    owner: object = None,
+    owner: Dataset | None = None,
 ) -> Dataset:
-    """Return a part for a dataset that is made of others: initialized, and not shared.
+    """Return a part for a dataset that is made of others: initialized, and with a position of its own.
 
-    What is described by a config is made, and a dataset is copied, so that the part has a current order of its own.
-
-    Args:
-        config: As for `init_dataset`, whose other arguments these are; or a dataset that is `Owned`, which is taken.
-        default_kwargs: See `init_dataset`.
-        parent_dataset: See `init_dataset`.
-        owner: The dataset that it becomes a part of. One that cannot be copied is taken as it is, as long as this is
-            its only owner; `None`: somebody, for ever.
+    What is described by a config is made, and a dataset is copied. The arguments are those of `open_corpus`.
 
     Raises:
         ConfigError: An option is wrong; or the dataset cannot be copied, and has an owner.
     """
     while callable(config) and not isinstance(config, Dataset):
         config = config()
-    if isinstance(config, Owned):
-        return init_dataset(config.dataset)
     if isinstance(config, Dataset):
         return init_dataset(_own(config, owner))
     return init_dataset(config, default_kwargs=default_kwargs, parent_dataset=parent_dataset)
@@ -64,12 +83,8 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
     Raises:
         Exception: What its constructor raises, if it cannot be copied, and must be.
     """
-    if isinstance(config, MadeElsewhere):
-        return config(in_thread=in_thread)
     while callable(config) and not isinstance(config, Dataset):
         config = config()
-    if isinstance(config, Owned):
-        return init_dataset(config.dataset)
     if not isinstance(config, Dataset):
         return init_dataset(config if _copies_parts(config) else with_copied_parts(config))
     try:
@@ -83,9 +98,26 @@ def open_apart(config: Any, *, in_thread: bool = False) -> Dataset:
     return made
 
 
+def open_here(config: Any) -> Corpus:
+    """Return the corpus of a config, or of a dataset that nobody else uses."""
+    if isinstance(config, MadeElsewhere):
+        return config()
+    if isinstance(config, Corpus):
+        return config
+    corpus = init_dataset(config).get_corpus()
+    corpus.answer_alone()
+    return corpus
+
+
 def open_reader(config: Any, *, in_thread: bool = False) -> Reader:
     """Return a reader of a dataset by its corpus indices, independent of other readers, see `open_apart`."""
-    return open_apart(config, in_thread=in_thread).make_reader()
+    if isinstance(config, MadeElsewhere):
+        return config(in_thread=in_thread).reader()
+    if isinstance(config, Corpus):
+        return (config.apart() if in_thread else config).reader()
+    corpus = open_apart(config, in_thread=in_thread).get_corpus()
+    corpus.answer_alone()
+    return corpus.reader()
 
 
 @dataclass(frozen=True)
@@ -97,15 +129,29 @@ class MadeElsewhere:
         files: What they held when it was made here.
     """
 
-    config: Mapping[str, Any] | Dataset
+    config: Mapping[str, Any] | Dataset | Corpus
     files: Sequence[IndexedFiles]
 
     @classmethod
-    def of(cls, config: Mapping[str, Any] | Dataset, inner: Dataset) -> MadeElsewhere:
-        """Return an object that makes a dataset like `inner`, which was made here from the same config."""
-        return cls(config if isinstance(config, Dataset) else {**config}, inner.indexed_files())
+    def of(cls, config: Mapping[str, Any] | Dataset | Corpus, inner: Corpus) -> MadeElsewhere:
+        """Return an object that makes a corpus like `inner`, which was made here from the same config."""
+        return cls({**config} if isinstance(config, Mapping) else config, inner.indexed_files())
 
-    def __call__(self, shard: tuple[int, int] | None = None, *, in_thread: bool = False) -> Dataset:
+    def with_orders(self, options: Mapping[str, Any]) -> MadeElsewhere:
+        """Return an object that makes it with other options of the order."""
+        config = self.config
+        if isinstance(config, Corpus):
+            return MadeElsewhere(config.with_orders(**options), self.files)
+        if isinstance(config, Dataset):
+            config = copy.copy(config)
+            config.change_orders(**options)
+            return MadeElsewhere(config, self.files)
+        named = {"num_shards": "_num_shards", "shard_index": "_shard_index"}
+        return MadeElsewhere(
+            {**config, **{named.get(name, name): value for name, value in options.items()}}, self.files
+        )
+
+    def __call__(self, shard: tuple[int, int] | None = None, *, in_thread: bool = False) -> Corpus:
         """Make it.
 
         Args:
@@ -115,15 +161,18 @@ class MadeElsewhere:
         Raises:
             SourceError: Files were changed since.
         """
-        if isinstance(self.config, Dataset):
-            dataset = open_apart(self.config, in_thread=in_thread)
-            if shard is not None:
-                dataset.set_sharding(*shard)
+        config = self.config
+        if isinstance(config, Corpus):
+            corpus = config.apart() if in_thread else config
         else:
-            options = {} if shard is None else {"_num_shards": shard[0], "_shard_index": shard[1]}
-            dataset = open_apart({**self.config, **options})
-        check_files(dataset.indexed_files(), self.files)
-        return dataset
+            if shard is not None and isinstance(config, Mapping):
+                config, shard = {**config, "_num_shards": shard[0], "_shard_index": shard[1]}, None
+            corpus = open_apart(config, in_thread=in_thread).get_corpus()
+        corpus.answer_alone()
+        if shard is not None:
+            corpus = corpus.with_orders(num_shards=shard[0], shard_index=shard[1])
+        check_files(corpus.indexed_files(), self.files)
+        return corpus
 
 
 def _copies_parts(config: Any) -> bool:
@@ -133,34 +182,34 @@ def _copies_parts(config: Any) -> bool:
     return resolve_class(config["class"]).__module__.startswith("headrace.")
 
 
-def _own(dataset: Dataset, owner: object) -> Dataset:
+def _own(dataset: Dataset, owner: Dataset | None) -> Dataset:
     try:
         return copy.copy(dataset)
     except Exception as error:
-        if dataset.claimed_by is not None and dataset.claimed_by() not in (None, owner):
+        if dataset in _owners and _owners[dataset]() not in (None, owner):
             raise ConfigError(
                 f"a {type(dataset).__name__} is a part of two datasets, and it cannot be copied: {error}",
                 where=f"dataset {dataset.name!r}",
                 fix="make one for each of them, by a config; or let copy.copy work: with the constructor's arguments",
             ) from error
-    dataset.claimed_by = _for_ever if owner is None else weakref.ref(owner)
+    _owners[dataset] = _for_ever if owner is None else weakref.ref(owner)
     return dataset
 
 
-def check_indexed(datasets: Mapping[str, Dataset], owner: str) -> None:
-    """Refuse datasets that do not know their corpus, as parts of one that joins corpora.
+def check_indexed(parts: Mapping[str, Corpus], owner: str) -> None:
+    """Refuse corpora that are not indexed, as parts of one that joins corpora.
 
     Args:
-        datasets: The parts by name.
+        parts: The parts by name.
         owner: The name of the whole.
 
     Raises:
-        ConfigError: One does not know its corpus.
+        ConfigError: One is not.
     """
-    for name, dataset in datasets.items():
-        if not dataset.get_corpus().is_indexed:
+    for name, part in parts.items():
+        if not part.is_indexed:
             raise ConfigError(
-                f"the sub-dataset {name!r} ({type(dataset).__name__}) does not know its corpus: how many sequences "
+                f"the sub-dataset {name!r} ({part.kind}) does not know its corpus: how many sequences "
                 "it has, and which tag the n-th of them has",
                 where=f"dataset {owner!r}",
                 fix="let it be a MapDataset of an object with __len__, __getitem__ and get_seq_tag; a class of your "
@@ -170,50 +219,40 @@ def check_indexed(datasets: Mapping[str, Dataset], owner: str) -> None:
             )
 
 
-def tags_of(dataset: Dataset) -> CorpusIndex | None:
-    """Return the tags of a dataset by corpus index, `None` if it does not tell them."""
-    corpus = dataset.get_corpus()
-    if corpus.is_indexed:
-        return corpus.index()
+def tags_of(part: Corpus) -> CorpusIndex | None:
+    """Return the tags of a corpus by corpus index, `None` if it does not tell them."""
+    if part.is_indexed:
+        return part.index
     try:
-        return CorpusIndex.from_columns(tags=dataset.get_corpus_tags(), lengths={})
+        return CorpusIndex.from_columns(tags=part.all_tags(), lengths={})
     except NotImplementedError:
         return None
+
+
+def check_tags(part: Corpus) -> None:
+    """Have the tags of a user-defined class, here or in a part, compared with those of the sequences that are read."""
+    if isinstance(part, ForeignCorpus):
+        part.check_tags()
+    for inner in part.parts:
+        check_tags(inner)
 
 
 def _for_ever() -> object:
     return _for_ever
 
 
-def spec_of(dataset: Dataset, key: str) -> DataSpec | None:
-    """Return the layout of one data key of any dataset, `None` if only its first sequence tells it."""
-    if dataset.num_outputs is None or key not in dataset.num_outputs:
-        return None
-    dim: int | None = dataset.get_data_dim(key)
-    shape = tuple(dataset.get_data_shape(key))
-    is_sparse = dataset.is_data_sparse(key)
-    has_time = dataset.num_outputs[key][1] > len(shape)
-    spec = DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time)
-    known = dataset.get_corpus().specs.get(key)
-    if known is None:
-        return spec
-    # What the epoch API cannot say.
-    return replace(spec, dim=None if is_sparse and known.dim is None else dim, is_text=known.is_text)
-
-
-def open_datasets(
-    configs: Mapping[str, DatasetConfig], whole: Dataset, seed_offset: int | None = None
-) -> dict[str, Dataset]:
-    """Open sub-datasets; the name of the whole and the seed offset are defaults.
+def open_corpora(configs: Mapping[str, DatasetConfig], whole: Dataset) -> dict[str, Corpus]:
+    """Open sub-datasets; the name of the whole and its seed offset are defaults.
 
     Raises:
         ConfigError: A config is wrong.
     """
-    datasets = {}
+    parts = {}
     for name, config in configs.items():
-        defaults = {"name": f"{whole.name}_{name}", "random_seed_offset": seed_offset or 0}
-        datasets[name] = open_part(config, defaults, owner=whole)
-    return datasets
+        defaults = {"name": f"{whole.name}_{name}", "random_seed_offset": whole.random_seed_offset}
+        parts[name] = open_corpus(config, defaults, owner=whole)
+        check_tags(parts[name])
+    return parts
 
 
 def check_no_cycle(config: Any, path: tuple[int, ...] = ()) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from headrace.engine import EngineOptions, Job, WorkerInfo, get_worker_info
@@ -28,9 +29,9 @@ class DatasetWorkers:
     Attributes:
         owner: The class of the dataset that they were given to, for messages.
         num_workers: How many; 0 if this process does their work.
-        dataset: The `Dataset` that they read, in this process; `None` if there is no such thing.
-        config: Of what they read: a config, or the dataset itself.
-        is_same_without: Whether the stream is that of `dataset`: then only one of two readers should have workers.
+        corpus: What they read, in this process; `None` if there is no such thing.
+        config: Of what they read: what makes it, or the corpus itself.
+        is_same_without: Whether the stream is that of `corpus`: then only one of two readers should have workers.
         num_shards: Into how many shards they divide what they read; 1 if any of them may read any sequence.
         is_inline: Whether the work is done in the thread of the reader.
         executor: "process", "thread" or "inline"; `None`: not given.
@@ -44,7 +45,7 @@ class DatasetWorkers:
 
     owner: str
     num_workers: int
-    dataset: Any = None
+    corpus: Any = None
     config: Any = None
     is_same_without: bool = False
     num_shards: int = 1
@@ -58,15 +59,10 @@ class DatasetWorkers:
     report: EngineReport | None = None
 
 
-@dataclass(frozen=True)
-class _PartWork:
-    """Returns the function of parts, in a worker. The consumer keeps results: as bytes they hold no shared memory."""
-
-    function: Callable[[Any], Any]
-
-    def __call__(self, info: WorkerInfo) -> Callable[[Any], bytes]:
-        del info  # any worker does any part
-        return lambda part: pickle.dumps(self.function(part), pickle.HIGHEST_PROTOCOL)
+def _part_work(function: Callable[[Any], Any], info: WorkerInfo) -> Callable[[Any], bytes]:
+    """Return the function of parts, in a worker. The consumer keeps results: as bytes they hold no shared memory."""
+    del info  # any worker does any part
+    return lambda part: pickle.dumps(function(part), pickle.HIGHEST_PROTOCOL)
 
 
 def map_in_workers(function: Callable[[Any], Any], parts: Sequence[Any], num_workers: int) -> Iterator[Any]:
@@ -76,7 +72,7 @@ def map_in_workers(function: Callable[[Any], Any], parts: Sequence[Any], num_wor
         return
     from headrace.engine import Engine  # what a worker imports has no need of it
 
-    with Engine(Job(_PartWork(function)), num_workers=num_workers, options=_OPTIONS) as engine:
+    with Engine(Job(partial(_part_work, function)), num_workers=num_workers, options=_OPTIONS) as engine:
         for delivered in engine.run(parts):
             yield pickle.loads(delivered.value)  # noqa: S301 (of a Headrace worker)
 

@@ -7,8 +7,7 @@ Invariant: everything that a subject says of an epoch is a pure function of the 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import WINDOW_SEQS
-from headrace.datasets.base import Dataset
+from headrace.datasets.checks import check_key
 from headrace.datasets.corpus import Corpus, LengthsOf
+from headrace.datasets.orders import Orders
 from headrace.datasets.workers import DatasetWorkers
 from headrace.errors import ConfigError
 from headrace.order import Order, OrderCorpus, OrderPlanner, OrderRecipe, occurrences
-from headrace.specs import DataSpec
 
 from .reading import DatasetReading, ItemsReading, Reading
 from .state import digest_array, digest_text
@@ -134,44 +133,39 @@ class DatasetSubject(Subject):
 
     Args:
         config: What workers make theirs of: a config, or the dataset itself, which is copied.
-        dataset: Initialized. It is asked for its order only.
-        specs: Its layout, by data key.
+        corpus: The corpus here. It is asked for its order only.
         is_own: Whether it was made for the loader, which closes it.
     """
 
-    def __init__(self, config: Any, dataset: Dataset, specs: Mapping[str, DataSpec], *, is_own: bool) -> None:
+    def __init__(self, config: Any, corpus: Corpus, *, is_own: bool) -> None:
         self.is_own = is_own
-        own = dataset
         self._epoch: int | None = None  # the one that was started last
-        self._shuffled: str | None = None
         while (
-            workers := own.get_workers()
+            workers := corpus.workers
         ) is not None and workers.is_same_without:  # only one of the two should have some
             self.workers = self.workers or workers
-            if workers.dataset is None or workers.dataset is own:
+            if workers.corpus is None or workers.corpus is corpus:
                 break
-            config, own = workers.config, workers.dataset
-            specs = own.get_corpus().specs
-        self.name = f"{type(own).__name__} {own.name!r}" if "dataset_id" not in own.name else type(own).__name__
-        self.dataset = own
+            config, corpus = workers.config, workers.corpus
+        self.name = corpus.title if "dataset_id" not in corpus.name else corpus.kind
+        self._corpus = corpus
         if is_own:
-            own.foreign.answer_alone()
-        check_dataset_options(own, self.name, is_stream=False)
-        self.reading = DatasetReading(config, specs)
-        self.data_key = next(iter(own.get_data_keys()), None)
-        self.num_shards = own.num_shards
-        self.sharded_by = f"{own.sharded_by} of {self.name}"
+            corpus.answer_alone()
+        check_dataset_options(corpus, self.name, is_stream=False)
+        self.reading = DatasetReading(config, corpus.specs)
+        self.data_key = next(iter(corpus.layout() or ()), None)
+        self.num_shards, _ = corpus.shard
+        self.sharded_by = f"{corpus.sharded_by} of {self.name}"
 
     @property
     def corpus(self) -> Corpus:
-        """What the dataset knows about its sequences."""
-        return self.dataset.get_corpus(self._epoch)
+        """The corpus of the dataset."""
+        return self._corpus
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch."""
         self._epoch = epoch
-        with self._ordering():
-            order, counted = self.dataset.get_epoch_order(epoch, counts=wanted.occurrences)
+        order, counted = self.corpus.order(epoch, counts=wanted.occurrences)
         lengths_of = self._lengths_of(wanted.data_key, may_cost=wanted.lengths)
         return EpochOrder(epoch, order, lengths_of, counted, self._shortest_by(lengths_of))
 
@@ -184,9 +178,8 @@ class DatasetSubject(Subject):
         if self.data_key is None:
             return _no_lengths  # an empty corpus without data keys
         key = data_key or self.data_key
-        if key not in self.dataset.get_data_keys():
-            self.dataset.get_data_dtype(key)  # raises, with the keys that there are
-        return self.corpus.lengths(key, may_cost)
+        check_key(key, self.corpus.layout() or {}, self.name)
+        return self.corpus.lengths(key, may_cost, self._epoch)
 
     def _shortest_by(self, lengths_of: LengthsOf | None) -> Callable[[], int] | None:
         if lengths_of is None:
@@ -196,11 +189,11 @@ class DatasetSubject(Subject):
 
     def reading_text(self, epoch: int) -> str:
         """Return how the dataset reads, and what it draws."""
-        return self.dataset.reading_text(epoch)
+        return self.corpus.reading_text(epoch)
 
     def may_draw_order(self) -> bool:
-        """Ask the dataset."""
-        return self.dataset.may_draw_order()
+        """Ask the corpus."""
+        return self.corpus.may_draw_order()
 
     def knows_lengths(self, data_key: str | None) -> bool:
         """Ask the index."""
@@ -208,8 +201,7 @@ class DatasetSubject(Subject):
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order."""
-        with self._ordering():
-            return self.dataset.order_text(epoch)
+        return self.corpus.order_text(epoch)
 
     def shuffle(self, seq_ordering: str) -> None:
         """Shuffle a dataset that has no order of its own.
@@ -217,30 +209,41 @@ class DatasetSubject(Subject):
         Raises:
             ConfigError: It has an order of its own.
         """
-        if self.dataset.seq_ordering != "default":
+        own = self.corpus.orders.seq_ordering
+        if own != "default":
             raise ConfigError(
-                f"shuffle=True, and the dataset has an order of its own: {self.dataset.seq_ordering!r}",
+                f"shuffle=True, and the dataset has an order of its own: {own!r}",
                 where=self.name,
                 fix="leave shuffle out",
             )
-        self._shuffled = seq_ordering
-
-    @contextmanager
-    def _ordering(self) -> Iterator[None]:
-        """Give the dataset the order of this loader for a moment: others may use the same object."""
-        if self._shuffled is None:
-            yield
-            return
-        before, self.dataset.seq_ordering = self.dataset.seq_ordering, self._shuffled
-        try:
-            yield
-        finally:
-            self.dataset.seq_ordering = before
+        self._corpus = self._corpus.with_orders(seq_ordering=seq_ordering)
 
     def close(self) -> None:
         """Release files and caches, of a dataset that was made here."""
         if self.is_own:
-            self.dataset.close()
+            self.corpus.close()
+
+
+class PlainCorpus(Corpus):
+    """What is known of items that are no dataset.
+
+    Args:
+        name: Their class.
+        digest: Tells them from others, as far as that is known.
+        size: How many there are.
+    """
+
+    def __init__(self, name: str, digest: str, size: int | None = None) -> None:
+        super().__init__(name, Orders({}))
+        self._digest, self._size = digest, size
+
+    def size(self) -> int | None:
+        """Return how many there are."""
+        return self._size
+
+    def digest_text(self) -> str:
+        """Return what was given."""
+        return self._digest
 
 
 class ItemsSubject(Subject):
@@ -260,11 +263,7 @@ class ItemsSubject(Subject):
     @property
     def corpus(self) -> Corpus:
         """How many items there are: nothing else is known."""
-        return Corpus(
-            digest_text=lambda: digest_text(f"{len(self._items)} items"),
-            knows_order=lambda: True,
-            size=lambda: len(self._items),
-        )
+        return PlainCorpus(self.name, digest_text(f"{len(self._items)} items"), len(self._items))
 
     def start(self, epoch: int, wanted: PlanNeeds) -> EpochOrder:
         """Return the order of an epoch; lengths are those of `get_seq_len(i)`, if the object has it."""
@@ -295,25 +294,25 @@ def _ask_each(get_seq_len: Callable[[int], int]) -> LengthsOf:
     return lambda indices: np.array([get_seq_len(i) for i in indices.tolist()], np.int64)
 
 
-def check_dataset_options(dataset: Dataset, name: str, *, is_stream: bool) -> None:
+def check_dataset_options(corpus: Corpus, name: str, *, is_stream: bool) -> None:
     """Refuse options that only `generate_batches` uses and a loader would ignore, here or in a part.
 
     Raises:
         ConfigError: A dataset, or one that it is made of, has such an option.
     """
-    if dataset.shuffle_frames_of_nseqs and not is_stream:  # a stream is read in its order
+    if corpus.group and not is_stream:  # a stream is read in its order
         raise ConfigError(
-            f"shuffle_frames_of_nseqs={dataset.shuffle_frames_of_nseqs} mixes neighbours of the order, which are in "
+            f"shuffle_frames_of_nseqs={corpus.group} mixes neighbours of the order, which are in "
             "different batches here",
             where=name,
             fix="leave it out",
         )
-    for option in dataset.batch_options():
+    for option in corpus.batch_options:
         raise ConfigError(
             f"the option {option} is for generate_batches, and a loader has no use for it",
             where=name,
             fix="leave it out, and give the loader batching=Chunks(...), which takes a context as well",
         )
     if not is_stream:
-        for inner in dataset.get_parts():
-            check_dataset_options(inner, f"{type(inner).__name__} {inner.name!r}, a part of {name}", is_stream=False)
+        for part in corpus.parts:
+            check_dataset_options(part, f"{part.title}, a part of {name}", is_stream=False)

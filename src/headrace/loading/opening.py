@@ -224,7 +224,7 @@ def _subject_of(dataset: Dataset, config: Any, shuffled: str | None, *, is_own: 
     corpus = dataset.get_corpus()
     if not corpus.knows_order():
         return DatasetStream(dataset, is_own=is_own)
-    subject = DatasetSubject(config, dataset, corpus.specs, is_own=is_own)
+    subject = DatasetSubject(config, corpus, is_own=is_own)
     if shuffled is not None:
         subject.shuffle(shuffled)
     return subject

@@ -16,8 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.batching import Column, ItemStack
-from headrace.datasets.configs import init_dataset
-from headrace.datasets.parts import open_reader
+from headrace.datasets.parts import open_here, open_reader
 from headrace.datasets.reading import reader as datasets
 from headrace.datasets.reading.chunks import Cutter, SeqChunks
 from headrace.datasets.reading.reader import FailedSeq as FailedSeq
@@ -128,7 +127,7 @@ class DatasetReading(Reading):
     def open(self, info: WorkerInfo) -> BatchReader:
         """Build the dataset and return a reader of it. In another process this object is a copy already."""
         if info.runs_in == "process":
-            return _DatasetReader(init_dataset(self.config).make_reader())
+            return _DatasetReader(open_here(self.config).reader())
         return _DatasetReader(open_reader(self.config, in_thread=info.runs_in == "thread"))
 
 

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import inspect
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -56,6 +56,7 @@ class MapSource(Source):
         tags: Tags; else those of `get_seq_tag`, else "seq-0", "seq-1", ... May repeat.
         lengths: Instead of `get_seq_len`: numbers to sort by, `int[N]`, or a dict (data key -> frames, `int[N]`).
             Without any of these, orders that sort by length are not possible.
+        make: What has made the object: each other reader, and each copy in another process, has it make one of its own.
 
     Raises:
         ConfigError: The object or an argument has the wrong form, or there is no item to learn the specs from.
@@ -81,6 +82,7 @@ class MapSource(Source):
         labels: Mapping[str, Sequence[str]] | None = None,
         tags: Sequence[str] | None = None,
         lengths: Sequence[int] | NDArray[Any] | Mapping[str, Sequence[int] | NDArray[Any]] | None = None,
+        make: Callable[[], Any] | None = None,
     ) -> None:
         for method in ("__len__", "__getitem__"):
             if inspect.isclass(obj) or not hasattr(type(obj), method):
@@ -89,7 +91,7 @@ class MapSource(Source):
                     f"a map-style dataset has __len__ and __getitem__: {kind} is none",
                     fix="give an instance that has both",
                 )
-        self._obj = obj
+        self._obj, self._make = obj, make
         self._num_seqs = len(obj)
         if tags is not None and len(tags) != self._num_seqs:
             raise ConfigError(f"there are {len(tags)} tags for {self._num_seqs} sequences")
@@ -258,10 +260,25 @@ class MapSource(Source):
         """Yes: the object is the user's."""
         return True
 
+    @property
+    def obj(self) -> Any:
+        """The object."""
+        return self._obj
+
+    def own_order(self, epoch: int) -> Sequence[int] | None:
+        """Return the corpus indices of an epoch, if the object says them, by `get_seq_order`."""
+        get_seq_order = getattr(self._obj, "get_seq_order", None)
+        try:
+            return None if get_seq_order is None else get_seq_order(epoch)
+        except NotImplementedError:  # a base class has the method and does not offer it
+            return None
+
     def for_another_reader(self) -> Source:
-        """Return a source of the same object, which caches a last sequence of its own."""
+        """Return a source of the same object, or of one that is made again; it caches a last sequence of its own."""
         source = copy.copy(self)
         source._last = None
+        if self._make is not None:
+            source._obj = self._make()
         return source
 
     def close(self) -> None:
@@ -269,7 +286,12 @@ class MapSource(Source):
         self._last = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
+        return {**self.__dict__, "_last": None, **({} if self._make is None else {"_obj": None})}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        if self._make is not None:
+            self._obj = self._make()
 
 
 class _Expected(NamedTuple):

@@ -5,6 +5,7 @@ The dataset is asked for the plan (`subject.py`); numbers are in `amounts.py`, a
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 from pathlib import Path
@@ -50,7 +51,7 @@ def plan(
     with named_config(config):
         with report_progress(messages, "opening" if count else "measuring", unit="files", quiet=quiet) as progress:
             subject = open_subject(job.dataset, count=count, progress=progress)
-        with subject.dataset:
+        with contextlib.closing(subject.corpus):
             size, num_ranks = subject.size, ranks or subject.facts.num_ranks
             label = f"planning {num_ranks} ranks"
             with report_progress(messages, label, unit="parts", quiet=quiet) as progress:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.datasets import Dataset, init_dataset, resolve_class
-from headrace.datasets.corpus import DistributesFiles
+from headrace.datasets.corpus import Corpus
 from headrace.errors import ConfigError
 from headrace.files.lists.sizes import FileTable
 from headrace.files.lists.tree import tree_key, tree_leaves
@@ -26,6 +26,9 @@ from headrace.ranks import Ranks, find_ranks
 from headrace.show.drawing import format_bytes, format_count
 
 from .amounts import UNKNOWN, Amounts
+
+if TYPE_CHECKING:
+    from headrace.datasets import DistributeFilesDataset
 
 Progress = Callable[[int, int], None]  # (how many are done, of how many)
 
@@ -74,14 +77,13 @@ class PlannedDataset(ABC):
         facts: Facts about it.
     """
 
-    def __init__(self, dataset: Dataset, facts: SubjectFacts) -> None:
-        self.dataset = dataset
-        self.facts = facts
+    def __init__(self, corpus: Corpus, facts: SubjectFacts) -> None:
+        self.corpus, self.facts = corpus, facts
 
     @property
     def first_pass(self) -> range:
         """The sub-epochs of the first pass over the corpus."""
-        return range(1, self.dataset.partition_epoch + 1)
+        return range(1, self.corpus.orders.recipe.num_sub_epochs + 1)
 
     @property
     @abstractmethod
@@ -102,17 +104,16 @@ class FilesSubject(PlannedDataset):
     """Files that are distributed.
 
     Args:
-        dataset: The dataset that distributes them.
-        files: Its files and their distribution.
+        files: The dataset that distributes them.
         facts: What is known of it.
         table: Counts of its files: the sequences and frames that they hold, before any filter.
         is_counted: Whether the dataset has counted what it delivers.
     """
 
     def __init__(
-        self, dataset: Dataset, files: DistributesFiles, facts: SubjectFacts, table: FileTable, *, is_counted: bool
+        self, files: DistributeFilesDataset, facts: SubjectFacts, table: FileTable, *, is_counted: bool
     ) -> None:
-        super().__init__(dataset, facts)
+        super().__init__(files.get_corpus(), facts)
         self._files = files
         self._is_counted = is_counted
         self._bytes, self._seqs, self._frames = table.sizes, table.num_seqs, table.num_frames
@@ -122,7 +123,7 @@ class FilesSubject(PlannedDataset):
     @property
     def size(self) -> str:
         """Number and bytes of the files, and of their sequences if known."""
-        num_seqs = self.dataset.get_total_num_seqs(fast=True) if self._is_counted else _sum_if_known(self._seqs)
+        num_seqs = self._files.get_total_num_seqs(fast=True) if self._is_counted else _sum_if_known(self._seqs)
         amounts = {"sequences": num_seqs, "frames": self._frames_of(slice(None), num_seqs)}
         return ", ".join(
             [
@@ -134,7 +135,7 @@ class FilesSubject(PlannedDataset):
 
     def measure(self, epochs: range, num_ranks: int, progress: Progress) -> Amounts:
         """See `PlannedDataset.measure`."""
-        self.dataset.set_sharding(num_ranks * self.facts.num_workers, 0)
+        self._files.set_sharding(num_ranks * self.facts.num_workers, 0)
         names = ("files", "bytes", "sequences", "frames")
         amounts = {name: np.zeros((len(epochs), num_ranks), np.int64) for name in names}
         for row, epoch in enumerate(epochs):
@@ -168,49 +169,42 @@ class OrderSubject(PlannedDataset):
     def size(self) -> str:
         """Number of sequences, if known."""
         try:
-            return f"{format_count(self.dataset.get_total_num_seqs())} sequences"
+            return f"{format_count(self.corpus.num_seqs())} sequences"
         except NotImplementedError:
             return "an unknown number of sequences"
 
     def measure(self, epochs: range, num_ranks: int, progress: Progress) -> Amounts:
         """See `PlannedDataset.measure`. Frames are those that are stored, before any transform."""
-        lengths = _stored_lengths(self.dataset)
+        lengths, num_shards = _stored_lengths(self.corpus), num_ranks * self.facts.num_workers
+        if num_shards > 1 and not self.corpus.can_be_sharded():
+            raise ConfigError(f"{self.corpus.kind} cannot be divided into {num_shards} shards")
         names = ("sequences",) if lengths is None else ("sequences", "frames")
         amounts = {name: np.zeros((len(epochs), num_ranks), np.int64) for name in names}
-        for rank, row in self._visit(epochs, num_ranks, progress):
-            amounts["sequences"][row, rank] += self._num_seqs()
-            if lengths is not None:
-                order = self.dataset.get_current_seq_order()
-                amounts["frames"][row, rank] += lengths[np.asarray(order)].sum(dtype=np.int64)
+        for shard in range(num_shards):
+            rank, corpus = (
+                shard // self.facts.num_workers,
+                self.corpus.with_orders(num_shards=num_shards, shard_index=shard),
+            )
+            for row, epoch in enumerate(epochs):
+                order = corpus.order(epoch)[0] if corpus.knows_order() else None
+                num_seqs = corpus.stream(epoch).num_seqs if order is None else len(order)
+                if num_seqs is None:
+                    raise ConfigError(
+                        f"{corpus.kind} has no files to distribute, and does not know its number of sequences before "
+                        "reading them",
+                        fix="plan a DistributeFilesDataset, or a dataset with an index, such as HDFDataset",
+                    )
+                amounts["sequences"][row, rank] += num_seqs
+                if lengths is not None and order is not None:
+                    amounts["frames"][row, rank] += lengths[np.asarray(order)].sum(dtype=np.int64)
+            progress(shard + 1, num_shards)
         return Amounts(epochs, amounts)
 
-    def _visit(self, epochs: range, num_ranks: int, progress: Progress) -> Iterator[tuple[int, int]]:
-        """Start each sub-epoch of each shard in turn; yield (rank, which of the sub-epochs)."""
-        num_shards = num_ranks * self.facts.num_workers
-        if num_shards > 1 and not self.dataset.supports_sharding():
-            raise ConfigError(f"{type(self.dataset).__name__} cannot be divided into {num_shards} shards")
-        for shard in range(num_shards):
-            self.dataset.set_sharding(num_shards, shard)
-            for row, epoch in enumerate(epochs):
-                self.dataset.init_seq_order(epoch=epoch)
-                yield shard // self.facts.num_workers, row
-            progress(shard + 1, num_shards)
 
-    def _num_seqs(self) -> int:
-        num_seqs = self.dataset.known_num_seqs()
-        if num_seqs is None:
-            raise ConfigError(
-                f"{type(self.dataset).__name__} has no files to distribute, and does not know its number of sequences "
-                "before reading them",
-                fix="plan a DistributeFilesDataset, or a dataset with an index, such as HDFDataset",
-            )
-        return num_seqs
-
-
-def _stored_lengths(dataset: Dataset) -> NDArray[Any] | None:
+def _stored_lengths(corpus: Corpus) -> NDArray[Any] | None:
     """Return the frames of each sequence of the corpus, of its main data key, if that needs no reading."""
-    corpus, keys = dataset.get_corpus(), dataset.get_data_keys()
-    if not corpus.has_fixed_lengths or not keys:
+    keys = list(corpus.layout() or ())
+    if not corpus.has_fixed_lengths or not keys or not corpus.knows_order():
         return None
     lengths_of = corpus.lengths("data" if "data" in keys else keys[0], True)
     return None if lengths_of is None else lengths_of(np.arange(corpus.size() or 0))
@@ -262,12 +256,15 @@ def open_subject(config: Mapping[str, Any] | Dataset, *, count: bool, progress: 
 
 def _find(value: Any, path: tuple[str, ...], num_workers: int) -> Iterator[_Found]:
     """Yield the datasets that distribute files in a config, or in datasets that are built already."""
-    if isinstance(value, Dataset):
-        workers = value.get_workers()
-        if value.distributes_files:
-            yield _Found(value, path, num_workers)
-        elif workers is not None and workers.dataset not in (None, value):
-            yield from _find(workers.dataset, (*path, type(value).__name__), num_workers * workers.num_shards)
+    if isinstance(value, Dataset) and value.distributes_files:
+        yield _Found(value, path, num_workers)
+    elif isinstance(value, Dataset | Corpus):
+        corpus = value.get_corpus() if isinstance(value, Dataset) else value
+        workers, dataset = corpus.workers, getattr(corpus, "dataset", None)
+        if dataset is not None and dataset.distributes_files:
+            yield _Found(dataset, path, num_workers)
+        elif workers is not None and workers.corpus not in (None, corpus):
+            yield from _find(workers.corpus, (*path, corpus.kind), num_workers * workers.num_shards)
     elif isinstance(value, Mapping):
         yield from _find_in_options(value, path, num_workers)
     elif isinstance(value, (list, tuple)):
@@ -309,9 +306,8 @@ def _files_subject(found: _Found, *, count: bool, progress: Progress) -> FilesSu
             f"--count would start the workers of a {type(given).__name__} that is built already",
             fix="let the program define `dataset` as a dict of options, or a function that returns one",
         )
-    facts = replace(_facts(dataset, options, found.path, found.num_workers), **about_ranks)
-    files = dataset.distributed_files()
-    assert files is not None
+    facts = replace(_facts(dataset.get_corpus(), options, found.path, found.num_workers), **about_ranks)
+    files = cast("DistributeFilesDataset", dataset)
     try:
         if count:
             _check_countable(files)
@@ -319,7 +315,7 @@ def _files_subject(found: _Found, *, count: bool, progress: Progress) -> FilesSu
         table = FileTable.of(files.files, progress=progress)
         if not count and (table.num_seqs != UNKNOWN).any():
             facts = replace(facts, remark=_STORED)
-        return FilesSubject(dataset, files, facts, table, is_counted=count)
+        return FilesSubject(files, facts, table, is_counted=count)
     except BaseException:
         dataset.close()
         raise
@@ -333,7 +329,7 @@ def _make_dataset(options: Mapping[str, Any], *, in_process: bool) -> Dataset:
     return init_dataset(kept)
 
 
-def _check_countable(files: DistributesFiles) -> None:
+def _check_countable(files: DistributeFilesDataset) -> None:
     remote = next((leaf for tree in files.files for leaf in tree_leaves(tree) if is_url(leaf)), None)
     if remote is not None:
         raise ConfigError(
@@ -361,21 +357,21 @@ def _ranks_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _order_subject(config: Mapping[str, Any] | Dataset) -> OrderSubject:
-    dataset = init_dataset(config)
+    corpus = init_dataset(config).get_corpus()
     path: tuple[str, ...] = ()
     num_workers = 1
-    while (workers := dataset.get_workers()) is not None and workers.dataset not in (None, dataset):
+    while (workers := corpus.workers) is not None and workers.corpus not in (None, corpus):
         num_workers *= workers.num_shards  # the order is that of the inner dataset
-        dataset, path = workers.dataset, (*path, type(dataset).__name__)
-    facts = replace(_facts(dataset, {}, path, num_workers), num_ranks=dataset.num_shards, remark=_NO_FILES)
-    return OrderSubject(dataset, facts)
+        corpus, path = workers.corpus, (*path, corpus.kind)
+    num_shards = corpus.orders.recipe.num_shards
+    return OrderSubject(corpus, replace(_facts(corpus, {}, path, num_workers), num_ranks=num_shards, remark=_NO_FILES))
 
 
-def _facts(dataset: Dataset, options: Mapping[str, Any], path: tuple[str, ...], num_workers: int) -> SubjectFacts:
-    said = {"partition_epoch": dataset.partition_epoch, "seq_ordering": dataset.seq_ordering}
+def _facts(corpus: Corpus, options: Mapping[str, Any], path: tuple[str, ...], num_workers: int) -> SubjectFacts:
+    said = {"partition_epoch": corpus.orders.recipe.num_sub_epochs, "seq_ordering": corpus.orders.seq_ordering}
     shown = {name: options.get(name, said.get(name)) for name in _OPTIONS_SHOWN}
     return SubjectFacts(
-        name=" in ".join([type(dataset).__name__, *reversed(path)]),
+        name=" in ".join([corpus.kind, *reversed(path)]),
         options={name: str(value) for name, value in shown.items() if value is not None},
         num_workers=num_workers,
     )

@@ -8,9 +8,10 @@ it and whatever was opened before.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from operator import methodcaller
 from typing import Any, Literal, NoReturn
 
 from headrace.engine import EngineOptions, EngineReport, Executor
@@ -19,20 +20,113 @@ from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 from headrace.sources.formats import files_in, without_side_files
+from headrace.specs import DataSpec
 
 from ..checks import check_flag
-from ..corpus import Corpus, DistributesFiles
-from ..digests import recipe_text
+from ..corpus import Corpus
+from ..digests import digest_text, recipe_text
+from ..orders import Orders
 from ..workers import DatasetWorkers
-from ..wrap.blockwise import BlockwiseDataset, ReadBlock
+from ..wrap.blockwise import BlocksAhead, BlockwiseDataset, ReadBlock
 from .share import FileShare, ShareOptions
 from .shelf import check_cache_options, opened_in_place
 from .stream import StreamOptions, SubEpochStream
-from .sub_dataset import GetSubEpochDataset, KeyLayout, SubEpochLayout, cached_files_of, cannot_share, read_in_place
-from .worker import CountSeqs
+from .sub_dataset import GetSubEpochDataset, SubEpochLayout, cached_files_of, cannot_share, read_in_place
 
 # Options of every dataset that look at sequences before they are read: they are for the sub-dataset.
 _OF_SUB_DATASET = ("seq_list_filter_file", "seq_order_seq_lens_file", "unique_seq_tags")
+
+
+class FilesCorpus(Corpus):
+    """A list of files, of which each sub-epoch reads some. It has no order of sequences: a dataset reads it.
+
+    Args:
+        name: See `Corpus`.
+        orders: Likewise.
+        share: Which files each sub-epoch has.
+        options: How sequences come from workers.
+        window: See `Dataset`.
+
+    Attributes:
+        learnt: What sequences are like, if that was learnt.
+        reading: The workers.
+    """
+
+    learnt: SubEpochLayout | None = None
+
+    def __init__(self, name: str, orders: Orders, share: FileShare, options: StreamOptions, window: int) -> None:
+        super().__init__(name, orders)
+        self._share, self._options, self._window = share, options, window
+        self.reading = SubEpochStream(options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "reading": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, reading=SubEpochStream(state["_options"]))
+
+    def apart(self) -> FilesCorpus:
+        """Return this corpus with workers of its own."""
+        made = super().apart()
+        assert isinstance(made, FilesCorpus)
+        made._share, made.reading = copy.copy(self._share), SubEpochStream(self._options)
+        return made
+
+    @property
+    def share(self) -> FileShare:
+        """Which files each sub-epoch has, by the options of the order."""
+        self._share.use(self.orders.recipe)
+        return self._share
+
+    @property
+    def specs(self) -> Mapping[str, DataSpec]:  # type: ignore[override]
+        """Layout, as soon as it was learnt; joined frames are others than those of the files."""
+        specs = {} if self.learnt is None else self.learnt.specs
+        return {key: spec for key, spec in specs.items() if key != "data" or self._window == 1}
+
+    def layout(self) -> None:
+        """Not known here: the dataset may have to read to tell it."""
+
+    def knows_order(self) -> bool:
+        """No."""
+        return False
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether sequences that fail are left out."""
+        return self._options.skips
+
+    @property
+    def workers(self) -> DatasetWorkers:
+        """Those that share a sub-epoch: what they deliver depends on them."""
+        options, report = self._options, self.reading.report
+        num_workers, ahead = options.num_workers, options.buffer_size
+        return DatasetWorkers(self.kind, num_workers, is_inline=options.is_inline, buffer_size=ahead, report=report)
+
+    @property
+    def shard(self) -> tuple[int, int]:
+        """Into how many shards the files are divided, and which of them it is."""
+        return self.share.shards
+
+    @property
+    def sharded_by(self) -> str:
+        """The option by which it is one of several shards, for messages."""
+        return f"distrib_shard_files=True ({self.shard[0]} shards)"
+
+    def digest_text(self) -> str:
+        """Return a digest of the names of all files."""
+        return digest_text(f"files {self.share.names_text(self.share.trees)}")
+
+    def order_text(self, epoch: int) -> str:
+        """Return a text of the files of a sub-epoch, and of the dataset that is made of them."""
+        share = self.share
+        window = [f"window {self._window}"] if self._window > 1 else []
+        files = f"files {share.names_text(share.trees_of(epoch, None))}; {share.config_text(epoch)}"
+        return "; ".join([recipe_text(self.orders.recipe, epoch), files, *window, *self.reading_texts()])
+
+    def reading_text(self, epoch: int) -> str:
+        """Return all of `order_text`: each sub-epoch has files of its own."""
+        return self.order_text(epoch)
 
 
 class DistributeFilesDataset(BlockwiseDataset):
@@ -135,14 +229,28 @@ class DistributeFilesDataset(BlockwiseDataset):
             num_preloaded=preload_next_n_sub_epochs,
             remainder=remainder,
         )
-        self._share = FileShare(_corpus_files(files), share_options, self.name)
-        self._share.use(self._recipe)
-        self._stream = SubEpochStream(self._stream_options)
+        share = FileShare(_corpus_files(files), share_options, self.name)
+        share.use(self._orders.recipe)
+        self._set_corpus(FilesCorpus(self.name, self._orders, share, self._stream_options, self.window))
+
+    def _reset(self) -> None:
+        super()._reset()
         self._limit: int | None = None
         self._num_in_files = 0
-        if type(self).__init__ is DistributeFilesDataset.__init__:  # a sub-class has arguments of its own
-            # A copy has the files that were listed, and does not list them again.
-            self._ctor_args = ((), {**self._ctor_args[1], "files": self._share.trees})
+
+    @property
+    def _files(self) -> FilesCorpus:
+        corpus = self._read
+        assert isinstance(corpus, FilesCorpus)
+        return corpus
+
+    @property
+    def _share(self) -> FileShare:
+        return self._files.share
+
+    @property
+    def _stream(self) -> SubEpochStream:
+        return self._files.reading
 
     # --- files and ranks ---
 
@@ -170,14 +278,8 @@ class DistributeFilesDataset(BlockwiseDataset):
         """Yes, by files."""
         return True
 
-    def _take_shard(self, num_shards: int, shard_index: int) -> None:
-        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        super()._take_shard(num_shards, shard_index)
-        self._share.use(self._recipe)
-
     def get_files(self, epoch: int, rank: int | None = None) -> list[FileTree]:
         """Return the files of a sub-epoch, in order, of this or another rank. Takes the sizes of all files at first."""
-        self._share.use(self._recipe)
         return self._share.trees_of(epoch, rank)
 
     def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
@@ -190,7 +292,6 @@ class DistributeFilesDataset(BlockwiseDataset):
             epoch: The sub-epoch.
             rank: Which rank; default this one.
         """
-        self._share.use(self._recipe)
         return self._share.num_seqs_of(epoch, rank)
 
     def count_files(self, progress: Callable[[int, int], None] | None = None) -> None:
@@ -210,7 +311,7 @@ class DistributeFilesDataset(BlockwiseDataset):
         counts = []
         self._opened = None  # the workers leave it for the questions
         for answer in self._stream.do(
-            CountSeqs(self._share.spec_of_entry(entry), tree_leaves(self.files[entry])) for entry in entries
+            methodcaller("count", self._share.spec_of_entry(entry), tree_leaves(self.files[entry])) for entry in entries
         ):
             counts.append(answer)
             if progress is not None:
@@ -219,54 +320,9 @@ class DistributeFilesDataset(BlockwiseDataset):
 
     # --- what is known without reading ---
 
-    def get_workers(self) -> DatasetWorkers:
-        """Return those that share a sub-epoch: what they deliver depends on them."""
-        return DatasetWorkers(
-            type(self).__name__,
-            self.num_workers,
-            is_inline=self._stream_options.is_inline,
-            buffer_size=self.buffer_size,
-            report=self.engine_report,
-        )
-
-    @property
-    def sharded_by(self) -> str:
-        """The option by which it is one of several shards, for messages."""
-        return f"distrib_shard_files=True ({self.num_shards} shards)"
-
-    def distributed_files(self) -> DistributesFiles:
-        """Return this dataset."""
-        return self
-
-    @property
-    def skips_failed(self) -> bool:
-        """Whether sequences that fail are left out."""
-        return self._stream_options.skips
-
-    def batch_options(self) -> list[str]:
+    def _batch_options(self) -> list[str]:
         """Return those of the dataset that the layout was learnt from as well."""
-        return [*super().batch_options(), *self._options_inside]
-
-    def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return a corpus that knows the file list, and the layout as soon as it was learnt."""
-        corpus = super().get_corpus(epoch)
-        specs = {} if self._layout is None else self._layout.specs
-        return replace(
-            corpus,
-            digest_text=lambda: f"files {self._share.names_text(self.files)}",
-            # Joined frames are others than those of the files.
-            specs={key: spec for key, spec in specs.items() if key != "data" or self.window == 1},
-        )
-
-    def order_text(self, epoch: int) -> str:
-        """Return a text of the files of a sub-epoch, and of the dataset that is made of them."""
-        files = self._share.names_text(self.get_files(epoch))
-        of_files = f"files {files}; {self._share.config_text(epoch)}"
-        return "; ".join([recipe_text(self._recipe, epoch), of_files, *self._reading_details()])
-
-    def reading_text(self, epoch: int) -> str:
-        """Return all of `order_text`: each sub-epoch has files of its own."""
-        return self.order_text(epoch)
+        return [*super()._batch_options(), *self._options_inside]
 
     # --- what sequences are like ---
 
@@ -281,7 +337,7 @@ class DistributeFilesDataset(BlockwiseDataset):
         super().initialize()
 
     def _set_layout(self, layout: SubEpochLayout | None) -> None:
-        self._layout = layout
+        self._layout = self._files.learnt = layout
         self._is_undeclared = layout is None
 
     def _learn_layout(self, *, may_fetch: bool) -> None:
@@ -293,7 +349,7 @@ class DistributeFilesDataset(BlockwiseDataset):
             num_workers = self._stream_options.num_workers
             if num_workers > 1 and not dataset.supports_jumps:
                 raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
-            self._options_inside = dataset.batch_options()
+            self._options_inside = dataset.get_corpus().batch_options
             self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
 
     def _known_layout(self) -> SubEpochLayout | None:
@@ -327,7 +383,7 @@ class DistributeFilesDataset(BlockwiseDataset):
         if value:
             raise ConfigError(f"the labels of a {type(self).__name__} are those of its files")
 
-    def _key_layout(self, key: str) -> KeyLayout | None:
+    def _layout_of(self, key: str) -> DataSpec | None:
         layout = self._known_layout()
         if layout is None:
             return None
@@ -344,30 +400,10 @@ class DistributeFilesDataset(BlockwiseDataset):
 
     def get_data_dim(self, key: str) -> int:
         """Return the size of the last axis, or the number of classes of a sparse key."""
-        known = self._key_layout(key)
-        if known is None:
+        known = self._layout_of(key)
+        if known is None or known.dim is None:
             return super().get_data_dim(key)
         return known.dim * self.window if key == "data" else known.dim
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        known = self._key_layout(key)
-        return super().get_data_dtype(key) if known is None else known.dtype
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        known = self._key_layout(key)
-        return super().is_data_sparse(key) if known is None else known.sparse
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        known = self._key_layout(key)
-        if known is None:
-            return super().get_data_shape(key)
-        shape = list(known.shape)
-        if key == "data" and shape and shape[-1] is not None:
-            shape[-1] *= self.window
-        return shape
 
     # --- epochs ---
 
@@ -407,7 +443,6 @@ class DistributeFilesDataset(BlockwiseDataset):
         self._limit = None
         if self._epoch is not None:
             try:
-                self._share.use(self._recipe)
                 self._share.settle_ranks()
                 self._limit = self._share.limit_of(self._sub_epoch)
                 self._opened = self._open_at(0)
@@ -431,25 +466,23 @@ class DistributeFilesDataset(BlockwiseDataset):
 
     def _open_blocks(self, position: int) -> tuple[int, Iterator[ReadBlock]]:
         """Let the workers begin at a position."""
-        start = 0 if self.skips_failed else position
-        if not self._stream.has_plan:
-            self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
-        self._stream.start(start)
-        return start, self._blocks()
+        start = 0 if self._stream_options.skips else position
+        self._begin()
+        return start, self._stream.blocks(start, self._learn)
 
-    def _blocks(self) -> Iterator[ReadBlock]:
-        while (read := self._stream.next_part()) is not None:
-            part, error = read
-            if part.num_seqs is not None and not self.skips_failed:
-                self._take_number(part.num_seqs)
-            if self._layout is None:
-                self._set_layout(part.layout)
-            yield ReadBlock(part.parts, error)
-            if part.is_last:
-                return
+    def _begin(self) -> None:
+        """Make the plan of the sub-epoch, unless there is one."""
+        self._stream.begin(lambda: self._share.plan_of(self._sub_epoch, self._layout))
 
-    def _is_far(self, num_seqs: int) -> bool:
-        return not self.skips_failed and num_seqs >= self._stream.look_ahead
+    def _learn(self, num_in_files: int | None, layout: SubEpochLayout | None) -> None:
+        """Learn from the workers how many sequences the sub-epoch has, and what they are like."""
+        if num_in_files is not None and not self._stream_options.skips:
+            self._take_number(num_in_files)
+        if self._layout is None:
+            self._set_layout(layout)
+
+    def _goes_on(self, opened: BlocksAhead, seq_idx: int) -> bool:
+        return self._stream_options.skips or seq_idx - opened.position < self._stream.look_ahead
 
     def _take_number(self, num_in_files: int) -> None:
         """Take how many sequences the sub-epoch has, as one of the workers says."""
@@ -512,27 +545,16 @@ class DistributeFilesDataset(BlockwiseDataset):
 
     def _ask_about_all(self, method: str) -> Any:
         """Ask the dataset of a sub-epoch that has all files."""
-        self._share.use(self._recipe)
         if self.partition_epoch > 1 or self.num_shards > 1:
             self._not_known(method)
-        if self._epoch is None or not self._stream.has_plan:
-            self._stream.begin(self._share.plan_of(self._sub_epoch, self._layout))
+        if self._epoch is None:
+            self._stream.forget_plan()
+        self._begin()
         self._opened = None  # the workers leave it for the question
         return self._stream.ask(method)
 
     def _not_known(self, what: str) -> NoReturn:
         self._not_offered(f"{what} where a sub-epoch has only a part of the files")
-
-    # --- copies ---
-
-    def _state(self) -> dict[str, Any]:
-        layout = self._layout, self._is_undeclared, self._options_inside
-        return {**super()._state(), "share": self._share.state(), "layout": layout}
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        super()._restore(state)
-        self._share.restore(state["share"])
-        self._layout, self._is_undeclared, self._options_inside = state["layout"]
 
 
 def _corpus_files(files: Files) -> list[FileTree]:

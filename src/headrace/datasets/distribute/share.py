@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -110,7 +111,6 @@ class FileShare:
         self._options = options
         self._name = name
         self._recipe = OrderRecipe()
-        self._table: FileTable | None = None
         self._sizes: NDArray[np.int64] | None = None
         self._plan: FilePlan | None = None
         self._generation = 0  # grows when other files make a sub-epoch
@@ -196,7 +196,7 @@ class FileShare:
             recipe = self._recipe
             self._generation += 1
             if self._sizes is None:
-                self._sizes = self._file_table().sizes
+                self._sizes = self._table.sizes
             self._plan = FilePlan(
                 self._sizes,
                 partition_epoch=recipe.num_sub_epochs,
@@ -209,11 +209,10 @@ class FileShare:
             )
         return self._plan
 
-    def _file_table(self) -> FileTable:
-        """Return what is kept about the files."""
-        if self._table is None:
-            self._table = FileTable.of(self.trees)
-        return self._table
+    @cached_property
+    def _table(self) -> FileTable:
+        """What is kept about the files."""
+        return FileTable.of(self.trees)
 
     def trees_of(self, epoch: int, rank: int | None = None) -> list[FileTree]:
         """Return the files of a sub-epoch, in order, of this or another rank."""
@@ -330,10 +329,9 @@ class FileShare:
         """Take the sequence counts of all entries of the file list; those of the files are kept for other programs."""
         self._counts = np.array([num_seqs for num_seqs, _, _ in counts], dtype=np.int64)
         self._is_counted = True
-        table = self._file_table()
         for entry, (_, num_stored, num_frames) in enumerate(counts):
-            table.note_counts(entry, num_stored, num_frames)
-        table.save()
+            self._table.note_counts(entry, num_stored, num_frames)
+        self._table.save()
 
     @property
     def total_num_seqs(self) -> int | None:
@@ -342,20 +340,27 @@ class FileShare:
 
     # --- copies ---
 
-    def state(self) -> dict[str, Any]:
-        """Return the state for a copy, which need not find it out again, or cannot, in a worker that knows no ranks."""
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Make a copy that need not find out again what is known, or cannot, in a worker that knows no ranks."""
         ranks = self.ranks  # a worker may be started before an epoch has begun here
         if ranks is None and self._options.shards_files:
             ranks = self._find_ranks()
         if ranks is None or ranks.world_size == 1:
             ranks = self._carried
-        return {"sizes": self._sizes, "ranks": ranks, "counts": self._counts if self._is_counted else None}
+        counts = self._counts.copy() if self._is_counted else None
+        return _made_again, (self.trees, self._options, self._name, self._sizes, ranks, counts)
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Take over what `state` returned."""
-        self._sizes, self._carried = state["sizes"], state["ranks"]
-        if state["counts"] is not None:
-            self._counts, self._is_counted = state["counts"].copy(), True
+    def know(self, sizes: NDArray[np.int64] | None, ranks: Ranks | None, counts: NDArray[np.int64] | None) -> None:
+        """Take over what another object knows."""
+        self._sizes, self._carried = sizes, ranks
+        if counts is not None:
+            self._counts, self._is_counted = counts, True
+
+
+def _made_again(trees: list[FileTree], options: ShareOptions, name: str, *known: Any) -> FileShare:
+    made = FileShare(trees, options, name)
+    made.know(*known)
+    return made
 
 
 def _join_shards(given: tuple[int, int], ranks: Ranks, where: str) -> tuple[int, int]:

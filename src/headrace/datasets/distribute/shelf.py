@@ -7,8 +7,8 @@ wanted any more is closed before anything else is fetched, so that its files can
 Invariants: an entry is opened by one thread at a time, and belongs to the reading thread once it is open; the lock is
 held for a few lines only, never while user code runs, files are fetched or anything is waited for. An error of the
 background is dropped: when that sub-epoch is asked for it is opened once more, since what was in the way (a full disk,
-a network) may be gone, and it is the error of that second try that is raised. The background thread holds the shelf
-only while it works: a shelf without references is collected, and its thread ends.
+a network) may be gone, and it is the error of that second try that is raised. The background thread ends when it has
+nothing to do: so a shelf without references is collected.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import logging
-import queue
 import threading
 import time
-import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,9 +32,7 @@ from headrace.files.cache.options import FileCacheOptions
 
 from ..base import Dataset
 from ..parts import open_part
-from ..reading.reader import ReadRequest
-from ..wrap.blockwise import FailedSeqs, Parts
-from ..wrap.runs import BlockReader, ReadSeqs
+from ..wrap.runs import EpochParts
 from .sub_dataset import SubDataset, SubEpochLayout, SubEpochSpec, cached_files_of, read_in_place
 
 CacheOptions = dict[str, Any] | None
@@ -46,7 +43,6 @@ _BEAT_SECONDS = 0.25
 _CANCEL_SECONDS = 1.0  # after the cache is closed, which ends what is being fetched
 _MAX_LEFT = 8  # older ones are left to end by themselves
 _logger = logging.getLogger("headrace.datasets")
-_WAIT_SECONDS = 1.0  # between two looks at what another thread is building: no limit, the engine has one
 _CLOSE_SECONDS = 2.0  # how long the end of the background's work is waited for
 # The background begins so much later than it could: it would take the interpreter's lock from the first sequences of a
 # sub-epoch, and the reader waits for these.
@@ -58,22 +54,21 @@ class _Entry:
 
     Attributes:
         spec: What it is.
-        opener: Set while a thread opens it: told when that is done. It says who the opener is, too.
-        is_fetching: Whether the opener is the background, and is still fetching files: then another may take over.
-        opened: The result; None as long as there is none, and after a failure.
-        is_wanted: Whether it is still on the shelf.
+        opening: Set while a thread opens it, and once it is open; done when it is. `None` again after a failure.
         has_failed: Whether the background has tried.
     """
 
-    __slots__ = ("has_failed", "is_fetching", "is_wanted", "opened", "opener", "spec")
+    __slots__ = ("has_failed", "opening", "spec")
 
     def __init__(self, spec: SubEpochSpec) -> None:
         self.spec = spec
-        self.opener: threading.Event | None = None
-        self.is_fetching = False
-        self.opened: OpenSubEpoch | None = None
-        self.is_wanted = True
+        self.opening: Future[OpenSubEpoch] | None = None
         self.has_failed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open."""
+        return self.opening is not None and self.opening.done()
 
 
 class Shelf:
@@ -82,6 +77,9 @@ class Shelf:
     Args:
         files: Where cached files come from.
         beats: Whether a long wait for files must be told, so that it is not taken for a stall.
+
+    Attributes:
+        layout: That of the sequences, as far as it is known.
     """
 
     def __init__(self, files: SubEpochFiles, *, beats: bool) -> None:
@@ -90,10 +88,9 @@ class Shelf:
         self._lock = threading.Lock()  # protects what follows; no finalizer and no signal handler takes it
         self._entries: dict[tuple[int, int], _Entry] = {}
         self._dropped: list[OpenSubEpoch] = []
-        self._layout: SubEpochLayout | None = None
-        self._is_preparing = False
-        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()  # True: there is work; False: the end
-        self._thread: threading.Thread | None = None  # the reading thread's own
+        self.layout: SubEpochLayout | None = None
+        self._is_preparing = False  # whether the background is at work
+        self._thread: threading.Thread | None = None  # the last one of the background; the reading thread's own
 
     def arrange(self, specs: Sequence[SubEpochSpec], layout: SubEpochLayout | None) -> None:
         """Set which sub-epochs are wanted from now on: the one to be read, then the coming ones in their order.
@@ -103,30 +100,19 @@ class Shelf:
             layout: What the sequences of each must be like, if it is known.
         """
         with self._lock:
-            self._layout = layout or self._layout
+            self.layout = layout or self.layout
             before = self._entries
-            kept = {spec.key: before[spec.key] if spec.key in before else _Entry(spec) for spec in specs}
-            self._entries = kept
-            for entry in before.values():
-                if entry.spec.key not in kept:
-                    self._drop(entry)
-            to_fetch = [entry.spec.dataset for entry in kept.values() if entry.opened is None]
+            self._entries = {spec.key: before.get(spec.key) or _Entry(spec) for spec in specs}
+            self._drop(entry for entry in before.values() if entry.spec.key not in self._entries)
+            to_fetch = [entry.spec.dataset for entry in self._entries.values() if not entry.is_open]
             is_preparing = self._is_preparing
         if is_preparing or len(specs) == 1:
             self._close_dropped()  # the background may be waiting for just this room
         self._files.announce(to_fetch)
-        if len(specs) > 1 and (self._thread is None or not self._thread.is_alive()):  # user code may have ended it
-            serve = contextvars.copy_context().run  # so that user code in the thread knows which worker it is in
-            self._thread = threading.Thread(
-                target=serve, args=(_serve, weakref.ref(self), self._wake), name="headrace-sub-epochs", daemon=True
-            )
-            self._thread.start()
-        self._wake.put(True)
+        self._wake()
 
     def take(self, spec: SubEpochSpec, is_wanted: Callable[[], bool]) -> OpenSubEpoch:
-        """Return an open sub-epoch that was arranged for.
-
-        If the background is fetching its files, that is taken over; if it is building the dataset, it is waited for.
+        """Return an open sub-epoch that was arranged for; if the background is building the dataset, wait for it.
 
         Args:
             spec: Which sub-epoch.
@@ -142,34 +128,20 @@ class Shelf:
             if not is_wanted():
                 raise CacheError("these files are not needed any more", where=spec.where)
 
-        while True:
-            with self._lock:
-                entry = self._entries[spec.key]
-                if entry.opened is not None:
-                    return entry.opened
-                other = None if entry.is_fetching else entry.opener
-                if other is None:
-                    event = entry.opener = threading.Event()
-                    entry.is_fetching = False
-                    break
-            other.wait(_WAIT_SECONDS)
+        entry = self._entries[spec.key]
+        while (opening := entry.opening) is not None or (ours := self._claim(entry)) is None:
+            if opening is not None and opening.exception() is None:  # no limit to this wait: the engine has one
+                return opening.result()
         self._close_dropped()
-        opened = self._open(entry, event, beat if self._beats else None)
-        self._wake.put(True)
+        opened = self._open(entry, ours, beat if self._beats else None)
+        self._wake()
         return opened
-
-    def layout(self) -> SubEpochLayout | None:
-        """Return the layout of the sequences, as far as it is known."""
-        with self._lock:
-            return self._layout
 
     def close(self) -> None:
         """Close everything; a dataset that the background is building is closed as soon as it is built."""
         with self._lock:
-            entries, self._entries = list(self._entries.values()), {}
-            for entry in entries:
-                self._drop(entry)
-        self._wake.put(False)
+            entries, self._entries = self._entries, {}
+            self._drop(entries.values())
         self._close_dropped()
         self._files.close()
         thread, self._thread = self._thread, None
@@ -180,84 +152,83 @@ class Shelf:
                     "the thread that opens a sub-epoch is left running, because user code in it does not return"
                 )
 
-    def __del__(self) -> None:
-        wake = getattr(self, "_wake", None)
-        if wake is not None:
-            wake.put(False)
-
     # --- the background ---
 
-    def prepare(self) -> None:
-        """Close what was dropped, and open what is coming: the work of the background thread."""
+    def _wake(self) -> None:
+        """Have the background begin, if there is work for it, and it is not at work."""
         with self._lock:
-            self._is_preparing = True
-        try:
-            while (found := self._next_to_prepare()) is not None:
-                self._prepare(*found)
-        finally:
-            with self._lock:
-                self._is_preparing = False
-
-    def _next_to_prepare(self) -> tuple[_Entry, threading.Event] | None:
-        self._close_dropped()
-        with self._lock:
-            entries = list(self._entries.values())
-            if not entries or entries[0].opened is None:
-                return None  # what is to be read now comes before all others, and its reader opens it
-            for entry in entries[1:]:
-                if entry.opened is None and entry.opener is None and not entry.has_failed:
-                    event = entry.opener = threading.Event()
-                    entry.is_fetching = True
-                    return entry, event
-        return None
-
-    def _prepare(self, entry: _Entry, event: threading.Event) -> None:
-        def is_ours() -> bool:
-            with self._lock:
-                return entry.opener is event and entry.is_wanted
-
-        try:
-            self._files.fetch_ahead(entry.spec.dataset, is_ours)
-        except Exception as error:  # noqa: BLE001 - raised when this sub-epoch is asked for
-            self._give_up(entry, event, error)
-            return
-        with self._lock:
-            if entry.opener is not event:
-                return  # taken over
-            entry.is_fetching = False
-            if not entry.is_wanted or next(iter(self._entries.values())).opened is None:
-                entry.opener = None  # not now: the reader fetches something else, and wakes us when it has it
+            if self._is_preparing or (self._coming() is None and not self._dropped):
                 return
-        try:
-            self._open(entry, event, None)
-        except Exception as error:  # noqa: BLE001 - raised when this sub-epoch is asked for
-            self._give_up(entry, event, error)
+            self._is_preparing = True
+        run = contextvars.copy_context().run  # so that user code in the thread knows which worker it is in
+        self._thread = threading.Thread(target=run, args=(self._prepare,), name="headrace-sub-epochs", daemon=True)
+        self._thread.start()
 
-    def _give_up(self, entry: _Entry, event: threading.Event, error: Exception) -> None:
+    def _prepare(self) -> None:
+        """Close what was dropped, and open what is coming: the work of the background thread."""
+        time.sleep(_HEAD_START_SECONDS)
+        try:
+            while True:
+                self._close_dropped()
+                with self._lock:
+                    entry = self._coming()
+                    if entry is None and not self._dropped:
+                        self._is_preparing = False
+                        return
+                if entry is not None:
+                    self._open_ahead(entry)
+        except BaseException:  # user code that ends its thread
+            self._is_preparing = False
+            raise
+
+    def _coming(self) -> _Entry | None:
+        """Return what the background should open; called with the lock.
+
+        What is to be read now comes before all others, and its reader opens it.
+        """
+        entries = list(self._entries.values())
+        if not entries or not entries[0].is_open:
+            return None
+        return next((entry for entry in entries[1:] if entry.opening is None and not entry.has_failed), None)
+
+    def _is_next(self, entry: _Entry) -> bool:
         with self._lock:
+            return self._coming() is entry
+
+    def _open_ahead(self, entry: _Entry) -> None:
+        try:
+            if self._files.fetch_ahead(entry.spec.dataset, lambda: self._is_next(entry)):
+                ours = self._claim(entry, is_ahead=True)
+                if ours is not None:
+                    self._open(entry, ours, None)
+        except Exception as error:  # noqa: BLE001 - raised when this sub-epoch is asked for
             entry.has_failed = True
-            if entry.opener is event:
-                entry.opener, entry.is_fetching = None, False
-        _logger.info("not opened ahead of time: %s: %s", entry.spec.where, error)
+            _logger.info("not opened ahead of time: %s: %s", entry.spec.where, error)
 
     # --- in either thread ---
 
-    def _open(self, entry: _Entry, event: threading.Event, beat: Callable[[], None] | None) -> OpenSubEpoch:
-        """Open an entry, whose opener the calling thread is."""
-        opened: OpenSubEpoch | None = None
+    def _claim(self, entry: _Entry, *, is_ahead: bool = False) -> Future[OpenSubEpoch] | None:
+        """Make the calling thread the one that opens an entry, unless another does, or it is not its turn."""
+        with self._lock:
+            if entry.opening is not None or (is_ahead and self._coming() is not entry):
+                return None
+            entry.opening = Future()
+            return entry.opening
+
+    def _open(self, entry: _Entry, opening: Future[OpenSubEpoch], beat: Callable[[], None] | None) -> OpenSubEpoch:
+        """Open an entry that the calling thread has claimed."""
         try:
             opened = self._build(entry.spec, beat)
-        except Exception as error:
-            takes_note(error, f"while opening {entry.spec.where}")
+        except BaseException as error:
+            if isinstance(error, Exception):
+                takes_note(error, f"while opening {entry.spec.where}")
+            entry.opening = None
+            opening.set_exception(error)
             raise
-        finally:
-            with self._lock:
-                entry.opener = None
-                if entry.is_wanted:
-                    entry.opened = opened
-                elif opened is not None:
-                    self._dropped.append(opened)
-            event.set()
+        with self._lock:
+            opening.set_result(opened)
+            if self._entries.get(entry.spec.key) is not entry:
+                self._dropped.append(opened)
         return opened
 
     def _build(self, spec: SubEpochSpec, beat: Callable[[], None] | None) -> OpenSubEpoch:
@@ -276,15 +247,12 @@ class Shelf:
         layout = SubEpochLayout.of(dataset, f"files {spec.files} of sub-epoch {spec.epoch}")
         if layout is not None:
             with self._lock:
-                expected = self._layout = self._layout or layout
+                expected = self.layout = self.layout or layout
             expected.check_same(layout)
 
-    def _drop(self, entry: _Entry) -> None:
-        """Forget an entry; called with the lock."""
-        entry.is_wanted = False
-        opened, entry.opened = entry.opened, None
-        if opened is not None:
-            self._dropped.append(opened)
+    def _drop(self, entries: Iterable[_Entry]) -> None:
+        """Have closed what is open of entries that are not on the shelf any more; called with the lock."""
+        self._dropped += [entry.opening.result() for entry in entries if entry.opening and entry.opening.done()]
 
     def _close_dropped(self) -> None:
         while True:
@@ -294,21 +262,6 @@ class Shelf:
                 opened = self._dropped.pop()
             _close(opened.dataset, opened.spec)
             self._files.release(opened.held)
-
-
-def _serve(shelf_ref: weakref.ref[Shelf], wake: queue.SimpleQueue[bool]) -> None:
-    """Be the background thread."""
-    while wake.get():
-        time.sleep(_HEAD_START_SECONDS)
-        with contextlib.suppress(queue.Empty):  # many short sub-epochs: one look is for all that has come meanwhile
-            while True:
-                if not wake.get_nowait():
-                    return
-        shelf = shelf_ref()
-        if shelf is None:
-            return
-        shelf.prepare()
-        del shelf
 
 
 def _close(dataset: Dataset | None, spec: SubEpochSpec) -> None:
@@ -329,58 +282,12 @@ class OpenSubEpoch:
     """
 
     def __init__(self, spec: SubEpochSpec, dataset: Dataset, held: Sequence[str]) -> None:
-        self.spec = spec
-        self.dataset = dataset
-        self.held = held
-        self._can_jump = dataset.supports_jumps
-        self._position = 0  # the next one that a dataset without jumps gives
+        self.spec, self.dataset, self.held = spec, dataset, held
         # A sequence has the same draws in whatever sub-epoch and on whatever rank its file comes to be read.
         dataset.seed_by_tag()
-        reader = dataset.make_reader()
-        self._reader = BlockReader(reader)
-        self._whole: ReadRequest | None = None  # where any sequence can be read
-        if reader.is_sequential:  # read from its start, by its only owner
-            dataset.init_seq_order(epoch=spec.full_epoch)
-            self.num_seqs = dataset.known_num_seqs()
-        else:
-            order, counted = dataset.get_epoch_order(spec.full_epoch)
-            self._whole = ReadRequest(spec.full_epoch, order, counted, 0)
-            self.num_seqs = None if dataset.skips_failed else len(order)
-
-    def read(self, start: int, stop: int, *, skips: bool) -> tuple[Parts, FailedSeqs, bool]:
-        """Read sequences start..stop (exclusive; may exceed the sub-epoch); tell whether it ends there, or before.
-
-        Up to a sequence that fails, or without it; what failed is returned as well.
-        """
-        if self.num_seqs is not None:
-            stop = min(stop, self.num_seqs)
-        if self._whole is not None:
-            wanted = self._whole.part(start, max(start, stop))
-            return *self._reader.read(wanted, self.spec.epoch, skips=skips), stop == self.num_seqs
-        seqs = ReadSeqs(skips)
-        if start < stop:
-            self._go_to(start)
-        has_more = True
-        while has_more and self._position < stop:
-            name = f"(sequence {self._position} of sub-epoch {self.spec.epoch})"
-            has_more = seqs.read(self.dataset, self._position, epoch=self.spec.epoch, name=name)
-            self._position += has_more
-        if seqs.failed and not skips:
-            return seqs.parts(), seqs.failed, False
-        return seqs.parts(), seqs.failed, not has_more or stop == self.num_seqs
-
-    def _go_to(self, position: int) -> None:
-        """Make a position the next one, by reading those before it if there is no other way."""
-        if position < self._position:
-            self.dataset.init_seq_order(epoch=self.spec.full_epoch)
-            self._position = 0
-        if self._can_jump:
-            self._position = position
-        while self._position < position and self.dataset.is_less_than_num_seqs(self._position):
-            note_item(f"(passing over sequence {self._position} of sub-epoch {self.spec.epoch})", self.spec.epoch)
-            with contextlib.suppress(Exception):  # not wanted any more; its error was reported once
-                self.dataset.load_seqs(self._position, self._position + 1)
-            self._position += 1
+        corpus = dataset.get_corpus()
+        corpus.answer_alone()
+        self.reader = EpochParts(corpus, spec.full_epoch, f"sub-epoch {spec.epoch}", spec.epoch)
 
 
 def check_cache_options(given: Any) -> CacheOptions:
@@ -437,34 +344,69 @@ class SubEpochFiles:
         if not sources:
             return dataset, []
         cache = self._open()
-        if beat is None:
-            return cache.handle_cached_files_in_config(dataset)
-        with _tolerated("files are fetched one at a time"):
-            cache.prefetch(sources[::-1])  # two at a time: one from each end
-        return _while_beating(dataset, beat, cache, self._left)
+        held: list[str] = []
 
-    def fetch_ahead(self, dataset: SubDataset, goes_on: Callable[[], bool]) -> None:
-        """Copy the files of a config to the disk, where there is room, without holding them.
+        def get(file: CachedFile) -> str:
+            held.append(cache.get_file(file.filename) if beat is None else self._get(cache, file.filename, beat))
+            return held[-1]
+
+        if beat is not None:
+            with _tolerated("files are fetched one at a time"):
+                cache.prefetch(sources[::-1])  # two at a time: one from each end
+        try:
+            return replace_cached_files(dataset, get), held
+        except BaseException:
+            self.release(held)
+            raise
+
+    def _get(self, cache: FileCache, source: str, beat: Callable[[], None]) -> str:
+        """Get a cached file in a thread, and say meanwhile that the calling one is alive.
+
+        If the beat raises, the thread fetches the file to its end, and does not hold it.
+        """
+        getting: Future[str] = Future()
+
+        def get() -> None:
+            try:
+                getting.set_result(cache.get_file(source))
+            except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
+                getting.set_exception(error)
+
+        thread = threading.Thread(target=get, name="headrace-fetch", daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                beat()
+                thread.join(_BEAT_SECONDS)
+        except BaseException:
+            self._left.append(thread)
+            getting.add_done_callback(lambda done: None if done.exception() else self.release([done.result()]))
+            raise
+        return getting.result()
+
+    def fetch_ahead(self, dataset: SubDataset, goes_on: Callable[[], bool]) -> bool:
+        """Copy the files of a config to the disk, where there is room, without holding them; tell whether they came.
 
         Args:
             dataset: The config.
             goes_on: Asked now and then whether anybody still wants this.
 
         Raises:
-            CacheError: They did not come. Nothing is tried as hard as by `fetch`.
+            CacheError: A file did not come. Nothing is tried as hard as by `fetch`.
         """
         sources = cached_files_of(dataset)
         if not sources:
-            return
+            return True
         cache = self._open()
         cache.prefetch(sources)
         while not cache.wait_prefetched(_BEAT_SECONDS / 2):
             if not goes_on():
-                raise CacheError("these files are not needed any more")
+                return False
         failures = cache.prefetch_failures
         for source in sources:
             if source in failures:
                 raise CacheError(f"a file could not be fetched: {failures[source]}", where=source)
+        return True
 
     def release(self, held: Sequence[str]) -> None:
         """Release the files that `fetch` has returned."""
@@ -517,56 +459,3 @@ def _tolerated(what: str) -> Iterator[None]:
         yield
     except (OSError, HeadraceError) as error:
         _logger.info("%s: %s", what, error)
-
-
-def _while_beating(
-    dataset: SubDataset, beat: Callable[[], None], cache: FileCache, left: deque[threading.Thread]
-) -> tuple[SubDataset, list[str]]:
-    """Get cached files in a thread, and say meanwhile that the calling one is alive.
-
-    If the beat raises, nothing is held, and the thread, which fetches the file that it is at to its end, is added to
-    `left`.
-    """
-    held: list[str] = []
-    results: list[SubDataset] = []
-    errors: list[BaseException] = []
-    mutex = threading.Lock()  # protects the next two: the last of the two, the thread or the caller, releases
-    is_left = is_over = False
-
-    def get(file: CachedFile) -> str:
-        if is_left:
-            raise CacheError("these files are not needed any more", where=file.filename)
-        held.append(cache.get_file(file.filename))
-        return held[-1]
-
-    def run() -> None:
-        nonlocal is_over
-        try:
-            results.append(replace_cached_files(dataset, get))
-        except BaseException as error:  # noqa: BLE001 - raised by the waiting thread
-            errors.append(error)
-        with mutex:
-            is_over = True
-            if is_left or errors:
-                release()
-
-    def release() -> None:
-        with contextlib.suppress(CacheError):  # it was closed, and holds nothing
-            cache.release_files(held)
-
-    thread = threading.Thread(target=run, name="headrace-fetch", daemon=True)
-    thread.start()
-    try:
-        while thread.is_alive():
-            beat()
-            thread.join(_BEAT_SECONDS)
-    except BaseException:
-        with mutex:
-            is_left = True
-            left.append(thread)
-            if is_over and not errors:
-                release()
-        raise
-    if errors:
-        raise errors[0]
-    return results[0], held

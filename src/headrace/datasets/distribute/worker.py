@@ -1,7 +1,10 @@
 """The workers of a `DistributeFilesDataset` read ranges of positions of a sub-epoch.
 
-A ticket names its sub-epoch by a reference, so any worker may do it, and do it again: what it needs it opens itself.
-Invariant: the stream is the order of the sub-dataset, however it is cut into tickets.
+A ticket is a call of a method of `SubEpochReader`, and carries its sub-epoch, so any worker may do it, and do it again:
+what it needs it opens itself. Invariant: the stream is the order of the sub-dataset, however it is cut into tickets.
+
+An answer of bytes is an encoded `Failure`, raised in the trainer. It is no error of the ticket, because a policy that
+skips failed items must not skip sequences that were not counted.
 """
 
 from __future__ import annotations
@@ -9,9 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from headrace.engine import Failure, WorkerInfo, note_item
 from headrace.errors import ConfigError
@@ -19,90 +20,19 @@ from headrace.files.cache.entry import replace_cached_files
 from headrace.files.locations import is_url
 
 from ..corpus import StoredCounts
-from ..wrap.blockwise import FailedSeqs, Parts, encoded
-from ..wrap.runs import ReadSeqs, bytes_of
-from .shared import Carried, Reference, Shared
+from ..wrap.runs import RunResult, result_of
+from .shared import Shared
 from .shelf import CacheOptions, OpenSubEpoch, Shelf, SubEpochFiles, opened_in_place
 from .sub_dataset import SubDataset, SubEpochLayout, SubEpochPlan, SubEpochSpec, cannot_share
 
-SharedPlan = Shared | Reference | Carried
+_T = TypeVar("_T")
 
-
-@dataclass(frozen=True, slots=True)
-class ReadRange:
-    """Read sequences `start <= position < stop` of the sub-epoch that comes first in a plan. Answer: `ReadPart`."""
-
-    plan: SharedPlan
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, slots=True)
-class AskDataset:
-    """Call a method of the dataset of the sub-epoch that comes first in a plan. `Answer`: what it returns."""
-
-    plan: SharedPlan
-    method: str
-
-
-@dataclass(frozen=True, slots=True)
-class CountSeqs:
-    """Count the sequences of a sub-dataset of one entry of the file list. `Answer`: `EntryCounts`.
-
-    Attributes:
-        spec: The sub-dataset.
-        names: The files of the entry.
-    """
-
-    spec: SubEpochSpec
-    names: list[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The answer to a question.
-
-    Attributes:
-        value: The answer.
-        failure: An encoded `Failure` instead, as in `ReadPart`.
-    """
-
-    value: Any = None
-    failure: bytes | None = None
-
-
+ReadRange = tuple[RunResult, int | None, int | None, SubEpochLayout | None]
+"""What was read; where the sub-epoch ends, as far as that is known; how many sequences it has, if its dataset knows;
+and what they are like, if the plan did not say it."""
 EntryCounts = tuple[int, int, int]
 """Of one entry of the file list: the sequences that a sub-dataset of it alone delivers, those in its files, and the
 frames of the first data key in its files. The latter two are -1 where they are unknown."""
-
-
-@dataclass(slots=True)
-class ReadPart:
-    """A part of a sub-epoch, as it comes back from a worker.
-
-    Attributes:
-        parts: The sequences, in order, as the parts of a `SeqBlock`.
-        num_seqs: How many the sub-epoch has, if its dataset knows.
-        is_last: Whether the sub-epoch ends with this part, or before it.
-        layout: What the sequences are like, if the plan did not say it.
-        failed: The sequences that failed, each with an encoded `Failure`.
-        seconds: What it took to read them.
-        seq_bytes: How many bytes a sequence has.
-        failure: An encoded `Failure`: the sub-epoch cannot be opened, and there are no sequences. It is no error of the
-            ticket, because a policy that skips failed items must not skip sequences that were not counted.
-    """
-
-    parts: Parts = field(default_factory=lambda: ReadSeqs().parts())
-    num_seqs: int | None = None
-    is_last: bool = False
-    layout: SubEpochLayout | None = None
-    failed: FailedSeqs = field(default_factory=list)
-    seconds: float = 0.0
-    seq_bytes: float = 0.0
-    failure: bytes | None = None
-
-
-Ticket = ReadRange | AskDataset | CountSeqs
 
 
 class SubEpochWork:
@@ -113,8 +43,8 @@ class SubEpochWork:
         skips: Whether sequences that fail are left out.
     """
 
-    def __init__(self, cache: CacheOptions, *, skips: bool) -> None:
-        self._cache, self._skips = cache, skips
+    def __init__(self, cache: CacheOptions, skips: bool) -> None:
+        self._options = cache, skips
         self._readers: dict[int, SubEpochReader] = {}
 
     def __call__(self, info: WorkerInfo) -> Callable[[Ticket], Any]:
@@ -122,11 +52,11 @@ class SubEpochWork:
         earlier = self._readers.pop(info.worker_idx, None)
         if earlier is not None:
             earlier.close()
-        reader = self._readers[info.worker_idx] = SubEpochReader(self._cache, info, skips=self._skips)
-        return reader
+        reader = self._readers[info.worker_idx] = SubEpochReader(*self._options, info)
+        return lambda ticket: ticket(reader)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SubEpochWork, skips=self._skips), (self._cache,)
+        return SubEpochWork, self._options
 
     def close(self) -> None:
         """Close what workers in this process opened; they must not be at work. Processes close theirs by ending."""
@@ -140,78 +70,86 @@ class SubEpochReader:
 
     Args:
         cache: Where cached files come from.
-        info: Who it is.
         skips: Whether sequences that fail are left out.
+        info: Who it is.
     """
 
-    def __init__(self, cache: CacheOptions, info: WorkerInfo, *, skips: bool) -> None:
-        self._cache, self._skips = cache, skips
-        self._num_workers = info.num_workers
+    def __init__(self, cache: CacheOptions, skips: bool, info: WorkerInfo) -> None:
+        self._cache, self._skips, self._info = cache, skips, info
         self._shelf = Shelf(SubEpochFiles(cache), beats=info.runs_in != "caller")
         self._plan_number: int | None = None
         self._plan: SubEpochPlan | None = None
         self._failure: bytes | None = None  # of this plan: it is not tried again for each ticket
 
-    def __call__(self, ticket: Ticket) -> ReadPart | Answer:
-        """Do one ticket."""
-        if isinstance(ticket, ReadRange):
-            return self._read(ticket)
-        try:
-            if isinstance(ticket, CountSeqs):
-                return Answer(self._count(ticket))
-            return Answer(getattr(self._open(ticket.plan).dataset, ticket.method)())
-        except Exception as error:  # noqa: BLE001 - raised in the trainer, whatever the policy on errors is
-            return Answer(failure=Failure.of(error).to_bytes())
-
     def close(self) -> None:
         """Close all datasets, release all files."""
         self._shelf.close()
 
-    def _open(self, reference: SharedPlan) -> OpenSubEpoch:
-        if self._plan_number != reference.number:
-            self._plan_number, self._plan, self._failure = reference.number, None, None
+    def _open(self, shared: Shared) -> OpenSubEpoch:
+        """Open the sub-epoch that comes first in a plan."""
+        if self._plan_number != shared.number:
+            self._plan_number, self._plan, self._failure = shared.number, None, None
         if self._plan is None:
-            plan: SubEpochPlan = reference.load()
+            plan: SubEpochPlan = shared.load()
             self._shelf.arrange(plan.specs, plan.layout)
             self._plan = plan
-        opened = self._shelf.take(self._plan.specs[0], lambda: reference.is_current)
-        if self._num_workers > 1 and not opened.dataset.supports_jumps:
-            raise cannot_share(opened.dataset, self._num_workers, opened.spec.where)
+        opened = self._shelf.take(self._plan.specs[0], lambda: shared.is_current)
+        if self._info.num_workers > 1 and not opened.dataset.supports_jumps:
+            raise cannot_share(opened.dataset, self._info.num_workers, opened.spec.where)
         return opened
 
-    def _read(self, ticket: ReadRange) -> ReadPart:
-        if self._failure is not None and self._plan_number == ticket.plan.number:
-            return ReadPart(failure=self._failure)
-        try:
-            opened = self._open(ticket.plan)
-        except Exception as error:  # noqa: BLE001 - raised in the trainer, whatever the policy on errors is
-            self._failure = Failure.of(error).to_bytes()
-            return ReadPart(failure=self._failure)
-        begun = time.perf_counter()
-        parts, failed, is_last = opened.read(ticket.start, ticket.stop, skips=self._skips)
+    def read(self, shared: Shared, start: int, stop: int) -> ReadRange | bytes:
+        """Read sequences `start <= position < stop` of the sub-epoch that comes first in a plan."""
+        if self._failure is not None and self._plan_number == shared.number:
+            return self._failure
+        opened = _attempt(lambda: self._open(shared))
+        if isinstance(opened, bytes):
+            self._failure = opened
+            return opened
         assert self._plan is not None
-        layout = self._shelf.layout() if self._plan.layout is None else None
-        tags, _, fracs, columns = parts  # without corpus indices: they are those of these files alone
-        seq_bytes = bytes_of(parts) / max(len(tags), 1)
-        seconds = time.perf_counter() - begun
-        return ReadPart(
-            (tags, None, fracs, columns), opened.num_seqs, is_last, layout, encoded(failed), seconds, seq_bytes
-        )
+        begun = time.perf_counter()
+        (tags, _, fracs, columns), failed = opened.reader.read(start, stop, skips=self._skips)
+        parts = tags, None, fracs, columns  # without corpus indices: they are those of these files alone
+        layout = self._shelf.layout if self._plan.layout is None else None
+        return result_of(parts, failed, begun, self._info), opened.reader.end, opened.reader.num_seqs, layout
 
-    def _count(self, ticket: CountSeqs) -> EntryCounts:
-        spec = ticket.spec
+    def ask(self, shared: Shared, method: str) -> Any:
+        """Return what a method of the dataset of the sub-epoch that comes first in a plan returns."""
+        return _attempt(lambda: getattr(self._open(shared).dataset, method)())
+
+    def count(self, spec: SubEpochSpec, names: list[str]) -> EntryCounts | bytes:
+        """Count the sequences of a sub-dataset of one entry of the file list.
+
+        Args:
+            spec: The sub-dataset.
+            names: The files of the entry.
+        """
+        return _attempt(lambda: self._count(spec, names))
+
+    def _count(self, spec: SubEpochSpec, names: list[str]) -> EntryCounts:
         note_item(f"(counting {spec.files})")
         with opened_in_place(spec.dataset, self._cache, lambda: note_item(f"(fetching {spec.files})")) as dataset:
-            num_seqs = OpenSubEpoch(spec, dataset, ()).num_seqs
+            num_seqs = OpenSubEpoch(spec, dataset, ()).reader.num_seqs
             if num_seqs is None:
                 raise ConfigError(
                     f"{type(dataset).__name__} does not know its number of sequences, so they cannot be counted",
                     where=spec.files,
                 )
-            stored = dataset.stored_counts()
-            if stored is None or not _are_read(_files_of(spec.dataset, stored), ticket.names):
+            stored = dataset.get_corpus().stored_counts()
+            if stored is None or not _are_read(_files_of(spec.dataset, stored), names):
                 return num_seqs, -1, -1
             return num_seqs, stored.num_seqs, stored.num_frames
+
+
+Ticket = Callable[[SubEpochReader], Any]
+
+
+def _attempt(function: Callable[[], _T]) -> _T | bytes:
+    """Return what a function returns, or an encoded `Failure`, raised in the trainer whatever the policy on errors."""
+    try:
+        return function()
+    except Exception as error:  # noqa: BLE001 - raised in the trainer
+        return Failure.of(error, num_own_frames=2).to_bytes()
 
 
 def _files_of(config: SubDataset, stored: StoredCounts) -> Any:

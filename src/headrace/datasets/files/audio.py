@@ -12,7 +12,7 @@ from headrace.sources.audio.source import is_table
 from headrace.sources.naming import first_option_of, options_of
 
 from ..cached import CachedDataset
-from ..checks import absolute_name, check_source_options
+from ..checks import absolute_index, absolute_name, check_source_options
 
 
 class AudioDataset(CachedDataset):
@@ -39,7 +39,7 @@ class AudioDataset(CachedDataset):
         SourceError: The manifest is not valid, or audio is missing or outside its root.
     """
 
-    content_options = ("features", "targets", "source_options")
+    _content_options = ("features", "targets", "source_options")
 
     def __init__(
         self,
@@ -58,19 +58,14 @@ class AudioDataset(CachedDataset):
         if not is_table(manifest):
             manifest = absolute_name(manifest)
             cls = AudioFolderSource if os.path.isdir(manifest) else AudioSource
-        options = check_source_options(source_options, _options_of(cls), cls.__name__, where)
+        valid = options_of(cls) - {"features", "targets", "index", first_option_of(cls)}
+        options = check_source_options(source_options, valid, cls.__name__, where)
+        if root is not None and cls is AudioFolderSource:
+            fix = "leave root out: the recordings of a folder are below it"
+            raise ConfigError("root is given, and so is a folder", where=where, fix=fix)
+        root = options.get("root") if root is None else root
         if root is not None:
-            if cls is AudioFolderSource:
-                fix = "leave root out: the recordings of a folder are below it"
-                raise ConfigError("root is given, and so is a folder", where=where, fix=fix)
-            options["root"] = root
-        if "root" in options:
-            options["root"] = absolute_name(options["root"])
+            options["root"] = absolute_name(root)
         if cls is not AudioTableSource:
-            options["index"] = index if index in ("auto", None) else absolute_name(index)
+            options["index"] = absolute_index(index)
         self._set_source(cls(manifest, features=features, targets=targets, **options))
-
-
-def _options_of(cls: type) -> set[str]:
-    """Return the options of a source that have no parameter of their own here."""
-    return options_of(cls) - {"features", "targets", "index", first_option_of(cls)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,30 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError
 from headrace.sources import HDFSource
 
-from ..base import Dataset
-from ..cached import CachedDataset
-from ..checks import absolute_name
-from ..corpus import StoredCounts
+from ..cached import CachedDataset, SourceCorpus
+from ..checks import absolute_index, absolute_name, refuse_cache_manager
+from ..corpus import IndexedFiles, StoredCounts, check_files
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+
+class HDFCorpus(SourceCorpus):
+    """The sequences of HDF5 files. Where it is unpickled, the same files may have other times: they are opened again.
+
+    Attributes:
+        opened: The files, and the index that was named for them.
+    """
+
+    opened: tuple[list[str], str | None]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened_again, (type(self), {**self.__getstate__(), "source": None}, self.indexed_files())
+
+    def stored_counts(self) -> StoredCounts:
+        """Return how much the files hold, as the index says."""
+        key = next(iter(self.source.specs), None)
+        num_frames = 0 if key is None else int(self.index.lengths(key).sum(dtype=np.int64))
+        return StoredCounts([file.path for file in self.index.files], len(self.index), num_frames)
 
 
 class HDFDataset(CachedDataset):
@@ -45,33 +63,25 @@ class HDFDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if use_cache_manager:
-            raise ConfigError(
-                "use_cache_manager=True names a service of one site, which Headrace does not know",
-                fix="leave it out; give local paths",
-            )
-        self._index = index if index in ("auto", None) else absolute_name(index)
+        refuse_cache_manager(use_cache_manager, f"dataset {self.name!r}")
+        self._index = absolute_index(index)
         self.files: list[str] = []
         if files is not None:
             paths = list(files) if isinstance(files, Iterable) and not isinstance(files, str | bytes) else [files]
             if not paths:
-                raise ConfigError(
-                    "files is an empty list", where=f"dataset {self.name!r}", fix="name at least one HDF5 file"
-                )
+                fix = "name at least one HDF5 file"
+                raise ConfigError("files is an empty list", where=f"dataset {self.name!r}", fix=fix)
             self._open([absolute_name(path) for path in paths])
-        if type(self).__init__ is HDFDataset.__init__:  # a sub-class has arguments of its own
-            self._ctor_args = ((), {**kwargs, "files": self.files or None, "index": self._index})
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as constructor arguments: where it is unpickled, the same files may have other times."""
-        return Dataset.__reduce__(self)
 
     def _open(self, files: list[str]) -> None:
         source = HDFSource(files, index=self._index)
-        if self._source is not None:
-            self._source.close()
+        if self._corpus is not None:
+            self._corpus.close()
         self.files = files
-        self._set_source(source)
+        self._set_source(source, HDFCorpus)
+        corpus = self._read
+        assert isinstance(corpus, HDFCorpus)
+        corpus.opened = files, self._index
 
     def add_file(self, filename: str | os.PathLike[str]) -> None:
         """Append a file to the corpus; takes effect with the next `init_seq_order`.
@@ -88,20 +98,6 @@ class HDFDataset(CachedDataset):
             )
         self._open([*self.files, absolute_name(filename)])
 
-    def stored_counts(self) -> StoredCounts:
-        """Return how much the files hold, as the index says."""
-        index, key = self.source.index, next(iter(self.source.specs), None)
-        num_frames = 0 if key is None else int(index.lengths(key).sum(dtype=np.int64))
-        return StoredCounts(self.files, len(index), num_frames)
-
-    def _state(self) -> dict[str, Any]:
-        return {**super()._state(), "files": self.files}
-
-    def _restore(self, state: Mapping[str, Any]) -> None:
-        if state["files"] != self.files:  # some were added
-            self._open(state["files"])
-        super()._restore(state)
-
     def get_data_by_seq_tag(self, seq_tag: str, key: str) -> NDArray[Any]:
         """Return one data key of the sequence with this tag, whatever the current order."""
         self._check_key(key)
@@ -111,3 +107,12 @@ class HDFDataset(CachedDataset):
         """Return the times of the frames, where the file stores them."""
         assert isinstance(self.source, HDFSource)
         return self.source.read_times(self._corpus_idx(seq_idx))
+
+
+def _opened_again(cls: type[HDFCorpus], state: dict[str, Any], before: Sequence[IndexedFiles]) -> HDFCorpus:
+    corpus = cls.__new__(cls)
+    vars(corpus).update(state)
+    files, index = corpus.opened
+    corpus.source = HDFSource(files, index=index)
+    check_files(corpus.indexed_files(), before)
+    return corpus

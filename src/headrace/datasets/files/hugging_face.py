@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,12 +18,14 @@ from headrace.sources import HuggingFaceSource
 from headrace.sources.tables.hugging_face import import_datasets, is_named, load_hugging_face
 from headrace.specs import DataSpec
 
-from ..cached import CachedDataset
+from ..cached import CachedDataset, SourceCorpus
 from ..checks import check_source_options
+from ..digests import digest_array
 from ..reading.reader import Features
 
 _SOURCE_OPTIONS = ("nulls", "root", "index")
 _FORMAT_OPTIONS = ("dim", "dtype", "feature_dim", "ndim", "shape", "sparse", "sparse_dim", "vocab")
+_FIX_FORMAT = "correct the format, or the column by cast_columns"
 
 
 class HuggingFaceDataset(CachedDataset):
@@ -57,10 +60,7 @@ class HuggingFaceDataset(CachedDataset):
         SourceError: The dataset cannot be loaded, or a row becomes no array.
     """
 
-    _own_attributes = CachedDataset._own_attributes | {"_texts", "_sorted_by"}
-    _texts: _ColumnTexts | None = None
-    _sorted_by: NDArray[Any] | None = None
-    content_options = ("map_func", "rename_columns", "cast_columns", "data_format", "source_options")
+    _content_options = ("map_func", "rename_columns", "cast_columns", "data_format", "source_options")
 
     def __init__(
         self,
@@ -85,97 +85,93 @@ class HuggingFaceDataset(CachedDataset):
                 fix="leave one of them out",
             )
         given = check_source_options(source_options, _SOURCE_OPTIONS, "HuggingFaceSource", f"dataset {self.name!r}")
-        self._nulls = given.get("nulls", "refuse")
-        self._by_length_of, self._by_value_of = sorting_seq_len_column_data, sorting_seq_len_column
-        self.sorts_by_column = not (sorting_seq_len_column is None and sorting_seq_len_column_data is None)
+        columns = [name for name in (sorting_seq_len_column, sorting_seq_len_column_data) if name is not None]
         if isinstance(dataset_opts, HuggingFaceSource):
             source = dataset_opts
         else:
-            dataset = self._load(dataset_opts, use_file_cache=use_file_cache)
-            dataset = _changed(dataset, map_func, rename_columns, cast_columns)
+            named = dataset_opts
+            if callable(named) and is_named(named):
+                named = named()
+            if use_file_cache:
+                named = _from_cache(named, FileCache.get_instance(), f"dataset {self.name!r}")
+            dataset = _changed(load_hugging_face(named), map_func, rename_columns, cast_columns)
             source = _open(dataset, data_format, seq_tag_column, {**given, "_is_named": is_named(dataset_opts)})
-        self._text_keys = _text_keys(data_format)
-        for column in (sorting_seq_len_column, sorting_seq_len_column_data):
-            if column is not None and source.dataset is not None:
-                _check_column(column, source.dataset)
-        self._set_source(source)
+        if source.dataset is not None:
+            _check_columns(columns, source.dataset)
+        self._set_source(source, HuggingFaceCorpus)
+        corpus = self._read
+        assert isinstance(corpus, HuggingFaceCorpus)
+        corpus.nulls = given.get("nulls", "refuse")
+        corpus.text_keys = [key for key, options in data_format.items() if _is_text_as_such(options)]
+        corpus.by_length_of, corpus.by_value_of = sorting_seq_len_column_data, sorting_seq_len_column
 
-    def get_text_keys(self) -> list[str]:
-        """Return the columns of texts that become no arrays."""
-        return self._text_keys
 
-    def get_data(self, seq_idx: int, key: str) -> NDArray[Any]:
-        """Return one data key of one sequence, see `Dataset.get_data`; also a text, as an array `str[]`."""
-        if key not in self._text_keys:
-            return super().get_data(seq_idx, key)
-        return self._text_source()(self._corpus_idx(seq_idx))[key]
+class HuggingFaceCorpus(SourceCorpus):
+    """The rows of a dataset of the `datasets` library.
 
-    def _text_source(self) -> _ColumnTexts:
-        if self._texts is None:
-            assert isinstance(self.source, HuggingFaceSource)
-            self._texts = _ColumnTexts(self.source, self._text_keys, self._nulls)
-        return self._texts
+    Attributes:
+        nulls: See `HuggingFaceSource`.
+        by_length_of: The column whose lengths are sorted by.
+        by_value_of: The column whose values are.
+    """
 
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype of a data key; "string" for a text."""
-        return "string" if key in self._text_keys else super().get_data_dtype(key)
+    nulls: Any = "refuse"
+    by_length_of: str | None = None
+    by_value_of: str | None = None
 
-    def _load(self, dataset_opts: Any, *, use_file_cache: bool) -> Any:
-        datasets = import_datasets()
-        if callable(dataset_opts) and not isinstance(dataset_opts, datasets.Dataset):
-            dataset_opts = dataset_opts()
-        if use_file_cache:
-            dataset_opts = _from_cache(dataset_opts, FileCache.get_instance(), f"dataset {self.name!r}")
-        return load_hugging_face(dataset_opts)
+    def texts(self, corpus_idx: int) -> Features:
+        """Return the texts of a sequence, as arrays `str[]`; their columns are opened when they are first asked for."""
+        return {key: np.array(_text(self._texts, corpus_idx, key)) for key in self.text_keys}
 
-    def _sort_lengths(self) -> NDArray[Any]:
-        """Return `number[N]`: what sequences are sorted by."""
-        if not self.sorts_by_column:
-            return super()._sort_lengths()
-        if self._sorted_by is None:
-            assert isinstance(self.source, HuggingFaceSource)
-            if not len(self.source):
-                self._sorted_by = np.zeros(0, np.int64)
-            elif self._by_value_of is not None:
-                self._sorted_by = _values_of(self.source.dataset, self._by_value_of)
-            else:
-                self._sorted_by = self._lengths_of_column(str(self._by_length_of))
-        return self._sorted_by
-
-    def _lengths_of_column(self, column: str) -> NDArray[Any]:
+    @cached_property
+    def _texts(self) -> HuggingFaceSource:
         assert isinstance(self.source, HuggingFaceSource)
-        dataset = self.source.dataset.select_columns([column])
-        is_text = _is_text(dataset, column)
-        field = {"field": column, **({"vocab": "bytes"} if is_text else {})}
-        source = HuggingFaceSource(dataset, fields={column: field}, index=None)
-        if is_text:
-            return np.array([len(source.read(i, column).tobytes().decode()) for i in range(len(source))], np.int64)
-        if not source.specs[column].has_time:
+        return _columns(self.source.dataset, self.text_keys, self.nulls)
+
+    def sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:
+        """Return `number[N]`: what sequences are sorted by."""
+        return self._sorted_by if self.by_length_of or self.by_value_of else super().sort_lengths(epoch)
+
+    def order_texts(self, epoch: int) -> list[str]:
+        """Return also what is sorted by, where it is a column."""
+        texts = super().order_texts(epoch)
+        has_column = self.by_length_of or self.by_value_of
+        return [*texts, f"sorted by {digest_array(np.asarray(self._sorted_by))}"] if has_column else texts
+
+    @cached_property
+    def _sorted_by(self) -> NDArray[Any]:
+        assert isinstance(self.source, HuggingFaceSource)
+        if not len(self.source):
+            return np.zeros(0, np.int64)
+        dataset, column = self.source.dataset, str(self.by_length_of)
+        if self.by_value_of is not None:
+            return _values_of(dataset, self.by_value_of)
+        opened = _columns(dataset, [column], self.nulls)
+        if _is_text(dataset, column):
+            return np.array([len(_text(opened, i, column)) for i in range(len(opened))], np.int64)
+        if not opened.specs[column].has_time:
             raise ConfigError(
                 f"the values of the column {column!r} have no length",
                 where=f"dataset {self.name!r}",
                 fix="give it as sorting_seq_len_column, if it is a number to sort by",
             )
-        return source.index.lengths(column)
+        return opened.index.lengths(column)
 
 
-class _ColumnTexts:
-    """Reads columns of texts that become no arrays; opens them when it is first asked."""
+def _columns(dataset: Any, names: Sequence[str], nulls: Any) -> HuggingFaceSource:
+    """Open some columns, texts as their bytes."""
+    fields = {name: _field(dataset, name, None) for name in names}
+    return HuggingFaceSource(dataset.select_columns(list(names)), fields=fields, nulls=nulls, index=None)
 
-    def __init__(self, source: HuggingFaceSource, keys: list[str], nulls: Any) -> None:
-        self._source, self._keys, self._nulls = source, keys, nulls
-        self._opened: HuggingFaceSource | None = None
 
-    def __call__(self, corpus_idx: int) -> Features:
-        """Return the texts of a sequence by column, as arrays `str[]`."""
-        if not self._keys:
-            return {}
-        if self._opened is None:
-            fields = {key: {"field": key, "vocab": "bytes"} for key in self._keys}
-            columns = self._source.dataset.select_columns(self._keys)
-            self._opened = HuggingFaceSource(columns, fields=fields, nulls=self._nulls, index=None)
-        opened = self._opened
-        return {key: np.array(opened.read(corpus_idx, key).tobytes().decode()) for key in self._keys}
+def _field(dataset: Any, column: str, vocab: Any) -> dict[str, Any]:
+    if vocab is None and _is_text(dataset, column):
+        vocab = "bytes"
+    return {"field": column} if vocab is None else {"field": column, "vocab": vocab}
+
+
+def _text(source: HuggingFaceSource, corpus_idx: int, column: str) -> str:
+    return source.read(corpus_idx, column).tobytes().decode()
 
 
 def _open(
@@ -187,52 +183,39 @@ def _open(
     """Open the columns of a format, and compare them with it."""
     if not isinstance(data_format, Mapping) or not data_format:
         raise ConfigError(f"data_format is a dict column -> options, not {data_format!r}")
+    _check_columns([*data_format, *([] if seq_tag_column is None else [seq_tag_column])], dataset)
     fields: dict[str, Any] = {}
     for key, options in data_format.items():
-        _check_column(key, dataset)
         if not isinstance(options, Mapping):
             raise ConfigError(f"the format of {key!r} is a dict, not {options!r}", where="data_format")
+        where = f"data_format of {key!r}"
         for name in options:
             if name not in _FORMAT_OPTIONS:
-                fix = did_you_mean(str(name), _FORMAT_OPTIONS)
-                raise ConfigError(f"unknown option {name!r}", where=f"data_format of {key!r}", fix=fix)
-        vocab = options.get("vocab")
-        is_text = _is_text(dataset, key)
-        if options.get("dtype") == "string" and vocab is None:
-            if not is_text:
-                raise ConfigError(
-                    "the dtype is 'string', and the column holds no texts",
-                    where=f"data_format of {key!r}",
-                    fix="correct the format, or the column by cast_columns",
-                )
-            continue
-        vocab = "bytes" if vocab is None and is_text else vocab
-        fields[key] = {"field": key} if vocab is None else {"field": key, "vocab": vocab}
-    if seq_tag_column is not None:
-        _check_column(seq_tag_column, dataset)
+                raise ConfigError(f"unknown option {name!r}", where=where, fix=did_you_mean(str(name), _FORMAT_OPTIONS))
+        if not _is_text_as_such(options):
+            fields[key] = _field(dataset, key, options.get("vocab"))
+        elif not _is_text(dataset, key):
+            raise ConfigError("the dtype is 'string', and the column holds no texts", where=where, fix=_FIX_FORMAT)
     source = HuggingFaceSource(
         dataset, fields=fields, tag_field=seq_tag_column, may_be_empty=not fields, **source_options
     )
-    source.declare({key: _agreed(source, key, options) for key, options in data_format.items() if key in source.specs})
+    source.declare({key: _agreed(source, key, data_format[key]) for key in source.specs})
     return source
 
 
-def _text_keys(data_format: Any) -> list[str]:
-    """Return the keys of a format that are texts as such."""
-    return [
-        key for key, options in data_format.items() if options.get("dtype") == "string" and options.get("vocab") is None
-    ]
+def _is_text_as_such(options: Mapping[str, Any]) -> bool:
+    return options.get("dtype") == "string" and options.get("vocab") is None
 
 
 def _is_text(dataset: Any, column: str) -> bool:
     return getattr(dataset.features[column], "dtype", None) in ("string", "large_string")
 
 
-def _check_column(name: str, dataset: Any) -> None:
-    if name not in dataset.column_names:
-        raise ConfigError(
-            f"the dataset has no column {name!r}", fix=did_you_mean(str(name), map(str, dataset.column_names))
-        )
+def _check_columns(names: Iterable[str], dataset: Any) -> None:
+    for name in names:
+        if name not in dataset.column_names:
+            fix = did_you_mean(str(name), map(str, dataset.column_names))
+            raise ConfigError(f"the dataset has no column {name!r}", fix=fix)
 
 
 def _agreed(source: HuggingFaceSource, key: str, options: Mapping[str, Any]) -> DataSpec:
@@ -241,50 +224,37 @@ def _agreed(source: HuggingFaceSource, key: str, options: Mapping[str, Any]) -> 
     Raises:
         ConfigError: They contradict each other.
     """
-    spec, where = source.specs[key], f"data_format of {key!r}"
+    spec, given = source.specs[key], {name: value for name, value in options.items() if value is not None}
 
-    def differs(name: str, found: Any) -> ConfigError:
-        return ConfigError(
-            f"{name} is {options[name]!r}, but that of the column is {found!r}",
-            where=where,
-            fix="correct the format, or the column by cast_columns",
-        )
+    def check(name: str, found: Any, fits: bool) -> None:
+        if not fits:
+            raise ConfigError(
+                f"{name} is {given[name]!r}, but that of the column is {found!r}",
+                where=f"data_format of {key!r}",
+                fix=_FIX_FORMAT,
+            )
 
-    shape = options.get("shape")
-    num_axes = len(shape) if isinstance(shape, list | tuple) else options.get("ndim")
+    shape = given.get("shape")
+    num_axes = len(shape) if isinstance(shape, list | tuple) else given.get("ndim")
     if source.is_recording(key) and num_axes == 1:
         spec = replace(spec, shape=())
-    dtype = options.get("dtype")
-    if dtype is not None and str(dtype) != spec.dtype:
-        raise differs("dtype", spec.dtype)
-    if options.get("ndim") not in (None, spec.ndim):
-        raise differs("ndim", spec.ndim)
+    check("dtype", spec.dtype, str(given.get("dtype", spec.dtype)) == spec.dtype)
+    check("ndim", spec.ndim, given.get("ndim", spec.ndim) == spec.ndim)
     if shape is not None:
         found = (*((None,) if spec.has_time else ()), *spec.shape)
-        fits = len(shape) == len(found) and all(
-            ours == size or (ours is None and axis >= spec.has_time)
-            for axis, (ours, size) in enumerate(zip(shape, found, strict=True))
-        )
-        if not fits:
-            raise differs("shape", found)
+        fits = len(shape) == len(found) and all(ours in (None, size) for ours, size in zip(shape, found, strict=True))
+        check("shape", found, fits)
         spec = replace(spec, shape=tuple(shape[1:] if spec.has_time else shape))
-    return _with_dim(spec, options, differs)
-
-
-def _with_dim(spec: DataSpec, options: Mapping[str, Any], differs: Callable[[str, Any], ConfigError]) -> DataSpec:
-    """Return a layout with the number of classes or features that a format says."""
-    said = {name: options[name] for name in ("dim", "sparse_dim", "feature_dim") if options.get(name) is not None}
-    sparse = options.get("sparse", True if "sparse_dim" in said else None)
-    if sparse is not None and sparse != spec.sparse:
-        if sparse and np.dtype(spec.dtype).kind not in "iu":
-            raise differs("sparse" if "sparse" in options else "sparse_dim", spec.sparse)
-        last = spec.shape[-1] if spec.shape else 1
-        spec = replace(spec, sparse=bool(sparse), dim=None if sparse else last)
-    for name, dim in said.items():
-        is_open = spec.dim is None or (not spec.sparse and spec.shape[-1:] == (None,))
-        if not is_open and dim != spec.dim:
-            raise differs(name, spec.dim)
-        spec = replace(spec, dim=int(dim))
+    sparse = given.get("sparse", True if "sparse_dim" in given else spec.sparse)
+    if sparse != spec.sparse:
+        name = "sparse" if "sparse" in given else "sparse_dim"
+        check(name, spec.sparse, not sparse or np.dtype(spec.dtype).kind in "iu")
+        spec = replace(spec, sparse=bool(sparse), dim=None if sparse else spec.shape[-1] if spec.shape else 1)
+    for name in ("dim", "sparse_dim", "feature_dim"):
+        if name in given:
+            is_open = spec.dim is None or (not spec.sparse and spec.shape[-1:] == (None,))
+            check(name, spec.dim, is_open or given[name] == spec.dim)
+            spec = replace(spec, dim=int(given[name]))
     return spec
 
 
@@ -297,12 +267,11 @@ def _changed(
     """Return the dataset that the user makes of the one that was loaded."""
     if map_func is not None:
         dataset = load_hugging_face(map_func(dataset))
-    for column in rename_columns or {}:
-        _check_column(column, dataset)
     if rename_columns:
+        _check_columns(rename_columns, dataset)
         dataset = dataset.rename_columns(dict(rename_columns))
     for column, feature in (cast_columns or {}).items():
-        _check_column(column, dataset)
+        _check_columns([column], dataset)
         if isinstance(feature, Mapping):
             feature = import_datasets().Features.from_dict({column: dict(feature)})[column]
         dataset = dataset.cast_column(column, feature)
@@ -321,26 +290,20 @@ def _values_of(dataset: Any, column: str) -> NDArray[Any]:
 
 
 def _from_cache(named: Any, cache: FileCache, where: str) -> list[str]:
-    """Return the Arrow files that are named, on the local disk."""
+    """Return the Arrow files that are named, or those of a folder that `save_to_disk` made, on the local disk."""
     if isinstance(named, str | os.PathLike):
-        named = _files_of_folder(os.fspath(named))
-    if isinstance(named, list | tuple):
-        return [cache.get_file(os.path.abspath(path)) for path in named]
-    raise ConfigError(
-        f"use_file_cache copies files, and dataset_opts names none: a {type(named).__name__}",
-        where=where,
-        fix="leave it out, or give a folder or a list of Arrow files",
-    )
-
-
-def _files_of_folder(folder: str) -> list[str]:
-    """Return the Arrow files of a folder that `save_to_disk` made, in order."""
-    path = os.path.join(folder, "state.json")
-    try:
-        with open_regular(path) as file:
-            names = [str(entry["filename"]) for entry in json.load(file)["_data_files"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise SourceError(
-            f"this is not a folder that save_to_disk made: {error}", where=folder, fix="give its path, one split of it"
-        ) from error
-    return [str(resolve_inside(folder, name)) for name in names]
+        folder = os.fspath(named)
+        try:
+            with open_regular(os.path.join(folder, "state.json")) as file:
+                names = [str(entry["filename"]) for entry in json.load(file)["_data_files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            what = f"this is not a folder that save_to_disk made: {error}"
+            raise SourceError(what, where=folder, fix="give its path, one split of it") from error
+        named = [str(resolve_inside(folder, name)) for name in names]
+    if not isinstance(named, list | tuple):
+        raise ConfigError(
+            f"use_file_cache copies files, and dataset_opts names none: a {type(named).__name__}",
+            where=where,
+            fix="leave it out, or give a folder or a list of Arrow files",
+        )
+    return [cache.get_file(os.path.abspath(path)) for path in named]

@@ -31,7 +31,7 @@ from headrace.sources.shared.paths import expand_path
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
 from headrace.vocabularies.files import read_labels
 
-from ..cached import CachedDataset
+from ..cached import CachedDataset, SourceCorpus
 from ..checks import absolute_name
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -89,7 +89,7 @@ class LmDataset(CachedDataset):
         SourceError: A file is missing, or a line is not UTF-8 or has an unknown symbol (it names symbol and line).
     """
 
-    content_options = (
+    _content_options = (
         "orth_vocab",
         "orth_symbols_file",
         "orth_symbols_map_file",
@@ -135,94 +135,78 @@ class LmDataset(CachedDataset):
         _debug_limit_line_count: int | None = None,
         **kwargs: Any,
     ) -> None:
-        options = dict(locals())
+        given = dict(locals())
         for name, fix in _NOT_OFFERED.items():
-            value = options.pop(name)
-            if value:
-                raise ConfigError(f"LmDataset does not offer {name}={value!r}, only {_OFFERED}", fix=fix)
+            if given[name]:
+                raise ConfigError(f"LmDataset does not offer {name}={given[name]!r}, only {_OFFERED}", fix=fix)
         if index not in ("auto", None):
             raise ConfigError(f"index is {index!r}", where="LmDataset", fix='give "auto" or None')
-        not_own = ("self", "kwargs", "__class__")
-        own = {name: _absolute(name, value) for name, value in options.items() if name not in not_own}
-        vocabulary = _vocabulary_of(own)
-        delayed = ("delayed", _start_class(vocabulary, delayed_seq_data_start_symbol)) if add_delayed_seq_data else None
-        self.orth_vocab: Vocabulary | None = own["orth_vocab"]
-        super().__init__(**kwargs)
+        paths = {name: _path(name, given[name]) for name in _PATHS}
+        self.orth_vocab: Vocabulary | None = None if orth_vocab is None else init_vocabulary(orth_vocab)
+        options = OrthOptions(
+            bool(word_based), word_end_symbol, seq_end_symbol, unknown_symbol, bool(auto_replace_unknown_symbol)
+        )
+        vocabulary = _vocabulary_of(self.orth_vocab, paths, options)
         fields: dict[str, Field] = {}
-        if delayed is not None:
-            fields["delayed"] = OrthField(vocabulary, dtype, delayed[1])
+        if add_delayed_seq_data:
+            fields["delayed"] = OrthField(vocabulary, dtype, _start_class(vocabulary, delayed_seq_data_start_symbol))
         fields["data"] = OrthField(vocabulary, dtype)
-        files, is_xml = zip(*map(_plain_file, local_copies(own["corpus_file"])), strict=True)
+        super().__init__(**kwargs)
+        corpus_file = corpus_file() if callable(corpus_file) else corpus_file
+        named = [corpus_file] if isinstance(corpus_file, str | bytes | os.PathLike) else list(corpus_file)
+        if not named:
+            raise ConfigError("corpus_file is an empty list", where="LmDataset", fix="name at least one file")
+        names = [name for file in named for name in expand_path(file, "LmDataset(corpus_file=)")]
+        files, is_xml = zip(*map(_plain_file, local_copies(names)), strict=True)
         lines = TextOptions(
             files,
-            tuple(map(shown_url, own["corpus_file"])),
+            tuple(map(shown_url, names)),
             fields,
             tag_prefix="line-" if tag_prefix is None else tag_prefix,
             skip_empty=tuple(bool(skip_empty_lines) and not xml for xml in is_xml),
             return_counts=True,
             skip_invalid=not error_on_invalid_seq,
-            own_tags=None if seq_list_file is None else tuple(read_tags(own["seq_list_file"])),
+            own_tags=None if paths["seq_list_file"] is None else tuple(read_tags(paths["seq_list_file"])),
         )
-        self._set_source(TextSource.from_options(lines, index))
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys: "delayed", if there is one, and "data"."""
-        return list(self.source.specs)
+        self._set_source(TextSource.from_options(lines, index), LmCorpus)
 
     def get_target_list(self) -> list[str]:
         """Return ["data"]: what is to be predicted; "delayed" is the input."""
         return ["data"]
 
-    def _sort_lengths(self) -> NDArray[Any]:
+
+class LmCorpus(SourceCorpus):
+    """The lines."""
+
+    def sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:  # noqa: ARG002
         """Return `int[N]`: the bytes of each line, which RETURNN sorts by."""
-        lengths: NDArray[np.int64] = self.source.index.locator("line_bytes")
+        lengths: NDArray[np.int64] = self.index.locator("line_bytes")
         return lengths
 
 
 _PATHS = ("seq_list_file", "orth_symbols_file", "orth_symbols_map_file", "orth_replace_map_file")
 
 
-def _absolute(name: str, value: Any) -> Any:
-    """Return an option as a copy of the dataset is to have it, in whatever folder that is made."""
-    if name in (*_PATHS, "corpus_file") and callable(value):
-        value = value()
-    if name == "corpus_file":
-        files = [value] if isinstance(value, str | bytes | os.PathLike) else list(value)
-        if not files:
-            raise ConfigError("corpus_file is an empty list", where="LmDataset", fix="name at least one file")
-        return [name for file in files for name in expand_path(file, "LmDataset(corpus_file=)")]
-    if name in _PATHS and value is not None:
-        if not isinstance(value, str | os.PathLike):
-            raise ConfigError(f"{name} is {value!r}, not a path", where="LmDataset", fix="give one file")
-        return absolute_name(value)
-    if name == "orth_vocab" and value is not None:
-        return init_vocabulary(value)
-    return value
+def _path(name: str, value: Any) -> str | None:
+    value = value() if callable(value) else value
+    if not isinstance(value, str | os.PathLike | None):
+        raise ConfigError(f"{name} is {value!r}, not a path", where="LmDataset", fix="give one file")
+    return None if value is None else absolute_name(value)
 
 
-def _vocabulary_of(own: Mapping[str, Any]) -> Vocabulary:
-    given = [name for name in ("orth_vocab", "orth_symbols_file", "orth_symbols_map_file") if own[name] is not None]
+def _vocabulary_of(orth_vocab: Vocabulary | None, paths: Mapping[str, str | None], options: OrthOptions) -> Vocabulary:
+    symbols, symbol_map = paths["orth_symbols_file"], paths["orth_symbols_map_file"]
+    replace_map = paths["orth_replace_map_file"]
+    choices = {"orth_vocab": orth_vocab, "orth_symbols_file": symbols, "orth_symbols_map_file": symbol_map}
+    given = [name for name, value in choices.items() if value is not None]
     if len(given) != 1:
-        raise ConfigError(
-            f"LmDataset needs one of orth_vocab, orth_symbols_file and orth_symbols_map_file, got {given or 'none'}"
-        )
-    if given == ["orth_vocab"]:
-        if own["orth_replace_map_file"] is not None:
+        raise ConfigError(f"LmDataset needs one of {', '.join(choices)}, got {given or 'none'}")
+    if orth_vocab is not None:
+        if replace_map is not None:
             raise ConfigError("orth_replace_map_file replaces symbols, which orth_vocab does not know")
-        vocabulary: Vocabulary = own["orth_vocab"]
-        return vocabulary
-    path = own[given[0]]
-    labels, class_of = read_labels(path) if given == ["orth_symbols_file"] else read_symbol_map(path)
-    replacements: dict[str, list[str]] = {}
-    if own["orth_replace_map_file"] is not None:
-        replacements = read_replacements(own["orth_replace_map_file"], own["word_based"])
-    options = OrthOptions(
-        bool(own["word_based"]),
-        own["word_end_symbol"],
-        own["seq_end_symbol"],
-        own["unknown_symbol"],
-        bool(own["auto_replace_unknown_symbol"]),
-    )
+        return orth_vocab
+    labels, class_of = read_symbol_map(str(symbol_map)) if symbols is None else read_labels(symbols)
+    replacements = {} if replace_map is None else read_replacements(replace_map, options.word_based)
     return OrthSymbols(labels, class_of, options, replacements)
 
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError
-from headrace.order import Order, RepeatedOrder, restrict_order, slice_bounds
+from headrace.order import ArrayOrder, Order, RepeatedOrder, occurrences, restrict_order, slice_bounds
 from headrace.sources import SORT_LENGTHS, MapSource, MemorySource, Source
 from headrace.sources.mapped import LearntSpecs
 from headrace.specs import DataSpec
 
-from ..cached import CachedDataset
+from ..cached import CachedDataset, SourceCorpus
+from ..checks import check_indices, declared_spec
 from ..digests import digest_array
 
 
@@ -50,12 +51,6 @@ class MapDatasetBase:
     def __init__(self, data_types: Mapping[str, Mapping[str, Any]] | None = None) -> None:
         self.data_types = data_types
 
-    def __len__(self) -> int:
-        raise TypeError(f"{type(self).__name__} must define __len__")
-
-    def __getitem__(self, corpus_idx: int) -> Mapping[str, Any]:
-        raise TypeError(f"{type(self).__name__} must define __getitem__")
-
 
 class FromListDataset(MapDatasetBase):
     """A list of sequences as a map-style dataset.
@@ -88,8 +83,7 @@ class FromListDataset(MapDatasetBase):
         return self._data_list[corpus_idx]
 
     def _get_seq_len(self, corpus_idx: int) -> int:
-        assert self._sort_data_key is not None
-        return len(self._data_list[corpus_idx][self._sort_data_key])
+        return len(self._data_list[corpus_idx][str(self._sort_data_key)])
 
 
 class MapDataset(CachedDataset):
@@ -104,8 +98,6 @@ class MapDataset(CachedDataset):
         **kwargs: See `CachedDataset` and `Dataset`.
     """
 
-    _is_made_here = False
-
     def __init__(
         self,
         map_dataset: Any,
@@ -116,49 +108,48 @@ class MapDataset(CachedDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(map_dataset, type) or not hasattr(map_dataset, "__getitem__"):
-            if not callable(map_dataset):
-                raise ConfigError(
-                    f"map_dataset must have __len__ and __getitem__, got {type(map_dataset).__name__}",
-                    where=f"dataset {self.name!r}",
-                )
-            map_dataset = map_dataset()
-            self._is_made_here = True
-        self.map_dataset = map_dataset
-        specs = data_types if data_types is not None else getattr(map_dataset, "data_types", None)
-        self._set_source(MapSource(map_dataset, specs=specs, lengths=lengths, tags=tags))
-        self._own_order: Callable[[int], Sequence[int]] | None = getattr(map_dataset, "get_seq_order", None)
+        is_maker = isinstance(map_dataset, type) or not hasattr(map_dataset, "__getitem__")
+        is_made_here = is_maker and callable(map_dataset)
+        made = map_dataset() if is_made_here else map_dataset
+        specs = data_types if data_types is not None else getattr(made, "data_types", None)
+        make = map_dataset if is_made_here else None
+        self._set_source(MapSource(made, specs=specs, lengths=lengths, tags=tags, make=make), MapCorpus)
 
     @property
-    def _is_made_again(self) -> bool:
-        return self._is_made_here or super()._is_made_again  # the function that makes the object is called for each
+    def map_dataset(self) -> Any:
+        """The object."""
+        assert isinstance(self.source, MapSource)
+        return self.source.obj
 
-    def _sort_key(self) -> str | None:
-        return SORT_LENGTHS if self.source.index.has_lengths(SORT_LENGTHS) else super()._sort_key()
 
-    @property
-    def _plans_order(self) -> bool:
-        return self._own_order is None and super()._plans_order
+class MapCorpus(SourceCorpus):
+    """The items of a map-style object, in the order that it says itself, if it does."""
 
-    def _own_order_text(self, epoch: int) -> str:
-        if self._own_order is None:
-            return super()._own_order_text(epoch)
-        return f"own order {digest_array(np.asarray(self._order_of_epoch(epoch)))}"
+    def sort_column(self) -> str | None:
+        """Return what is sorted by: the lengths that the object gives, if it does."""
+        return SORT_LENGTHS if self.index.has_lengths(SORT_LENGTHS) else super().sort_column()
+
+    def _own_order(self, epoch: int) -> Sequence[int] | None:
+        assert isinstance(self.source, MapSource)
+        return self.source.own_order(epoch)
 
     def _order_of_epoch(self, epoch: int) -> Order:
-        if self._own_order is None:
+        own, recipe = self._own_order(epoch), self.orders.recipe
+        if own is None:
             return super()._order_of_epoch(epoch)
-        num_seqs = len(self.source)
-        try:
-            own = self._own_order(epoch)
-        except NotImplementedError:  # a base class has the method and does not offer it
-            self._own_order = None
-            return super()._order_of_epoch(epoch)
-        order = self._explicit_order(own, num_seqs)
-        order = restrict_order(order, self._order_corpus(num_seqs, None))
-        start, stop = slice_bounds(len(order), epoch, 1, self.num_shards, self.shard_index)
+        order: Order = ArrayOrder(check_indices(own, self.size(), f"dataset {self.name!r}"))
+        order = restrict_order(order, self.order_corpus(epoch))
+        start, stop = slice_bounds(len(order), epoch, 1, recipe.num_shards, recipe.shard_index)
         part = order.slice(start, stop)
-        return part if self.repeat_epoch == 1 else RepeatedOrder(part, self.repeat_epoch)
+        return part if recipe.num_repeats == 1 else RepeatedOrder(part, recipe.num_repeats)
+
+    def _count(self, epoch: int, order: Order) -> NDArray[np.int64]:
+        return super()._count(epoch, order) if self._own_order(epoch) is None else occurrences(order)
+
+    def order_texts(self, epoch: int) -> list[str]:
+        """Return texts of what the order depends on; of one that the object says itself, a digest."""
+        texts, own = super().order_texts(epoch), self._own_order(epoch)
+        return texts if own is None else [*texts, f"own order {digest_array(np.asarray(self._order_of_epoch(epoch)))}"]
 
 
 MapDatasetWrapper = MapDataset  # RETURNN's name
@@ -188,16 +179,18 @@ class StaticDataset(CachedDataset):
         super().__init__(**kwargs)
         data = list(data)
         if target_list is not None and data:
-            wanted = [key for key in ("data",) if key in data[0]] + [key for key in target_list if key != "data"]
+            wanted = [*({"data"} & data[0].keys()), *(key for key in target_list if key != "data")]
             missing = sorted(set(wanted) - set(data[0]))
             if missing:
                 raise ConfigError(f"target_list names {missing}, which the data lack: they hold {sorted(data[0])}")
             data = [{key: seq[key] for key in wanted} for seq in data]
-        dims = {key: value if isinstance(value, int) else int(value[0]) for key, value in (output_dim or {}).items()}
-        if input_dim is not None:
-            dims["data"] = input_dim
-        specs = _declared_specs(input_dim, output_dim or {}) if not data else None
-        self._set_source(MemorySource(data, dims=None if specs else dims or None, specs=specs or None))
+        outputs = {} if input_dim is None else {"data": (input_dim, 2)}
+        for key, value in (output_dim or {}).items():
+            outputs[key] = (value, 1) if isinstance(value, int) else value
+        if data:
+            self._set_source(MemorySource(data, dims={key: int(dim) for key, (dim, _) in outputs.items()}))
+        else:
+            self._set_source(MemorySource([], specs={key: declared_spec(*output) for key, output in outputs.items()}))
 
     @classmethod
     def copy_from_dataset(cls, dataset: Any, start_seq_idx: int = 0, max_seqs: int | None = None) -> Self:
@@ -220,26 +213,12 @@ class StaticDataset(CachedDataset):
                 data.append({key: np.array(dataset.get_data(seq_idx, key)) for key in dataset.get_data_keys()})
                 seq_idx += 1
         outputs = {key: (dataset.get_data_dim(key), ndim) for key, (_, ndim) in dataset.num_outputs.items()}
-        targets = [key for key in outputs if key != "data"] if not data else [key for key in data[0] if key != "data"]
-        return cls(data, target_list=targets, output_dim=outputs)
+        return cls(data, target_list=list(data[0]) if data else None, output_dim=outputs)
 
     @property
     def num_seqs(self) -> int:
         """Number of sequences of the current epoch; of all before the first."""
         return super().num_seqs if self.order_version or self._epoch is not None else len(self.source)
-
-
-def _declared_specs(input_dim: int | None, output_dim: Mapping[str, Any]) -> dict[str, DataSpec]:
-    """Return the layout that the options of an empty `StaticDataset` declare."""
-    outputs = {**({} if input_dim is None else {"data": (input_dim, 2)}), **output_dim}
-    specs = {}
-    for key, value in outputs.items():
-        dim, ndim = (value, 1) if isinstance(value, int) else value
-        if ndim > 1:
-            specs[key] = DataSpec("float32", (*[None] * (ndim - 2), dim), dim=dim)
-        else:
-            specs[key] = DataSpec("int32", sparse=True, dim=dim)
-    return specs
 
 
 def dataset_over(data: Any, seq_ordering: str = "default", first: Any = None) -> CachedDataset:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -13,11 +14,10 @@ from headrace.sources import SORT_LENGTHS
 from headrace.sources.ogg_zip.source import OggZipSource
 from headrace.vocabularies.base import Vocabulary, init_vocabulary
 
-from ..cached import CachedDataset
-from ..checks import absolute_name
+from ..cached import CachedDataset, SourceCorpus
+from ..checks import absolute_index, absolute_name, refuse_cache_manager
 from ..reading.reader import Features
 
-_RAW = "raw"
 PathLike = str | os.PathLike[str]
 
 
@@ -54,7 +54,7 @@ class OggZipDataset(CachedDataset):
         SourceError: An archive is damaged, its text is broken, or recordings are missing.
     """
 
-    content_options = ("audio", "targets", "targets_post_process")
+    _content_options = ("audio", "targets", "targets_post_process")
 
     def __init__(
         self,
@@ -78,12 +78,7 @@ class OggZipDataset(CachedDataset):
         first = paths[0] if isinstance(paths, list) and paths else str(paths)
         kwargs.setdefault("name", os.path.splitext(os.path.basename(first))[0])
         super().__init__(**kwargs)
-        if use_cache_manager:
-            raise ConfigError(
-                "use_cache_manager=True names a service of one site, which Headrace does not know",
-                where=f"dataset {self.name!r}",
-                fix="leave it out; give local paths",
-            )
+        refuse_cache_manager(use_cache_manager, f"dataset {self.name!r}")
         source = OggZipSource(
             paths,
             audio=audio,
@@ -96,61 +91,41 @@ class OggZipDataset(CachedDataset):
             fixed_random_subset=fixed_random_subset,
             fixed_random_subset_seed=fixed_random_subset_seed,
             data_lengths=data_lengths,
-            index=index if index in ("auto", None) else absolute_name(index),
+            index=absolute_index(index),
         )
-        self._set_source(source)
+        self._set_source(source, OggZipCorpus, sort_key=SORT_LENGTHS)
 
     @property
     def targets(self) -> Vocabulary | None:
         """The vocabulary of "classes"."""
-        source = self.source
-        assert isinstance(source, OggZipSource)
-        return source.vocabulary
-
-    def _sort_key(self) -> str | None:
-        return SORT_LENGTHS
-
-    def get_data(self, seq_idx: int, key: str) -> Any:
-        """Return one data key of one sequence, see `Dataset.get_data`; also the text as key "raw", an array `str[]`."""
-        if key != _RAW:
-            return super().get_data(seq_idx, key)
-        return self._text_source()(self._corpus_idx(seq_idx))[key]
-
-    def get_text_keys(self) -> list[str]:
-        """Return ["raw"], the text itself."""
-        return [_RAW]
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype of a data key; "string" for "raw"."""
-        return "string" if key == _RAW else super().get_data_dtype(key)
-
-    def _text_source(self) -> Callable[[int], Features]:
-        source = self.source
-        assert isinstance(source, OggZipSource)
-        return lambda corpus_idx: {_RAW: np.array(source.read_text(corpus_idx))}
+        assert isinstance(self.source, OggZipSource)
+        return self.source.vocabulary
 
 
-class _ChainedTransforms:
-    """Functions from text to text, one after the other; may be pickled if they may."""
+class OggZipCorpus(SourceCorpus):
+    """The sequences of OggZip archives, with their texts."""
 
-    def __init__(self, steps: Sequence[Callable[[str], str]]) -> None:
-        self._steps = list(steps)
+    text_keys = ("raw",)
 
-    def __call__(self, text: str) -> str:
-        for step in self._steps:
-            text = step(text)
-        return text
+    def texts(self, corpus_idx: int) -> Features:
+        """Return the text itself."""
+        assert isinstance(self.source, OggZipSource)
+        return {"raw": np.array(self.source.read_text(corpus_idx))}
 
 
 def _joined(post_process: Any) -> Callable[[str], str] | None:
     """Return the option as one function: a list of functions is applied in order; `None` for none."""
-    if post_process is None or post_process == [] or callable(post_process):
-        function: Callable[[str], str] | None = post_process or None
-        return function
-    if isinstance(post_process, list | tuple) and all(callable(step) for step in post_process):
-        return _ChainedTransforms(post_process)
-    raise ConfigError(
-        f"targets_post_process={post_process!r} is not known",
-        where="OggZipDataset",
-        fix='give a function from text to text, in a config as "package.module:function"',
-    )
+    steps = post_process if isinstance(post_process, list | tuple) else [post_process]
+    if post_process is None or not steps:
+        return None
+    if not all(map(callable, steps)):
+        raise ConfigError(
+            f"targets_post_process={post_process!r} is not known",
+            where="OggZipDataset",
+            fix='give a function from text to text, in a config as "package.module:function"',
+        )
+    return partial(_call_all, tuple(steps))
+
+
+def _call_all(functions: Sequence[Callable[[str], str]], text: str) -> str:
+    return reduce(lambda text, function: function(text), functions, text)

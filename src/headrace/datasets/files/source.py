@@ -13,7 +13,7 @@ from headrace.sources.naming import first_option_of, options_of
 from headrace.sources.registry import init_source, keeps_index, resolve_files, source_class_of
 
 from ..cached import CachedDataset
-from ..checks import absolute_name
+from ..checks import absolute_index
 
 Files = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
@@ -49,51 +49,34 @@ class SourceDataset(CachedDataset):
         self._set_source(self._make(source, files, index))
 
     def _make(self, source: Any, files: Files | None, index: Any) -> Source:
-        where = f"dataset {self.name!r}"
+        def error(what: str, fix: str) -> ConfigError:
+            return ConfigError(what, where=f"dataset {self.name!r}", fix=fix)
+
         if isinstance(source, Source):
             if files is not None or index != "auto":
-                raise ConfigError(
-                    f"files and index are options of a source, and this {type(source).__name__} is built already",
-                    where=where,
-                    fix="give them to its class",
-                )
+                what = f"files and index are options of a source, and this {type(source).__name__} is built already"
+                raise error(what, "give them to its class")
             return source
-        if not isinstance(source, Mapping):
-            given = files if source is None else source
-            if given is None or (source is not None and files is not None):
-                raise ConfigError(
-                    "the data are named twice, by source and by files, or not at all",
-                    where=where,
-                    fix="give one of them",
-                )
-            cls, names = resolve_files(given)
-            entry = format_of_source(cls)
-            config: dict[str, Any] = {"class": cls, first_option_of(cls) or "files": names}
-            config.update({} if entry is None else entry.defaults)
-        else:
+        if isinstance(source, Mapping):
             config = dict(source)
             if files is not None:
-                _place_files(config, files, where)
+                cls = source_class_of(config)
+                name = first_option_of(cls)
+                if name in config:
+                    raise error(f"files are named twice: by files and by {name!r} of the source", "leave files out")
+                if name is None or name not in options_of(cls):
+                    raise error(f"{cls.__name__} takes no files", "leave files out")
+                names = [files] if isinstance(files, str | os.PathLike) else list(files)
+                config[name] = names[0] if len(names) == 1 else names
+        elif (source is None) == (files is None):
+            raise error("the data are named twice, by source and by files, or not at all", "give one of them")
+        else:
+            given: Any = files if source is None else source
+            cls, found = resolve_files(given)
+            entry = format_of_source(cls)
+            config = {"class": cls, first_option_of(cls) or "files": found, **(entry.defaults if entry else {})}
         if keeps_index(config):
-            config.setdefault("index", index if index in ("auto", None) else absolute_name(index))
+            config.setdefault("index", absolute_index(index))
         elif index not in ("auto", None):
-            raise ConfigError(
-                f"{config.get('class')} has no index that could be kept", where=where, fix="leave index at 'auto'"
-            )
+            raise error(f"{config.get('class')} has no index that could be kept", "leave index at 'auto'")
         return init_source(config)
-
-
-def _place_files(config: dict[str, Any], files: Files, where: str) -> None:
-    """Give files to a source config, under the name that its class has for them."""
-    cls = source_class_of(config)
-    name = first_option_of(cls)
-    if name is None or name in config or name not in options_of(cls):
-        raise ConfigError(
-            f"files are named twice: by files and by {name!r} of the source"
-            if name in config
-            else f"{cls.__name__} takes no files",
-            where=where,
-            fix="leave files out",
-        )
-    names = [files] if isinstance(files, str | os.PathLike) else list(files)
-    config[name] = names[0] if len(names) == 1 else names

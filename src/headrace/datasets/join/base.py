@@ -1,82 +1,95 @@
-"""What datasets over the corpora of others have in common: one index of tags, one order, and a reader for each part."""
+"""What corpora over those of others have in common: named parts with data keys, and a reader for each."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, did_you_mean
-from headrace.index import CorpusIndex
-from headrace.order import Order
 
-from ..base import Dataset
-from ..corpus import Corpus, num_left_out
-from ..digests import digest_array
-from ..ordered import OrderedDataset
-from ..parts import check_no_cycle, tags_of
+from ..corpus import Corpus, IndexedCorpus
+from ..orders import Orders
+from ..parts import check_no_cycle
 from ..reading.loaded import OrderCursor
 from ..reading.reader import Reader, ReadRequest
 from ..seq import DatasetSeq
 
-_TAG_BLOCK = 256  # tags decoded at a time: alone, each takes ten times as long
 
-
-class MetaPart:
-    """A sub-dataset.
+class JoinedCorpus(IndexedCorpus):
+    """A corpus whose sequences are those of its parts.
 
     Args:
-        name: Its key among the sub-datasets.
-        dataset: The sub-dataset; it is read through readers only.
-        keys: Data key of the whole -> data key of this dataset; may be empty.
+        name: See `Corpus`.
+        orders: Likewise.
+        parts: Name -> part.
+        keys: Name of a part -> data key of the whole -> data key of the part; may be empty.
+
+    Attributes:
+        names: The names of the parts.
+        keys: See above.
     """
 
-    def __init__(self, name: str, dataset: Dataset, keys: Mapping[str, str]) -> None:
-        self.name = name
-        self.dataset = dataset
-        self.keys = dict(keys)
-        dataset.foreign.answer_alone()
-        dataset.check_tags()
+    def __init__(
+        self, name: str, orders: Orders, parts: Mapping[str, Corpus], keys: Mapping[str, Mapping[str, str]]
+    ) -> None:
+        super().__init__(name, orders, tuple(parts.values()))
+        self.names, self.keys = tuple(parts), keys
 
     @property
-    def corpus(self) -> Corpus:
-        """What is known of its corpus."""
-        return self.dataset.get_corpus()
+    def by_name(self) -> dict[str, Corpus]:
+        """Name -> part."""
+        return dict(zip(self.names, self.parts, strict=True))
 
     @property
-    def source(self) -> object:
-        """The object that its tags come from: a new one if the tags may have changed."""
-        return self.dataset.source_of_tags()
+    def knows_dtypes(self) -> bool:  # type: ignore[override]
+        """Whether all parts know them."""
+        return all(part.knows_dtypes for part in self.parts)
 
-    def tag_index(self) -> CorpusIndex | None:
-        """Return its tags, `None` if it does not tell them."""
-        return tags_of(self.dataset)
+    @property
+    def has_fixed_lengths(self) -> bool:  # type: ignore[override]
+        """Whether those of all parts are."""
+        return all(part.has_fixed_lengths for part in self.parts)
+
+    @property
+    def can_jump(self) -> bool:  # type: ignore[override]
+        """Whether all parts can."""
+        return all(part.can_jump for part in self.parts)
+
+    def can_give_stored(self) -> bool:
+        """Whether all parts that have data keys do."""
+        read = [part for name, part in self.by_name.items() if self.keys[name]]
+        return all(part.is_indexed and part.can_give_stored() for part in read)
+
+    def part_texts(self) -> list[str]:
+        """Return texts that tell the parts from others."""
+        parts = self.by_name.items()
+        return [f"{name} {sorted(self.keys[name].items())} {part.digest_text()}" for name, part in parts]
 
 
 class PartReader:
-    """Reads a sub-dataset under the data keys of the whole.
+    """Reads a part under the data keys of the whole.
 
     Args:
-        part: The sub-dataset to read; its dataset is used by nothing else.
+        name: Its name.
+        part: The part.
+        keys: Data key of the whole -> its data key.
 
     Attributes:
         knows_corpus: Whether its corpus indices are known; else it is asked by tags.
         draws: Whether it draws by how often a sequence came before.
     """
 
-    def __init__(self, part: MetaPart) -> None:
-        corpus = part.corpus
-        self.knows_corpus, self.draws = corpus.is_indexed, corpus.draws_by_occurrence
-        self.name, self.keys = part.name, part.keys
-        self.reader = part.dataset.make_reader()
-        wanted = set(self.keys.values())
-        self._are_distinct = len(wanted) == len(self.keys)
-        # Data keys that are not asked for stay unread. (A dataset that reads all at once may have to be read for them.)
-        self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.dataset.get_data_keys())
+    def __init__(self, name: str, part: Corpus, keys: Mapping[str, str]) -> None:
+        self.knows_corpus, self.draws = part.is_indexed, part.draws_by_occurrence
+        self.name, self.keys = name, keys
+        self.reader = part.reader()
+        wanted = set(keys.values())
+        self._are_distinct = len(wanted) == len(keys)
+        # Data keys that are not asked for stay unread. (What reads all at once may have to be read for them.)
+        self._reads_by_key = self.reader.reads_by_key() and wanted != set(part.layout() or ())
 
     def array(self, number: int, key: str) -> NDArray[Any]:
         """Return the array of one data key of the whole."""
@@ -106,149 +119,17 @@ class PartReader:
         return None if frames is None else {key: frames[own] for key, own in self.keys.items()}
 
 
-class IndexedCorpus(Protocol):
-    """Anything with an index."""
-
-    def __len__(self) -> int: ...
-
-    def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
-        """Return the tags of corpus indices."""
-
-    @property
-    def index(self) -> CorpusIndex:
-        """The tags by corpus index."""
-
-
-_Joined = TypeVar("_Joined", bound=IndexedCorpus)
-
-
-class OverCorpora(OrderedDataset):
-    """A dataset whose sequences are those of other datasets.
-
-    Attributes:
-        members: These datasets, each with its data keys.
-        data_keys: The data keys, "data" first.
-    """
-
-    members: Sequence[MetaPart]
-    data_keys: list[str]
-
-    _corpus: Any = None
-    _joined: Sequence[object] = ()  # what it was made of
-    _lengths: NDArray[Any] | None = None  # what is sorted by
-    _tag_start = 0
-    _tag_block: Sequence[str] = ()
-
-    @property
-    @abstractmethod
-    def corpus(self) -> IndexedCorpus:
-        """The sequences."""
-
-    def _join_once(self, join: Callable[[], _Joined]) -> _Joined:
-        """Return what `join` makes of the corpora of the parts; anew only after the tags of one may have changed."""
-        sources = [part.source for part in self.members]
-        if self._corpus is None or any(a is not b for a, b in zip(sources, self._joined, strict=True)):
-            self._corpus = join()
-            self._joined, self._keep, self._file_lengths, self._lengths = sources, None, None, None
-            self._planner.invalidate()
-        joined: _Joined = self._corpus
-        return joined
-
-    @property
-    def _corpus_index(self) -> CorpusIndex:
-        return self.corpus.index
-
-    def _num_stored(self) -> int:
-        return len(self.corpus)
-
-    @abstractmethod
-    def _sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:
-        """Return `int[N]`: what sequences are sorted by in an epoch; `None`: in the current one."""
-
-    def _order_details(self, epoch: int) -> list[str]:
-        """Return also the lengths that are sorted by, where the digests of the parts do not cover them."""
-        details, has_file = super()._order_details(epoch), self.seq_order_seq_lens_file is not None
-        if has_file or not self._recipe.policy_for_epoch(epoch).needs_lengths or self.get_corpus().has_fixed_lengths:
-            return details
-        return [*details, f"sorted by lengths {digest_array(self._sort_lengths(epoch))}"]
-
-    def _take_order(self, order: Order, first: int = 0, **options: Any) -> None:
-        super()._take_order(order, first, **options)
-        self._tag_start, self._tag_block = 0, ()
-
-    def get_tag(self, seq_idx: int) -> str:
-        """Return the tag of a sequence of the current order."""
-        offset = seq_idx - self._tag_start
-        if not 0 <= offset < len(self._tag_block):
-            self._corpus_idx(seq_idx)  # outside of the epoch: said by an error
-            cursor, order = seq_idx - self._cursor.first, self._cursor.order
-            indices = order.block(cursor, min(cursor + _TAG_BLOCK, len(order)))
-            self._tag_start, offset, self._tag_block = seq_idx, 0, self.corpus.tags_of(indices)
-        return self._tag_block[offset]
-
-    def finish_epoch(self, *, free_resources: bool = False) -> None:
-        """End the epoch, of the parts as well, see `Dataset.finish_epoch`."""
-        super().finish_epoch(free_resources=free_resources)
-        if free_resources:
-            self._corpus = self._lengths = None
-
-    def _corpus_over(self, parts: Sequence[tuple[MetaPart, Corpus]], epoch: int | None, **own: Any) -> Corpus:
-        """Return what is known of the corpora of the parts as one.
-
-        Args:
-            parts: All of them, with what is known of each.
-            epoch: In which, see `Dataset.get_corpus`.
-            **own: What the class itself has to say of it.
-        """
-        corpora = [corpus for _, corpus in parts]
-        known: dict[str, Any] = {
-            "knows_order": self.foreign.knows_order,
-            "size": lambda: len(self.corpus),
-            "index": lambda: self.corpus.index,
-            "tags_of": lambda indices: self.corpus.tags_of(indices),
-            "has_fixed_lengths": all(corpus.has_fixed_lengths for corpus in corpora),
-            "sort_lengths": partial(self._sort_lengths, epoch),
-            "kept": self._kept,
-            "num_filtered": lambda: num_left_out(self._kept(), corpora),
-        }
-        for name in ("may_change_lengths", "draws_by_occurrence", "encodes_texts"):
-            known[name] = any(getattr(corpus, name) for corpus in corpora)
-        return Corpus(is_indexed=True, **{**known, **own})
-
-    def get_parts(self) -> Sequence[Dataset]:
-        """Return the datasets of the parts."""
-        return [part.dataset for part in self.members]
-
-    @property
-    def supports_jumps(self) -> bool:
-        """Whether all parts support it."""
-        return all(inner.supports_jumps for inner in self.get_parts())
-
-    def get_data_keys(self) -> list[str]:
-        """Return the data keys, "data" first."""
-        return list(self.data_keys)
-
-    def get_target_list(self) -> list[str]:
-        """Return the data keys without "data"."""
-        return [key for key in self.data_keys if key != "data"]
-
-    def _check_key(self, key: str) -> None:
-        if key not in self.data_keys:
-            where, fix = f"dataset {self.name!r}", did_you_mean(key, self.data_keys)
-            raise ConfigError(f"no data key {key!r}", where=where, fix=fix)
-
-
 class CompositeReader(Reader):
     """Reads sequences that are made of those of other readers.
 
     Args:
-        corpus: Corpus of the sequences.
+        tags_of: Returns the tags of corpus indices, `int64[n]`.
         sides: What reads the parts.
     """
 
-    def __init__(self, corpus: IndexedCorpus, sides: Sequence[PartReader]) -> None:
+    def __init__(self, tags_of: Callable[[NDArray[np.int64]], list[str]], sides: Sequence[PartReader]) -> None:
         inner = [side.reader for side in sides]
-        self._tags_of, self._sides = corpus.tags_of, sides
+        self._tags_of, self._sides = tags_of, sides
         self.is_sequential = any(reader.is_sequential for reader in inner)
         self.gives_own = all(reader.gives_own for reader in inner)
         self._reads_by_key = all(reader.reads_by_key() for reader in inner)

@@ -1,34 +1,40 @@
-"""Several corpora, one after the other, as one, with their tags, lengths, sources, and what reads them.
+"""Several corpora, one after the other, as one, with their tags, lengths, orders and sources, and what reads them.
 
-Nothing is copied; tags are looked up where they are. `JointSource` reads many sequences at once, past the datasets:
-only where every part is one whose sequences come out as they are in its source. Invariant: joint corpus index = first
-index of the part + corpus index in the part.
+Nothing is copied; tags are looked up where they are. `JointSource` reads many sequences at once, past the parts: only
+where every part is one whose sequences come out as they are in its source. Invariant: joint corpus index = first index
+of the part + corpus index in the part.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import xxhash
 from numpy.typing import ArrayLike, NDArray
 
 from headrace.batching import NumbersDict
-from headrace.errors import takes_note
+from headrace.errors import ConfigError, takes_note
 from headrace.index import CorpusIndex, Tags
 from headrace.index.storage import About
 from headrace.index.tags import check_indices
-from headrace.order import full_epoch_of
+from headrace.order import Order, OrderCorpus, RangeOrder, full_epoch_of, occurrences, slice_bounds
 from headrace.sources import Source
+from headrace.specs import DataSpec
 
+from ..checks import check_key
 from ..corpus import Corpus, LengthsOf
-from ..reading.reader import Features, ReadRequest
-from .base import CompositeReader, PartReader
+from ..orders import Orders
+from ..reading.reader import Features, Reader, ReadRequest
+from ..seq import DatasetSeq
+from .base import CompositeReader, JoinedCorpus, PartReader
 from .layout import JointLayout
+from .order import GumbelScale, JointPolicy, parse_joint_ordering
 
 _LENGTHS_AT_ONCE = 1 << 20  # lengths looked up at a time
 
@@ -115,33 +121,69 @@ class JointTags(Tags):
             part.update_digest(digest)
 
 
-class JointCorpus:
+class JointCorpus(JoinedCorpus):
     """Several corpora as one. The index of a part is built only where all tags are needed.
 
     Args:
-        corpora: What is known of each; all are indexed.
+        name: See `Corpus`.
+        orders: Likewise: they are laid over what the parts offer by their own orders.
+        parts: Name -> part; all are indexed.
+        joint: The data keys.
+        sampling_sizes: See `CombinedDataset`.
+        gumbel_scale: See `Interleave`.
 
     Attributes:
-        corpora: As given.
-        starts: `int64[K + 1]`: the joint corpus index at which each begins, and the end.
+        starts: `int64[K + 1]`: the joint corpus index at which each part begins, and the end.
+        joint: See above.
     """
 
-    def __init__(self, corpora: Sequence[Corpus]) -> None:
-        self.corpora = tuple(corpora)
-        self.starts = starts_of([corpus.size() or 0 for corpus in corpora])
+    def __init__(
+        self,
+        name: str,
+        orders: Orders,
+        parts: Mapping[str, Corpus],
+        joint: JointLayout,
+        *,
+        sampling_sizes: Mapping[str, int] | None = None,
+        gumbel_scale: GumbelScale = None,
+    ) -> None:
+        super().__init__(name, orders, parts, joint.keys)
+        self.joint, self.labels = joint, dict(joint.labels)
+        self.specs = {key: spec for key, spec in joint.specs.items() if spec is not None}
+        self._sampling_sizes, self._gumbel_scale = sampling_sizes, gumbel_scale
+        self.starts = starts_of([part.size() or 0 for part in self.parts])
         self._starts: list[int] = self.starts.tolist()
+        self._offered: NDArray[np.int64] | None = None
+        self._counted_full: tuple[Order, NDArray[np.int64]] | None = None
 
-    def __len__(self) -> int:
+    def with_orders(self, **options: Any) -> Self:
+        """Return this corpus with other options of the order, see `Orders.changed`."""
+        given = options.get("seq_ordering", self.orders.seq_ordering)
+        if "seq_ordering" in options:
+            options["seq_ordering"] = parse_joint_ordering(given, self._gumbel_scale)
+        made = super().with_orders(**options)
+        made.orders.seq_ordering = given
+        return made
+
+    def close(self) -> None:
+        """Release what the parts hold, and what is kept."""
+        super().close()
+        self._offered = self._counted_full = None
+
+    # --- sequences ---
+
+    def size(self) -> int:
+        """Return how many sequences there are."""
         return self._starts[-1]
 
     @cached_property
     def index(self) -> CorpusIndex:
         """The tags of all; lengths stay with the parts."""
-        return CorpusIndex(JointTags([corpus.index().tags for corpus in self.corpora]), {}, {}, about=About())
+        return CorpusIndex(JointTags([part.index.tags for part in self.parts]), {}, {}, about=About())
 
     def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
         """Return the tags of joint corpus indices; no others need be known for it."""
-        return _take_tags(self.starts, indices, [corpus.tags_of for corpus in self.corpora])
+        return _take_tags(self.starts, indices, [part.tags_of for part in self.parts])
 
     def shares(self, indices: NDArray[np.int64]) -> list[Share]:
         """Return what each part has of joint corpus indices."""
@@ -151,6 +193,171 @@ class JointCorpus:
         """Return the part of a joint corpus index, and the corpus index there."""
         part = bisect_right(self._starts, corpus_idx) - 1
         return part, corpus_idx - self._starts[part]
+
+    def layout(self) -> Mapping[str, DataSpec | None]:
+        """Return the layouts; `None` for one that is learnt from the first sequence."""
+        return self.joint.specs
+
+    def spec_of(self, key: str) -> DataSpec | None:
+        """Return the layout of a data key, asked of a part if need be."""
+        check_key(key, self.joint.specs, f"dataset {self.name!r}")
+        if self.joint.specs[key] is not None:
+            return self.joint.specs[key]
+        name, part = next((name, part) for name, part in self.by_name.items() if key in self.keys[name])
+        return part.spec_of(self.keys[name][key])
+
+    def kept(self) -> NDArray[np.bool_] | None:
+        """Return `bool[N]`: what the filter of the whole and those of the parts keep; `None` without any."""
+        own, kept = super().kept(), [part.kept() for part in self.parts]
+        if all(mask is None for mask in kept):
+            return own
+        sizes = np.diff(self.starts).tolist()
+        masks = [np.ones(size, bool) if mask is None else mask for mask, size in zip(kept, sizes, strict=True)]
+        joined = np.concatenate(masks)
+        return joined if own is None else joined & own
+
+    def lengths(self, key: str, may_cost: bool, epoch: int | None = None) -> LengthsOf | None:
+        """Return those of the parts, where they are."""
+        check_key(key, self.joint.specs, f"dataset {self.name!r}")
+        columns = {}
+        for number, (name, part) in enumerate(self.by_name.items()):
+            if key in self.keys[name]:
+                column = part.lengths(self.keys[name][key], may_cost, self._part_epoch(number, epoch))
+                if column is None:
+                    return None
+                columns[number] = column
+        return JointLengths(self, columns, self.joint.empty_length(key)).__getitem__
+
+    def sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:
+        """Return `int[N]`: what the parts sort by."""
+        return self._fixed_lengths if self.has_fixed_lengths else self._lengths_in(epoch)
+
+    @cached_property
+    def _fixed_lengths(self) -> NDArray[Any]:
+        return self._lengths_in(None)
+
+    def _lengths_in(self, epoch: int | None) -> NDArray[Any]:
+        keys = [part.sort_keys(self._part_epoch(number, epoch)) for number, part in enumerate(self.parts)]
+        return np.concatenate(keys)
+
+    def knows_sort_lengths(self) -> bool:
+        """Whether all parts know what they sort by, or a file tells it."""
+        return self.orders.lengths_file is not None or all(part.knows_sort_lengths() for part in self.parts)
+
+    # --- order ---
+
+    def order_corpus(self, epoch: int) -> OrderCorpus:
+        """Return what an order may ask."""
+        return dataclasses.replace(super().order_corpus(epoch), is_fixed=self.has_fixed_lengths)
+
+    def _order_of_epoch(self, epoch: int) -> Order:
+        self._set_policy(epoch)
+        return super()._order_of_epoch(epoch)
+
+    def _set_policy(self, epoch: int) -> None:
+        """Tell the planner what the parts offer: that of a full epoch, so that its sub-epochs divide one thing."""
+        recipe, planner = self.orders.recipe, self.orders.planner
+        full_epoch = full_epoch_of(epoch, recipe.num_sub_epochs) + 1
+        orders = [self.part_order(number, full_epoch) for number in range(len(self.parts))]
+        offered, may_repeat = self._offer(orders, full_epoch)
+        if not np.array_equal(offered, self._offered):  # type: ignore[arg-type]  # None is equal to None alone
+            planner.invalidate()
+            self._offered = offered
+        sizes = tuple(self._num_offered(name, len(order)) for name, order in zip(self.names, orders, strict=True))
+        policy = JointPolicy(recipe.policy_for_epoch(epoch), sizes, self._offered, may_repeat)
+        planner.recipe = dataclasses.replace(recipe, seq_ordering=policy)
+
+    def part_order(self, number: int, full_epoch: int) -> Order:
+        """Return the order of a part in a full epoch."""
+        return self.parts[number].order(full_epoch + self.epoch_offset(number))[0]
+
+    def epoch_offset(self, number: int) -> int:  # noqa: ARG002 (a sub-class reads other epochs of some)
+        """Return what is added to the number of a full epoch to get the epoch that a part is read in."""
+        return 0
+
+    def _part_epoch(self, number: int, epoch: int | None) -> int | None:
+        """Return the epoch that a part is read in."""
+        if epoch is None:
+            return None
+        return full_epoch_of(epoch, self.orders.recipe.num_sub_epochs) + 1 + self.epoch_offset(number)
+
+    def _num_offered(self, name: str, num_seqs: int) -> int:
+        return num_seqs if self._sampling_sizes is None else self._sampling_sizes[name]
+
+    def _offer(self, orders: Sequence[Order], full_epoch: int) -> tuple[NDArray[np.int64] | None, bool]:
+        """Return the joint corpus indices that the orders of the parts hold, `None` if all; and whether some repeat."""
+        offered, may_repeat = [], any(order.may_repeat for order in orders)
+        sizes = np.diff(self.starts).tolist()
+        if self._sampling_sizes is None and all(map(_is_whole, orders, sizes)):
+            return None, False
+        for name, order, start in zip(self.names, orders, self._starts, strict=False):
+            indices, size = order.block(0, len(order)), self._num_offered(name, len(order))
+            if self._sampling_sizes is not None:
+                if size and not len(order):
+                    raise ConfigError(
+                        f"sampling_sizes asks for {size} sequences of {name!r}, which has none",
+                        where=f"dataset {self.name!r}, epoch {full_epoch}",
+                        fix="leave the sub-dataset out, or write 0",
+                    )
+                first = (full_epoch - 1) * size % max(len(order), 1)
+                indices = indices[np.arange(first, first + size) % max(len(order), 1)]
+                may_repeat = may_repeat or size > len(order)
+            offered.append(indices + start)
+        return np.concatenate(offered), may_repeat
+
+    def _count(self, epoch: int, order: Order) -> NDArray[np.int64]:
+        """Count over all sub-epochs: the parts draw by the full epoch, and must not draw the same in two of them."""
+        recipe, full = self.orders.recipe, self.orders.planner.full_order
+        if recipe.num_sub_epochs == 1:
+            return super()._count(epoch, order)
+        if self._counted_full is None or self._counted_full[0] is not full:
+            self._counted_full = full, occurrences(full)
+        start, stop = slice_bounds(len(full), epoch, recipe.num_sub_epochs, recipe.num_shards, recipe.shard_index)
+        return self._counted_full[1][start:stop]
+
+    # --- reading ---
+
+    def reader(self) -> Reader:
+        """Return a reader of all parts."""
+        sides = [PartReader(name, part, self.keys[name]) for name, part in self.by_name.items()]
+        offsets = [self.epoch_offset(number) for number in range(len(sides))]
+        return JointReader(self.name, self, self.joint, sides, offsets, self.orders.recipe.num_sub_epochs)
+
+    def stored(self, corpus_idx: int) -> DatasetSeq:
+        """Return any sequence of the joint corpus as it is stored."""
+        (corpus_idx,) = check_indices([corpus_idx], self.size()).tolist()
+        number, own_idx = self.locate(corpus_idx)
+        seq = self.parts[number].stored(own_idx)
+        features = {key: seq.features[own] for key, own in self.keys[self.names[number]].items()}
+        return DatasetSeq(corpus_idx, self.joint.filled(features), seq_tag=seq.seq_tag, corpus_idx=corpus_idx)
+
+    # --- what decides what comes ---
+
+    def digest_text(self) -> str:
+        """Return a digest of the parts and of their data keys."""
+        return xxhash.xxh3_128_hexdigest(" | ".join(["joint", *self.part_texts()]).encode())
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the joint order, and the orders of the parts."""
+        number = full_epoch_of(epoch, self.orders.recipe.num_sub_epochs) + 1
+        parts = [f"of {name}: {part.order_text(number)}" for name, part in self.by_name.items()]
+        return "; ".join([*self.order_texts(epoch), *parts])
+
+    def reading_text(self, epoch: int) -> str:
+        """Return what decides what the sequences of the parts hold: they are read by full epochs."""
+        return super().reading_text(full_epoch_of(epoch, self.orders.recipe.num_sub_epochs) + 1)
+
+    def order_texts(self, epoch: int) -> list[str]:
+        """Return texts of what the order depends on."""
+        sizes = [] if self._sampling_sizes is None else [f"sizes {sorted(self._sampling_sizes.items())}"]
+        return [*super().order_texts(epoch), *sizes]
+
+
+def _is_whole(order: Order, num_seqs: int) -> bool:
+    """Tell whether an order is 0, 1, ... to the end of the corpus."""
+    if len(order) != num_seqs or not isinstance(order, RangeOrder):
+        return False
+    return num_seqs == 0 or (order[0] == 0 and order[num_seqs - 1] == num_seqs - 1)
 
 
 class JointLengths:
@@ -166,7 +373,7 @@ class JointLengths:
         self._corpus, self._columns, self._absent = corpus, dict(columns), absent
 
     def __len__(self) -> int:
-        return len(self._corpus)
+        return self._corpus.size()
 
     def __array__(self, *args: Any, **kwargs: Any) -> NDArray[Any]:
         return np.asarray(self[:], *args, **kwargs)
@@ -288,7 +495,7 @@ class JointReader(CompositeReader):
     ) -> None:
         self._name, self._corpus, self._layout = name, corpus, layout
         self._epoch_offsets, self._num_sub_epochs = epoch_offsets, num_sub_epochs
-        super().__init__(corpus, sides)
+        super().__init__(corpus.tags_of, sides)
 
     def start(self, wanted: ReadRequest) -> None:
         """Set the sequences to read next."""
@@ -353,7 +560,7 @@ class JointReader(CompositeReader):
         """Return a source that reads many sequences at once, past the parts, if that makes no difference."""
         known: dict[int, tuple[str, Source]] = {}
         for number, side in enumerate(self._sides):
-            if not self._corpus.corpora[number].size():
+            if not self._corpus.parts[number].size():
                 continue
             source = side.reader.fast_source()
             if source is None or not all(map(source.index.has_lengths, side.keys.values())):

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 from headrace.errors import ConfigError, did_you_mean
 from headrace.specs import DataSpec
 
-from ..base import Dataset
-from ..checks import remark_once
-from ..parts import spec_of
+from ..checks import declared_spec, remark_once
+from ..corpus import Corpus
 from .base import check_names
 
 
@@ -105,7 +104,7 @@ class JointLayout:
 
 
 def make_layout(
-    datasets: Mapping[str, Dataset],
+    parts: Mapping[str, Corpus],
     entries: Sequence[KeySource],
     data_dims: Mapping[str, Any],
     data_dtypes: Mapping[str, str],
@@ -113,7 +112,7 @@ def make_layout(
     """Compare what the sub-datasets have under each data key, and return the layout of the whole.
 
     Args:
-        datasets: The sub-datasets, initialized.
+        parts: The sub-datasets.
         entries: Where each data key comes from.
         data_dims: Data key -> (dim, ndim): what must be found; also says which number of classes holds where the
             sub-datasets differ.
@@ -122,18 +121,18 @@ def make_layout(
     Raises:
         ConfigError: A data key does not exist, or has two layouts.
     """
-    keys: dict[str, dict[str, str]] = {name: {} for name in datasets}
+    keys: dict[str, dict[str, str]] = {name: {} for name in parts}
     specs: dict[str, DataSpec | None] = {}
     labels: dict[str, Sequence[str]] = {}
     firsts: dict[str, KeySource] = {}
     for entry in entries:
-        dataset, key = datasets[entry.part], entry.key
-        check_own_key(dataset, entry.part, entry.own, f"data_map, {tuple(entry)}")
+        part, key = parts[entry.part], entry.key
+        check_own_key(part, entry.part, entry.own, f"data_map, {tuple(entry)}")
         keys[entry.part][key] = entry.own
-        first, known, spec = firsts.setdefault(key, entry), specs.get(key), spec_of(dataset, entry.own)
+        first, known, spec = firsts.setdefault(key, entry), specs.get(key), (part.layout() or {}).get(entry.own)
         # An empty corpus tells no layout, and a stream is checked when it is read
         specs[key] = _joined(known, spec, first, entry, key in data_dims) if known and spec else known or spec
-        own_labels = dataset.labels.get(entry.own)
+        own_labels = part.labels.get(entry.own)
         if own_labels is not None and list(labels.setdefault(key, own_labels)) != list(own_labels):
             raise ConfigError(
                 f"the data key {key!r} has other class labels in {entry.part!r} than in the sub-datasets before it",
@@ -157,16 +156,16 @@ def data_first(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=lambda key: (key != "data", key))
 
 
-def check_own_key(dataset: Dataset, part: str, own: str, where: str) -> None:
+def check_own_key(part: Corpus, name: str, own: str, where: str) -> None:
     """Refuse a data key that a sub-dataset does not have; before it is read, some do not tell which they have.
 
     Raises:
         ConfigError: There is no such data key.
     """
-    known = [] if dataset.num_outputs is None else dataset.get_data_keys()
+    known = list(part.layout() or ())
     if known and own not in known:
         fix = did_you_mean(own, known)
-        raise ConfigError(f"the sub-dataset {part!r} has no data key {own!r}", where=where, fix=fix)
+        raise ConfigError(f"the sub-dataset {name!r} has no data key {own!r}", where=where, fix=fix)
 
 
 def _joined(spec: DataSpec, other: DataSpec, first: KeySource, entry: KeySource, has_dim: bool) -> DataSpec:
@@ -176,14 +175,15 @@ def _joined(spec: DataSpec, other: DataSpec, first: KeySource, entry: KeySource,
         spec, other = dataclasses.replace(spec, dim=dim), dataclasses.replace(other, dim=dim)
     if spec == other:
         return spec
-    found = [(name, getattr(spec, name), getattr(other, name)) for name in ("sparse", "dtype", "shape", "has_time")]
-    name, one, two = next((each for each in found if each[1] != each[2]), ("dim", spec.dim, other.dim))
+    names = ("sparse", "dtype", "shape", "has_time", "dim")
+    name = next(name for name in names if getattr(spec, name) != getattr(other, name))
     fix = "give the two different names in data_map, or bring one of the corpora to the layout of the other"
     if name == "dim":
         dim = max(spec.dim or 0, other.dim or 0)
         fix = f"if {dim} classes hold both, say so by data_dims={{{first.key!r}: ({dim}, {spec.ndim})}}"
     raise ConfigError(
-        f"the data key {first.key!r} has two layouts: {name} is {one} in {first.part!r}, and {two} in {entry.part!r}",
+        f"the data key {first.key!r} has two layouts: {name} is {getattr(spec, name)} in {first.part!r}, and "
+        f"{getattr(other, name)} in {entry.part!r}",
         where=f"data_map, {tuple(first)} and {tuple(entry)}",
         fix=fix,
     )
@@ -197,7 +197,7 @@ def _take_declared(specs: dict[str, DataSpec | None], dims: Mapping[str, Any], d
         wanted = tuple(given) if isinstance(given, tuple | list) else (given,)
         spec = specs[key]
         if spec is None:
-            specs[key] = _declared_spec(wanted, dtypes.get(key))
+            specs[key] = declared_spec(*wanted, dtypes.get(key)) if len(wanted) == 2 else None
             continue
         may_grow = spec.sparse and isinstance(wanted[0], int) and wanted[0] >= (spec.dim or 0)
         if wanted[1:] not in ((), (spec.ndim,)) or not (wanted[0] == spec.dim or may_grow):
@@ -209,22 +209,9 @@ def _take_declared(specs: dict[str, DataSpec | None], dims: Mapping[str, Any], d
             remark_once(f"data_dtypes says that {key!r} has dtype {dtype}, it has {spec.dtype}")
 
 
-def _declared_spec(wanted: tuple[Any, ...], dtype: str | None) -> DataSpec | None:
-    if len(wanted) != 2:
-        return None
-    dim, ndim = wanted
-    if ndim <= 1:
-        return DataSpec(dtype or "int32", sparse=True, dim=dim, has_time=ndim == 1)
-    return DataSpec(dtype or "float32", (*[None] * (ndim - 2), dim), dim=dim)
-
-
-def same_keys(datasets: Mapping[str, Dataset]) -> list[KeySource]:
-    """Return the data map of datasets that have the same data keys; those that show none have no sequences, or any."""
-    known = {
-        name: dataset.get_data_keys()
-        for name, dataset in datasets.items()
-        if dataset.num_outputs is not None and dataset.get_data_keys()
-    }
+def same_keys(parts: Mapping[str, Corpus]) -> list[KeySource]:
+    """Return the data map of parts that have the same data keys; those that show none have no sequences, or any."""
+    known = {name: list(layout) for name, part in parts.items() if (layout := part.layout())}
     if not known:
         raise ConfigError("no sub-dataset tells its data keys before it is read", fix="let them set num_outputs")
     first, data_keys = next(iter(known.items()))
@@ -235,4 +222,4 @@ def same_keys(datasets: Mapping[str, Dataset]) -> list[KeySource]:
                 f"{sorted(others)}",
                 fix="use CombinedDataset, whose data_map says what belongs together",
             )
-    return [KeySource(name, key, key) for name in datasets for key in data_keys]
+    return [KeySource(name, key, key) for name in parts for key in data_keys]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import xxhash
@@ -20,19 +20,22 @@ from numpy.typing import NDArray
 
 from headrace.batching import NumbersDict
 from headrace.errors import ConfigError, did_you_mean, takes_note
-from headrace.order import Order, OrderCorpus, OrderReport, RangeOrder, occurrences
+from headrace.index import CorpusIndex
+from headrace.order import Order, RangeOrder, occurrences
+from headrace.specs import DataSpec
 
-from ..base import Dataset, Owned
-from ..checks import absolute_name, check_indices, check_path, remark_once
+from ..checks import absolute_name, check_indices, check_key, check_path, remark_once
 from ..configs import DatasetConfig
 from ..corpus import Corpus, LengthsOf, StoredCounts
 from ..digests import digest_array
-from ..parts import open_part
-from ..reading.reader import Features, GivenOrder, Reader, ReadRequest
+from ..ordered import OrderedDataset
+from ..orders import Orders
+from ..parts import check_tags, open_corpus, tags_of
+from ..reading.reader import CountedOrder, Features, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
-from .base import CompositeReader, MetaPart, OverCorpora, PartReader, brief, check_configs, check_names
+from .base import CompositeReader, JoinedCorpus, PartReader, brief, check_configs, check_names
 from .layout import check_own_key, data_first
-from .tags import MetaCorpus, SeqListFile, read_key_lengths, read_seq_lists
+from .tags import SeqListFile, TagJoins, read_key_lengths, read_seq_lists
 
 # What an order is made of; where another dataset gives it, these say nothing.
 _ORDER_OPTIONS = {
@@ -46,7 +49,237 @@ _ORDER_OPTIONS = {
 }
 
 
-class MetaDataset(OverCorpora):
+class MetaCorpus(JoinedCorpus):
+    """Several corpora that hold different data of the same sequences.
+
+    Args:
+        name: See `Corpus`.
+        orders: Likewise; without effect if there is a control.
+        parts: Name -> part.
+        data_map: Data key -> (name of a part, its data key), "data" first.
+        control: The part that gives the order.
+        lists: Part -> tags, where these differ, see `read_seq_lists`.
+        seq_lens_file: See `MetaDataset`.
+
+    Attributes:
+        data_map: See above.
+        control: Likewise.
+        default: The part whose sequences they are, if no lists say it.
+        remarks: What to log when an order is first asked for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        orders: Orders,
+        parts: Mapping[str, Corpus],
+        data_map: Mapping[str, tuple[str, str]],
+        control: str | None,
+        lists: Mapping[str, CorpusIndex] | None,
+        seq_lens_file: str | None,
+    ) -> None:
+        by_part = {name: {key: own for key, (part, own) in data_map.items() if part == name} for name in parts}
+        super().__init__(name, orders, parts, by_part)
+        self.data_map, self.control, self.remarks = data_map, control, list[str]()
+        self._lists, self._seq_lens_file = lists, seq_lens_file
+        self.default = control or data_map["data"][0]
+        sizes = [part.group or 1 for part in self.parts]
+        self.group = math.lcm(*sizes) if max(sizes) > 1 else 0  # a part of an epoch must be read in whole groups
+        self._is_checked = False
+
+    @property
+    def orders(self) -> Orders:
+        """Those of the control, if there is one."""
+        return super().orders if self.control is None else self.by_name[self.control].orders
+
+    def with_orders(self, **options: Any) -> Self:
+        """Return this corpus with other options of the order, which are those of the control, if there is one."""
+        if self.control is None:
+            return super().with_orders(**options)
+        control = self.by_name[self.control]
+        return self.with_parts(lambda part: part.with_orders(**options) if part is control else part)
+
+    # --- sequences ---
+
+    @cached_property
+    def joined(self) -> TagJoins:
+        """Where each sequence is in each part, see `TagJoins`.
+
+        Raises:
+            ConfigError: The base does not tell its tags.
+            SourceError: An index is damaged.
+        """
+        indices = {name: tags_of(part) for name, part in self.by_name.items()}
+        where = f"dataset {self.name!r}"
+        return TagJoins(where, indices, control=self.control, default=self.default, lists=self._lists)
+
+    @property
+    def index(self) -> CorpusIndex:
+        """The tags of the base."""
+        return self.joined.index
+
+    def layout(self) -> Mapping[str, DataSpec | None]:
+        """Return the layouts of the parts; of one that learns it from its first sequence, `None`."""
+        layouts = {name: part.layout() or {} for name, part in self.by_name.items()}
+        return {key: layouts[name].get(own) for key, (name, own) in self.data_map.items()}
+
+    def spec_of(self, key: str) -> DataSpec | None:
+        """Ask the part."""
+        check_key(key, self.data_map, f"dataset {self.name!r}")
+        name, own = self.data_map[key]
+        return self.by_name[name].spec_of(own)
+
+    @property
+    def specs(self) -> Mapping[str, DataSpec]:  # type: ignore[override]
+        """Those of the parts."""
+        parts = self.by_name
+        found = {key: parts[name].specs.get(own) for key, (name, own) in self.data_map.items()}
+        return {key: spec for key, spec in found.items() if spec is not None}
+
+    @property
+    def labels(self) -> Mapping[str, Sequence[str]]:  # type: ignore[override]
+        """Those of the parts."""
+        labels = {name: part.labels for name, part in self.by_name.items()}
+        return {key: labels[name][own] for key, (name, own) in self.data_map.items() if own in labels[name]}
+
+    def kept(self) -> NDArray[np.bool_] | None:
+        """Return `bool[N]`: what the filter keeps, of the control if there is one."""
+        return super().kept() if self.control is None else self.by_name[self.control].kept()
+
+    def num_filtered(self) -> tuple[int, int] | None:
+        """Return how many the filter leaves out, of the control if there is one."""
+        return super().num_filtered() if self.control is None else self.by_name[self.control].num_filtered()
+
+    def lengths(self, key: str, may_cost: bool, epoch: int | None = None) -> LengthsOf | None:
+        """Ask the part; not one that is read by tags, and whose corpus indices are not known."""
+        check_key(key, self.data_map, f"dataset {self.name!r}")
+        (name, own), joined = self.data_map[key], self.joined
+        part = self.by_name[name]
+        inner = part.lengths(own, may_cost, epoch) if part.is_indexed else None
+        return None if inner is None else lambda indices: inner(joined.part_indices(name, indices))
+
+    def sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:
+        """Return `int[N]`: what sequences are sorted by, if this corpus gives the order."""
+        if self._seq_lens_file is not None and self.control is None:
+            return self._lengths_by_tag
+        part = self.by_name[self.default]
+        if not part.is_indexed:
+            raise ConfigError(
+                f"seq_ordering={self.orders.seq_ordering!r} sorts by length, and {part.kind} does not tell the lengths "
+                "of its sequences",
+                where=f"dataset {self.name!r}, sub-dataset {self.default!r}",
+                fix="give seq_lens_file, or seq_order_seq_lens_file",
+            )
+        lengths = part.sort_lengths(epoch)
+        if self._lists is None or self.control is not None:
+            return lengths
+        return lengths[self.joined.part_indices(self.default, np.arange(self.size()))]
+
+    def sort_keys(self, epoch: int | None = None) -> NDArray[Any]:
+        """Return what sequences are sorted by, of the control if there is one."""
+        return super().sort_keys(epoch) if self.control is None else self.by_name[self.control].sort_keys(epoch)
+
+    @cached_property
+    def _lengths_by_tag(self) -> NDArray[np.int64]:
+        assert self._seq_lens_file is not None
+        return read_key_lengths(self._seq_lens_file, self.index.tags, "data")
+
+    def knows_sort_lengths(self) -> bool:
+        """Whether the lengths that sequences are sorted by are known."""
+        own = self.control is None and (self._seq_lens_file or self.orders.lengths_file) is not None
+        return own or self.by_name[self.default].knows_sort_lengths()
+
+    def stored_counts(self) -> StoredCounts | None:
+        """Return how much the files of the default part hold, if it says what the sequences are."""
+        return self.by_name[self.default].stored_counts() if self._lists is None else None
+
+    # --- order ---
+
+    def order(self, epoch: int | None, given: GivenOrder | None = None, *, counts: bool = False) -> CountedOrder:
+        """Return the order of an epoch, see `Corpus.order`.
+
+        Raises:
+            SourceError: A sequence is not in all sub-datasets, or its tag is there more than once.
+        """
+        if epoch is not None and given is None and not self._is_checked:
+            self.joined.check(self.kept())
+            self._is_checked = True
+            for remark in self.remarks:  # here, since workers only get parts of an order
+                remark_once(remark, f"MetaDataset {self.name!r}")
+        order, counted = super().order(epoch, given, counts=counts)
+        if given is not None:
+            self.joined.check_these(order.block(0, len(order)))
+        return order, counted
+
+    def _order_of_epoch(self, epoch: int) -> Order:
+        if self.control is None:
+            return super()._order_of_epoch(epoch)
+        control = self.by_name[self.control]
+        try:
+            order, _ = control.order(epoch)
+        except NotImplementedError as error:
+            raise ConfigError(
+                f"{control.kind} does not tell its order, so it cannot control that of others",
+                where=f"dataset {self.name!r}, seq_order_control_dataset={self.control!r}",
+                fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
+            ) from error
+        if not control.is_indexed:  # a user-defined class, which may return anything
+            check_indices(order, self.size(), control.title, what="get_current_seq_order")
+        return order
+
+    def _count(self, epoch: int, order: Order) -> NDArray[np.int64]:
+        """Return how often each sequence came before, as the control counts."""
+        if self.control is None:
+            return super()._count(epoch, order)
+        control = self.by_name[self.control]
+        counted = control.order(epoch, counts=True)[1] if control.is_indexed else None
+        return occurrences(order) if counted is None else counted
+
+    def can_be_sharded(self) -> bool:
+        """Whether the control can; any order of its own can."""
+        return self.control is None or self.by_name[self.control].can_be_sharded()
+
+    # --- reading ---
+
+    def reader(self) -> Reader:
+        """Return a reader of the parts that have data keys of the whole; others are never read."""
+        sides = [PartReader(name, part, self.keys[name]) for name, part in self.by_name.items() if self.keys[name]]
+        return MetaReader(self.name, self.joined, sides, list(self.data_map), self.control)
+
+    def stored(self, corpus_idx: int) -> DatasetSeq:
+        """Return any sequence as it is stored."""
+        check_indices([corpus_idx], self.size(), f"dataset {self.name!r}")
+        found, parts = {}, self.by_name
+        for name in {name: None for name, _ in self.data_map.values()}:
+            seq = parts[name].stored(int(self.joined.part_indices(name, np.array([corpus_idx]))[0]))
+            found.update({key: seq.features[own] for key, own in self.keys[name].items()})
+        features = {key: found[key] for key in self.data_map}
+        return DatasetSeq(corpus_idx, features, seq_tag=self.index.tags[corpus_idx], corpus_idx=corpus_idx)
+
+    # --- what decides what comes ---
+
+    def digest_text(self) -> str:
+        """Return a digest of the parts, of their data keys, and of the lists."""
+        texts = self.part_texts()
+        if self._lists is not None:
+            texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
+        return xxhash.xxh3_128_hexdigest(" | ".join([self.index.digest, *sorted(texts)]).encode())
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the order, of the control if there is one, and what the others hold."""
+        if self.control is None:
+            return super().order_text(epoch)
+        return f"{self.control}: {self.by_name[self.control].order_text(epoch)}; {self.reading_text(epoch)}"
+
+    def order_texts(self, epoch: int) -> list[str]:
+        """Return texts of what the order depends on."""
+        texts = super().order_texts(epoch)
+        if self._seq_lens_file is not None:
+            texts.append(f"sorted by {digest_array(self._lengths_by_tag)}")
+        return texts
+
+
+class MetaDataset(OrderedDataset):
     """Several datasets that hold different data of the same sequences, such as features and alignments.
 
     The order is that of `seq_order_control_dataset`: its `seq_ordering`, sub-epochs, shards, filter. Without one, it is
@@ -95,23 +328,18 @@ class MetaDataset(OverCorpora):
         elif seq_list_file is not None:
             self.seq_list_file = _existing("seq_list_file", seq_list_file)
         self.seq_lens_file = None if seq_lens_file is None else _existing("seq_lens_file", seq_lens_file)
-        self.data_keys = data_first(data_map)
-        self.data_map = {key: (data_map[key][0], data_map[key][1]) for key in self.data_keys}
+        self.data_map = {key: (data_map[key][0], data_map[key][1]) for key in data_first(data_map)}
         names = {name for name, _ in self.data_map.values()} | ({control} if control is not None else set())
-        self.members = [self._open_part(name, datasets[name], filter_file) for name in sorted(names)]
-        self._parts = {part.name: part for part in self.members}
-        self._control = None if control is None else self._parts[control]
-        self._default = self._control or self._parts[self.data_map["data"][0]]
+        parts = {name: self._open(name, datasets[name], filter_file) for name in sorted(names)}
         # Read now and kept: a file that changes later must not change what belongs together.
-        self._lists = None if seq_list_file is None else read_seq_lists(self.seq_list_file, list(self._parts))
-        self._take_layout(data_dims or {}, data_dtypes or {})
-        if self._control is not None:
-            self._follow_control()
-        self._remarks = self._remarks_on(given, data_dtypes or {})
-        if type(self).__init__ is MetaDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
-            self._ctor_args = ((), self._args_of_copy(given))
+        lists = None if seq_list_file is None else read_seq_lists(self.seq_list_file, list(parts))
+        corpus = MetaCorpus(self.name, self._orders, parts, self.data_map, control, lists, self.seq_lens_file)
+        self._set_corpus(corpus)
+        self.shuffle_frames_of_nseqs = corpus.group
+        self._check_declared(data_dims or {}, data_dtypes or {})
+        corpus.remarks = self._remarks_on(corpus, given, data_dtypes or {})
 
-    def _open_part(self, name: str, config: DatasetConfig, filter_file: Any) -> MetaPart:
+    def _open(self, name: str, config: DatasetConfig, filter_file: Any) -> Corpus:
         """Open a sub-dataset. The control dataset is the shard that the whole is, and has its filter.
 
         Raises:
@@ -129,184 +357,63 @@ class MetaDataset(OverCorpora):
                     fix="give one filter, to the control dataset",
                 )
             config = {**config, "seq_list_filter_file": filter_file}
-        dataset = open_part(config, defaults, owner=self)
+        part = open_corpus(config, defaults, owner=self)
+        check_tags(part)
         if is_control and self.num_shards > 1:
-            if dataset.num_shards == 1:
-                dataset.set_sharding(self.num_shards, self.shard_index)
-            wanted, found = (self.num_shards, self.shard_index), (dataset.num_shards, dataset.shard_index)
-            if found != wanted:
+            if part.orders.recipe.num_shards == 1:
+                part = part.with_orders(num_shards=self.num_shards, shard_index=self.shard_index)
+            wanted, found = (self.num_shards, self.shard_index), part.orders.recipe
+            if (found.num_shards, found.shard_index) != wanted:
                 raise ConfigError(
                     f"two levels would shard: the MetaDataset is shard {wanted[1]} of {wanted[0]}, its control dataset "
-                    f"{name!r} shard {found[1]} of {found[0]}",
+                    f"{name!r} shard {found.shard_index} of {found.num_shards}",
                     fix="give _num_shards and _shard_index to one of them",
                 )
-        workers = dataset.get_workers()
-        if workers is not None and workers.sharding_method == "dedicated":
+        if part.workers is not None and part.workers.sharding_method == "dedicated":
             raise ConfigError(
                 f'the sub-dataset {name!r} has sharding_method="dedicated", which takes no order and tells none',
                 fix='use sharding_method="seq_order"',
             )
-        keys = {key: own for key, (part, own) in self.data_map.items() if part == name}
-        for key, own in keys.items():
-            check_own_key(dataset, name, own, f"data_map[{key!r}] = {(name, own)}")
-        return MetaPart(name, dataset, keys)
+        for key, (owner, own) in self.data_map.items():
+            if owner == name:
+                check_own_key(part, name, own, f"data_map[{key!r}] = {(name, own)}")
+        return part
 
-    def _take_layout(self, data_dims: Mapping[str, Any], data_dtypes: Mapping[str, str]) -> None:
-        """Say what is known of the data keys: of a sub-dataset that learns it from its first sequence, nothing.
+    def _check_declared(self, data_dims: Mapping[str, Any], data_dtypes: Mapping[str, str]) -> None:
+        """Compare what was declared with what is known.
 
         Raises:
-            ConfigError: What was declared does not exist, or has another dim or number of axes.
+            ConfigError: It does not exist, or has another dim or number of axes.
         """
-        self.num_outputs = {}
-        for key, (name, own) in self.data_map.items():
-            dataset = self._parts[name].dataset
-            if dataset.num_outputs is not None and own in dataset.num_outputs:
-                self.num_outputs[key] = (dataset.get_data_dim(own), dataset.num_outputs[own][1])
-            if own in dataset.labels:
-                self.labels[key] = dataset.labels[own]
-        self.num_inputs = self.num_outputs.get("data", (self.num_inputs, 0))[0]
-        sizes = [part.dataset.shuffle_frames_of_nseqs or 1 for part in self.members]
-        if max(sizes) > 1:  # a part of an epoch must be read in whole groups
-            self.shuffle_frames_of_nseqs = math.lcm(*sizes)
-        check_names("data_dims", data_dims, "data key", self.data_keys)
-        check_names("data_dtypes", data_dtypes, "data key", self.data_keys)
+        outputs = self.num_outputs or {}
+        check_names("data_dims", data_dims, "data key", self.data_map)
+        check_names("data_dtypes", data_dtypes, "data key", self.data_map)
         for key, dims in data_dims.items():
             wanted = tuple(dims) if isinstance(dims, tuple | list) else (dims,)
-            if key in self.num_outputs and wanted != self.num_outputs[key][: len(wanted)]:
+            if key in outputs and wanted != outputs[key][: len(wanted)]:
                 raise ConfigError(
-                    f"data_dims says that {key!r} has (dim, ndim) {dims}, it has {self.num_outputs[key]}",
+                    f"data_dims says that {key!r} has (dim, ndim) {dims}, it has {outputs[key]}",
                     where=f"dataset {self.name!r}",
                     fix="correct data_dims, or leave it out",
                 )
 
-    def _remarks_on(self, given: Mapping[str, Any], data_dtypes: Mapping[str, str]) -> list[str]:
+    def _remarks_on(self, corpus: MetaCorpus, given: Mapping[str, Any], data_dtypes: Mapping[str, str]) -> list[str]:
         """Return remarks on options that are legal and have no effect."""
-        default = self._default.dataset
-        if self._control is not None:
-            idle = {name: value for name, value in given.items() if name in _ORDER_OPTIONS and value}
-            idle = {name: value for name, value in idle.items() if value != getattr(default, name)}
-            owner, reason = "the MetaDataset", f"the order is that of its control dataset {self._default.name!r}"
+        orders, name = corpus.by_name[corpus.default].orders, corpus.default
+        present = {option: _option_of(orders, option) for option in _ORDER_OPTIONS}
+        if corpus.control is not None:
+            idle = {option: value for option, value in given.items() if option in _ORDER_OPTIONS and value}
+            idle = {option: value for option, value in idle.items() if value != present[option]}
+            owner, reason = "the MetaDataset", f"the order is that of its control dataset {name!r}"
         else:
-            present = {name: getattr(default, name) for name in _ORDER_OPTIONS}
-            idle = {name: value for name, value in present.items() if value != _ORDER_OPTIONS[name]}
-            owner, own = f"the sub-dataset {self._default.name!r}", f"seq_order_control_dataset={self._default.name!r}"
+            idle = {option: value for option, value in present.items() if value != _ORDER_OPTIONS[option]}
+            owner, own = f"the sub-dataset {name!r}", f"seq_order_control_dataset={name!r}"
             reason = f"the MetaDataset makes its own order; did you mean {own}?"
-        texts = [f"{name}={value!r} of {owner} has no effect: {reason}" for name, value in idle.items()]
+        texts = [f"{option}={value!r} of {owner} has no effect: {reason}" for option, value in idle.items()]
         for key, dtype in data_dtypes.items():
             if key in (self.num_outputs or {}) and dtype != self.get_data_dtype(key):
                 texts.append(f"data_dtypes says that {key!r} has dtype {dtype}, it has {self.get_data_dtype(key)}")
         return texts
-
-    def _args_of_copy(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments that make a copy: with the sub-datasets themselves, which know how to be copied."""
-        passed_on = ("_num_shards", "_shard_index") if self._control is not None else ()
-        return {
-            **{name: value for name, value in given.items() if name not in passed_on},
-            "datasets": {name: Owned(part.dataset) for name, part in self._parts.items()},
-            "data_map": self.data_map,
-            "seq_list_file": self.seq_list_file,
-            "seq_order_control_dataset": self.seq_order_control_dataset,
-            "seq_lens_file": self.seq_lens_file,
-        }
-
-    def _follow_control(self) -> None:
-        """Take over the options that make the order, which are those of the control dataset."""
-        assert self._control is not None
-        control = self._control.dataset
-        self._recipe, self._seq_ordering = control.order_recipe, control.seq_ordering
-
-    def _change_recipe(self, **changes: Any) -> None:
-        if self._control is None:
-            super()._change_recipe(**changes)
-            return
-        self._control.dataset._change_recipe(**changes)
-        self._follow_control()
-
-    # --- the joined corpus ---
-
-    @property
-    def corpus(self) -> MetaCorpus:
-        """The sequences and where each is in each sub-dataset; the first access joins the tags, see `join_tags`.
-
-        Raises:
-            ConfigError: The base does not tell its tags.
-            SourceError: An index is damaged.
-        """
-        return self._join_once(
-            lambda: MetaCorpus(
-                f"dataset {self.name!r}",
-                {part.name: part.tag_index() for part in self.members},
-                control=self.seq_order_control_dataset,
-                default=self._default.name,
-                lists=self._lists,
-            )
-        )
-
-    def _kept(self) -> NDArray[np.bool_] | None:
-        """Return `bool[N]`: what the filter keeps, of the control dataset if there is one; `None` without a filter."""
-        if self._control is None:
-            return super()._kept()
-        return self._control.corpus.kept()
-
-    def _check_corpus(self) -> None:
-        """Check that the tags fit together."""
-        corpus = self.corpus
-        if not corpus.is_checked:
-            corpus.check(self._kept())
-            for remark in self._remarks:  # here, since workers only get parts of an order
-                remark_once(remark, f"MetaDataset {self.name!r}")
-
-    # --- what is known without reading ---
-
-    def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return what is known of the sub-datasets, of each as far as its data keys are mapped."""
-        parts = [(part, part.dataset.get_corpus(epoch)) for part in self.members]
-        corpora = {part.name: corpus for part, corpus in parts}
-
-        def lengths_of(key: str, may_cost: bool) -> LengthsOf | None:
-            self._check_key(key)
-            (name, own), joined = self.data_map[key], self.corpus
-            if not corpora[name].is_indexed:  # it is read by tags, and its corpus indices are not known
-                return None
-            inner = corpora[name].lengths(own, may_cost)
-            return None if inner is None else lambda indices: inner(joined.part_indices(name, indices))
-
-        def digest_text() -> str:
-            texts = [f"{part.name} {sorted(part.keys.items())} {corpus.digest_text()}" for part, corpus in parts]
-            if self._lists is not None:
-                texts += [f"list of {name} {tags.digest}" for name, tags in self._lists.items()]
-            return xxhash.xxh3_128_hexdigest(" | ".join([self.corpus.index.digest, *sorted(texts)]).encode())
-
-        found = {key: corpora[name].specs.get(own) for key, (name, own) in self.data_map.items()}
-        corpus = self._corpus_over(
-            parts,
-            epoch,
-            specs={key: spec for key, spec in found.items() if spec is not None},
-            knows_dtypes=all(corpus.knows_dtypes for corpus in corpora.values()),
-            lengths=lengths_of,
-            digest_text=digest_text,
-        )
-        if self._control is None:
-            return corpus
-        return dataclasses.replace(corpus, num_filtered=corpora[self._control.name].num_filtered)
-
-    def stored_counts(self) -> StoredCounts | None:
-        """Return how much the files of the default sub-dataset hold, if it says what the sequences are."""
-        return self._default.dataset.stored_counts() if self._lists is None else None
-
-    def order_text(self, epoch: int) -> str:
-        """Return what decides the order, of the control dataset if there is one, and what the others hold."""
-        if self._control is None:
-            return super().order_text(epoch)
-        return f"{self._control.name}: {self._control.dataset.order_text(epoch)}; {self.reading_text(epoch)}"
-
-    def _order_details(self, epoch: int) -> list[str]:
-        details = super()._order_details(epoch)
-        if self.seq_lens_file is not None:
-            details.append(f"sorted by {digest_array(np.asarray(self._sort_lengths()))}")
-        return details
-
-    # --- order ---
 
     def init_seq_order(
         self, epoch: int | None = None, seq_list: Sequence[str] | None = None, seq_order: Sequence[int] | None = None
@@ -317,159 +424,31 @@ class MetaDataset(OverCorpora):
             SourceError: A sequence is not in all sub-datasets, or its tag is there more than once.
         """
         super().init_seq_order(epoch, seq_list, seq_order)
-        if self._cursor.stop and not all(part.corpus.is_indexed for part in self._read_parts):
+        corpus = self._read
+        assert isinstance(corpus, MetaCorpus)
+        if self.num_seqs and not all(part.is_indexed for name, part in corpus.by_name.items() if corpus.keys[name]):
             _ = self._order_reader  # they say now whether they take the order
         return True
 
-    def _plan(self, epoch: int | None, given: GivenOrder | None) -> tuple[Order, Callable[[], NDArray[np.int64]]]:
-        if epoch is not None and given is None:
-            self._check_corpus()
-        order, count = super()._plan(epoch, given)
-        if given is not None:
-            self.corpus.check_these(order.block(0, len(order)))
-        return order, count
-
-    def _order_of_epoch(self, epoch: int) -> Order:
-        control = self._control
-        if control is None:
-            return self._lazy_order_for_epoch(epoch, len(self.corpus.index))
-        try:
-            order, _ = control.dataset.get_epoch_order(epoch)
-        except NotImplementedError as error:
-            raise ConfigError(
-                f"{type(control.dataset).__name__} does not tell its order, so it cannot control that of others",
-                where=f"dataset {self.name!r}, seq_order_control_dataset={control.name!r}",
-                fix="choose another seq_order_control_dataset, or let it define get_current_seq_order",
-            ) from error
-        if not control.corpus.is_indexed:  # a user-defined class, which may return anything
-            where = f"{type(control.dataset).__name__} {control.dataset.name!r}"
-            check_indices(order, len(self.corpus.index), where, what="get_current_seq_order")
-        return order
-
-    def _counter(self, epoch: int, order: Order) -> Callable[[], NDArray[np.int64]]:
-        control = self._control
-        if control is None:
-            return super()._counter(epoch, order)
-        if not control.corpus.is_indexed:
-            return partial(occurrences, order)
-        return partial(_count_by, control.dataset, epoch, order)
-
-    def _order_corpus(self, num_seqs: int, get_seq_len: Any) -> OrderCorpus:
-        corpus = super()._order_corpus(num_seqs, get_seq_len)
-        return dataclasses.replace(corpus, lengths=corpus.lengths or self._sort_lengths, is_fixed=True)
-
-    def _sort_lengths(self, epoch: int | None = None) -> NDArray[Any]:  # noqa: ARG002 (they are those of all)
-        """Return `int[N]`: what sequences are sorted by, if this dataset gives the order."""
-        joined = self.corpus
-        if self._lengths is not None:
-            return self._lengths
-        if self.seq_lens_file is not None and self._control is None:
-            self._lengths = read_key_lengths(self.seq_lens_file, joined.index.tags, "data")
-            return self._lengths
-        corpus = self._default.corpus
-        if not corpus.is_indexed:
-            raise ConfigError(
-                f"seq_ordering={self.seq_ordering!r} sorts by length, and {type(self._default.dataset).__name__} does "
-                "not tell the lengths of its sequences",
-                where=f"dataset {self.name!r}, sub-dataset {self._default.name!r}",
-                fix="give seq_lens_file, or seq_order_seq_lens_file",
-            )
-        self._lengths = corpus.sort_lengths()
-        if self._lists is not None and self._control is None:
-            self._lengths = self._lengths[joined.part_indices(self._default.name, np.arange(len(joined)))]
-        return self._lengths
-
-    @property
-    def order_report(self) -> OrderReport | None:
-        """What the recipe leaves out or repeats in the current full epoch; `None` before the first one."""
-        return super().order_report if self._control is None else self._control.dataset.order_report
-
-    def supports_seq_order_sorting(self) -> bool:
-        """Whether the lengths that sequences are sorted by are known."""
-        own = self._control is None and (self.seq_lens_file or self.seq_order_seq_lens_file) is not None
-        return own or self._default.dataset.supports_seq_order_sorting()
-
-    def supports_sharding(self) -> bool:
-        """Whether the control dataset does; any order of its own can be sharded."""
-        return self._control is None or self._control.dataset.supports_sharding()
-
-    def _take_shard(self, num_shards: int, shard_index: int) -> None:
-        """Make this dataset one shard of `num_shards`; takes effect with the next `init_seq_order`."""
-        if self._control is None:
-            super()._take_shard(num_shards, shard_index)
-            return
-        self._control.dataset.set_sharding(num_shards, shard_index)
-        self._follow_control()
-
-    # --- layout ---
-
-    def _asked(self, key: str) -> tuple[Dataset, str]:
-        """Return the dataset that has a data key, and its data key."""
-        self._check_key(key)
-        name, own = self.data_map[key]
-        return self._parts[name].dataset, own
+    def _layout_of(self, key: str) -> DataSpec | None:
+        return self._read.spec_of(key)
 
     def get_data_dim(self, key: str) -> int:
         """Return the size of the last axis, or the number of classes of a sparse key."""
-        dataset, own = self._asked(key)
-        return dataset.get_data_dim(own)
-
-    def get_data_dtype(self, key: str) -> str:
-        """Return the dtype name."""
-        dataset, own = self._asked(key)
-        return dataset.get_data_dtype(own)
-
-    def is_data_sparse(self, key: str) -> bool:
-        """Whether the key holds class indices."""
-        dataset, own = self._asked(key)
-        return dataset.is_data_sparse(own)
-
-    def get_data_shape(self, key: str) -> list[int | None]:
-        """Return the shape of one frame."""
-        dataset, own = self._asked(key)
-        return dataset.get_data_shape(own)
-
-    # --- reading ---
-
-    @property
-    def _read_parts(self) -> Sequence[MetaPart]:
-        """The sub-datasets that have data keys of the whole; others are never read."""
-        return [part for part in self.members if part.keys]
-
-    def _new_reader(self) -> Reader:
-        sides = [PartReader(part) for part in self._read_parts]
-        return MetaReader(self.name, self.corpus, sides, self.data_keys, self.seq_order_control_dataset)
-
-    def get_estimated_seq_length(self, seq_idx: int) -> int:
-        """Return the length that sequences are sorted by."""
-        if self._control is None:
-            return super().get_estimated_seq_length(seq_idx)
-        corpus_idx = self._corpus_idx(seq_idx)  # is that of the control dataset
-        if not self._control.corpus.is_indexed:
-            return self._control.dataset.get_estimated_seq_length(seq_idx)
-        return self._control.dataset.sort_lengths_in(None)[corpus_idx].item()  # type: ignore[no-any-return]
-
-    def have_get_corpus_seq(self) -> bool:
-        """Whether all sub-datasets have it."""
-        return all(part.corpus.is_indexed and part.dataset.have_get_corpus_seq() for part in self._read_parts)
-
-    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any sequence of the corpus as it is stored, whatever the current order."""
-        check_indices([corpus_seq_idx], len(self.corpus.index), f"dataset {self.name!r}")
-        found = {}
-        for part in self._read_parts:
-            own_idx = int(self.corpus.part_indices(part.name, np.array([corpus_seq_idx]))[0])
-            seq = part.dataset.get_corpus_seq(own_idx)
-            found.update({key: seq.features[own] for key, own in part.keys.items()})
-        features = {key: found[key] for key in self.get_data_keys()}
-        tag = self.corpus.index.tags[corpus_seq_idx]
-        return DatasetSeq(corpus_seq_idx, features, seq_tag=tag, corpus_idx=corpus_seq_idx)
+        if key in (self.num_outputs or {}):
+            return super().get_data_dim(key)
+        spec = self._layout_of(key)
+        return 1 if spec is None else spec.num_outputs[0]
 
 
-def _count_by(control: Dataset, epoch: int, order: Order) -> NDArray[np.int64]:
-    """Return how often each sequence of the order of a control dataset came before, as it counts."""
-    counted = control.get_epoch_order(epoch, counts=True)[1]
-    return occurrences(order) if counted is None else counted
+def _option_of(orders: Orders, option: str) -> Any:
+    of_orders = {
+        "seq_ordering": orders.seq_ordering,
+        "unique_seq_tags": orders.has_unique_tags,
+        "seq_order_seq_lens_file": orders.lengths_file,
+        "seq_list_filter_file": orders.filter_file,
+    }
+    return of_orders[option] if option in of_orders else getattr(orders.recipe, option)
 
 
 class MetaReader(CompositeReader):
@@ -487,11 +466,11 @@ class MetaReader(CompositeReader):
     """
 
     def __init__(
-        self, name: str, corpus: MetaCorpus, sides: Sequence[PartReader], data_keys: Sequence[str], control: str | None
+        self, name: str, corpus: TagJoins, sides: Sequence[PartReader], data_keys: Sequence[str], control: str | None
     ) -> None:
         self._name, self._corpus, self._data_keys, self._control = name, corpus, list(data_keys), control
         self._side_of = {key: side for side in sides for key in side.keys}
-        super().__init__(corpus, sides)
+        super().__init__(corpus.tags_of, sides)
 
     def start(self, wanted: ReadRequest) -> None:
         """Set the sequences to read next."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,13 @@ from headrace.order import Lane, MixedOrder, Mixture, Order, Policy, full_epoch_
 from headrace.rng import derive_seed
 
 from ..configs import DatasetConfig
+from ..corpus import Corpus
 from ..digests import digest_array
-from ..reading.reader import Reader
-from .base import MetaPart, check_configs, check_names
+from ..orders import Orders
+from .base import check_configs, check_names
 from .combined import JointDataset
-from .layout import parse_data_map
+from .joint import JointCorpus
+from .layout import JointLayout, parse_data_map
 
 EpochSize = int | Literal["sum", "first_exhausted", "all_exhausted"]
 _OTHER_PASSES = 2**20  # full epochs from the passes of one sub-dataset to those of another over the same corpus
@@ -56,6 +59,175 @@ class _MixPolicy(Policy):
 
     def __str__(self) -> str:
         return f"mix {self.text}"
+
+
+class MixCorpus(JointCorpus):
+    """Several corpora, mixed in given ratios.
+
+    Args:
+        name: See `Corpus`.
+        orders: Likewise; their policy is a `_MixPolicy`.
+        parts: Name -> part; all are indexed.
+        joint: The data keys.
+        weights: See `MixDataset`, as the others.
+        per: Likewise.
+        mixing: Likewise.
+        seqs_per_epoch: Likewise.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        orders: Orders,
+        parts: Mapping[str, Corpus],
+        joint: JointLayout,
+        *,
+        weights: Mapping[str, float] | None,
+        per: str,
+        mixing: str,
+        seqs_per_epoch: EpochSize,
+    ) -> None:
+        super().__init__(name, orders, parts, joint)
+        self._given_weights, self._per, self._mixing, self._seqs_per_epoch = weights, per, mixing, seqs_per_epoch
+
+    def with_orders(self, **options: Any) -> Self:
+        """Return this corpus with other options, but for an ordering: its order is that of the mixture."""
+        ordering = options.pop("seq_ordering", "default")
+        if ordering != "default":
+            raise _no_ordering(ordering, self.name)
+        made = super(JointCorpus, self).with_orders(**options)
+        made.orders.seq_ordering = "default"
+        vars(made).pop("mixture", None)  # its seed may be another one
+        return made
+
+    def shares_of_all(self) -> dict[str, float]:
+        """Return part -> its share of the sequences."""
+        units = self.mixture.units / self.mixture.units.sum()
+        return {name: float(share) for name, share in zip(self.names, units, strict=True)}
+
+    @cached_property
+    def mixture(self) -> Mixture:
+        """Whose turn it is."""
+        mixture = Mixture(self._weights(), shuffle_seed=self._shuffle_seed())
+        for name, own, units in zip(self.names, self._sizes, mixture.units.tolist(), strict=True):
+            if units and not sum(own):
+                raise ConfigError(
+                    f"the sub-dataset {name!r} has a weight and no sequences",
+                    where=f"dataset {self.name!r}",
+                    fix="give it the weight 0, or check its files and filters",
+                )
+        return mixture
+
+    @cached_property
+    def _sizes(self) -> list[list[int]]:
+        """Sequences in the epochs of each part, up to where they come again."""
+        return [
+            [len(self.part_order(number, epoch)) for epoch in range(1, part.orders.recipe.num_sub_epochs + 1)]
+            for number, part in enumerate(self.parts)
+        ]
+
+    @cached_property
+    def _shifts(self) -> dict[int, int]:
+        """Number of a part -> `_OTHER_PASSES` for each one before it that has the same corpus and the same order."""
+        num_seqs = np.diff(self.starts).tolist()
+        seen: dict[object, int] = {}
+        shifts = {}
+        for number, (part, size) in enumerate(zip(self.parts, num_seqs, strict=True)):
+            if num_seqs.count(size) == 1:
+                continue  # no other part has its size: no digest has to be computed
+            order, _ = part.order(1)
+            look = part.index.digest, len(order), order.block(0, min(len(order), _COMPARED)).tobytes()
+            shifts[number] = seen.get(look, 0) * _OTHER_PASSES
+            seen[look] = seen.get(look, 0) + 1
+        return shifts
+
+    def epoch_offset(self, number: int) -> int:
+        """Return what is added to the number of a full epoch to get the epoch that a part is read in."""
+        return self._shifts.get(number, 0) * self.parts[number].orders.recipe.num_sub_epochs
+
+    def order_texts(self, epoch: int) -> list[str]:
+        """Return also what the lengths of the parts have decided, which their digests need not cover."""
+        texts = super().order_texts(epoch)
+        if self._per == "seq" or self.has_fixed_lengths:
+            return texts
+        return [*texts, f"units {digest_array(self.mixture.units)}"]
+
+    def _weights(self) -> list[float]:
+        given = self._given_weights
+        if given is None:
+            return [sum(own) for own in self._sizes]
+        weights = [given[name] for name in self.names]
+        if self._per == "seq":
+            return weights
+        columns = self._frame_columns()
+        means = [float(np.mean(column)) if len(column) else 1.0 for column in columns]
+        for name, weight, mean in zip(self.names, weights, means, strict=True):
+            if weight and not mean > 0:
+                raise ConfigError(
+                    f"the sequences of {name!r} have no frames at all, so they have no share of them",
+                    where=f"dataset {self.name!r}",
+                    fix='mix by sequences, per="seq"',
+                )
+        return [weight / mean if weight else 0.0 for weight, mean in zip(weights, means, strict=True)]
+
+    def _frame_columns(self) -> list[NDArray[Any]]:
+        """Return what counts as frames, by part: `int[N]` of the sequences that it keeps."""
+        for key in self.joint.data_keys:
+            found = [_indexed_lengths(part, self.keys[name].get(key)) for name, part in self.by_name.items()]
+            columns = [column for column in found if column is not None]
+            if len(columns) == len(self.parts):
+                break
+        else:
+            columns = [part.sort_lengths() for part in self.parts]
+        kept = [part.kept() for part in self.parts]
+        return [column if mask is None else column[mask] for column, mask in zip(columns, kept, strict=True)]
+
+    def _shuffle_seed(self) -> int | None:
+        if self._mixing == "even":
+            return None
+        recipe = self.orders.recipe
+        fixed = recipe.fixed_random_seed
+        seed = (recipe.random_seed_offset or 0) if fixed is None else fixed
+        return derive_seed(seed, "mix" if fixed is None else "mix, fixed", bits=63)
+
+    def _set_policy(self, epoch: int) -> None:
+        """Tell the planner which piece of the mixture the full epoch is, and which epochs of the parts that needs."""
+        recipe, planner = self.orders.recipe, self.orders.planner
+        given, planned = recipe.seq_ordering, planner.recipe.seq_ordering
+        assert isinstance(given, _MixPolicy)
+        policy = dataclasses.replace(given, full_epoch=full_epoch_of(epoch, recipe.num_sub_epochs))
+        if policy != planned:
+            policy = dataclasses.replace(policy, order=self._order_of_full_epoch(policy.full_epoch))
+            planner.recipe = dataclasses.replace(recipe, seq_ordering=policy)
+
+    def _order_of_full_epoch(self, full_epoch: int) -> Order:
+        mixture, num_seqs, totals = self.mixture, self._seqs_per_epoch, [sum(own) for own in self._sizes]
+        if num_seqs == "sum":
+            num_seqs = sum(total for total, units in zip(totals, mixture.units.tolist(), strict=True) if units)
+        elif isinstance(num_seqs, str):
+            num_seqs = mixture.first_position_with(totals, reached_by="any" if num_seqs == "first_exhausted" else "all")
+        positions = range(full_epoch * num_seqs, (full_epoch + 1) * num_seqs)
+        return MixedOrder(mixture, self._lanes(positions), positions)
+
+    def _lanes(self, positions: range) -> list[Lane]:
+        """Return the parts as lanes that know the orders of their epochs which the positions need."""
+        lanes: list[Lane] = []
+        draws = zip(*map(self.mixture.num_draws, (positions.start, positions.stop)), strict=True)
+        for number, (own, (first, last)) in enumerate(zip(self._sizes, draws, strict=True)):
+            orders: dict[int, Order] = {}
+            lane = Lane(own, orders.__getitem__, int(self.starts[number]))
+            for epoch in lane.epochs_of(int(first), int(last)):
+                orders[epoch] = self.part_order(number, epoch)
+                wanted = own[(epoch - 1) % len(own)]
+                if len(orders[epoch]) != wanted:
+                    raise SourceError(
+                        f"it has {len(orders[epoch])} sequences in its epoch {epoch}, and {wanted} in epoch "
+                        f"{(epoch - 1) % len(own) + 1}",
+                        where=f"sub-dataset {self.names[number]!r} of dataset {self.name!r}",
+                        fix="give it an order of which each full epoch has as many sequences",
+                    )
+            lanes.append(lane)
+        return lanes
 
 
 class MixDataset(JointDataset):
@@ -109,10 +281,9 @@ class MixDataset(JointDataset):
         _check_options(datasets, weights, per, mixing, seqs_per_epoch)
         if kwargs.get("seq_ordering", "default") != "default":
             raise _no_ordering(kwargs["seq_ordering"], str(kwargs.get("name")))
-        options = {"weights": weights, "per": per, "mixing": mixing, "seqs_per_epoch": seqs_per_epoch}
+        options: dict[str, Any] = {"weights": weights, "per": per, "mixing": mixing, "seqs_per_epoch": seqs_per_epoch}
         super().__init__(**{**kwargs, "seq_ordering": _MixPolicy(f"{list(datasets)} {options}")})
-        self._seq_ordering = "default"
-        self._given_weights, self._per, self._mixing, self._seqs_per_epoch = weights, per, mixing, seqs_per_epoch
+        self._orders.seq_ordering = "default"
         entries = None if data_map is None else parse_data_map(data_map, datasets)
         unmapped = [] if entries is None else sorted(set(datasets) - {entry.part for entry in entries})
         if unmapped:
@@ -121,159 +292,14 @@ class MixDataset(JointDataset):
                 where=f"dataset {self.name!r}",
                 fix="map one, or leave the sub-dataset out",
             )
-        owned = self._join(datasets, entries, data_dims, data_dtypes)
-        self._sizes: list[list[int]] = []  # of the epochs of each part, up to where they come again
-        self._mixture: Mixture | None = None
-        self._mixed_corpus: object = None
-        self._shifts: dict[str, int] = {}  # sub-dataset -> what is added to the numbers of its full epochs
-        if type(self).__init__ is MixDataset.__init__:  # as in HDFDataset: a copy may be made in another folder
-            mapped = None if entries is None else [list(entry) for entry in entries]
-            layout = {"data_map": mapped, "data_dims": data_dims, "data_dtypes": data_dtypes}
-            self._ctor_args = ((), {**kwargs, "datasets": owned, **options, **layout})
-
-    def _change_recipe(self, **changes: Any) -> None:
-        ordering = changes.pop("seq_ordering", "default")
-        if ordering != "default":
-            raise _no_ordering(ordering, self.name)
-        if changes:
-            super()._change_recipe(**changes)
-            self._mixture = None  # its seed may be another one
+        parts, layout = self._open(datasets, entries, data_dims, data_dtypes)
+        self._set_corpus(MixCorpus(self.name, self._orders, parts, layout, **options))
 
     def shares(self) -> dict[str, float]:
         """Return sub-dataset -> its share of the sequences."""
-        mixture, _ = self._mixed()
-        units = mixture.units / mixture.units.sum()
-        return {part.name: float(share) for part, share in zip(self.members, units, strict=True)}
-
-    def _mixed(self) -> tuple[Mixture, list[list[int]]]:
-        """Return the mixture, and how many sequences the epochs of each part have."""
-        corpus = self.corpus
-        if self._mixture is None or self._mixed_corpus is not corpus:
-            self._planner.invalidate()
-            self._planner.recipe = self._recipe
-            self._shifts = self._shifts_of_twins()
-            self._sizes = [
-                [len(self._own_order(part, epoch)) for epoch in range(1, part.dataset.partition_epoch + 1)]
-                for part in self.members
-            ]
-            mixture = Mixture(self._weights(self._sizes), shuffle_seed=self._shuffle_seed())
-            for part, own, units in zip(self.members, self._sizes, mixture.units.tolist(), strict=True):
-                if units and not sum(own):
-                    raise ConfigError(
-                        f"the sub-dataset {part.name!r} has a weight and no sequences",
-                        where=f"dataset {self.name!r}",
-                        fix="give it the weight 0, or check its files and filters",
-                    )
-            self._mixture, self._mixed_corpus = mixture, corpus
-        return self._mixture, self._sizes
-
-    def _order_details(self, epoch: int) -> list[str]:
-        """Return also what the lengths of the parts have decided, which their digests need not cover."""
-        details = super()._order_details(epoch)
-        if self._per == "seq" or self.get_corpus().has_fixed_lengths:
-            return details
-        return [*details, f"units {digest_array(self._mixed()[0].units)}"]
-
-    def _shifts_of_twins(self) -> dict[str, int]:
-        """Return sub-dataset -> `_OTHER_PASSES` for each one before it that has the same corpus and the same order."""
-        self._shifts = {}
-        num_seqs = np.diff(self.corpus.starts).tolist()
-        seen: dict[object, int] = {}
-        shifts = {}
-        for part, size in zip(self.members, num_seqs, strict=True):
-            if num_seqs.count(size) == 1:
-                continue  # no other part has its size: no digest has to be computed
-            order = self._own_order(part, 1)
-            look = part.corpus.index().digest, len(order), order.block(0, min(len(order), _COMPARED)).tobytes()
-            shifts[part.name] = seen.get(look, 0) * _OTHER_PASSES
-            seen[look] = seen.get(look, 0) + 1
-        return shifts
-
-    def _epoch_offset(self, part: MetaPart) -> int:
-        return self._shifts.get(part.name, 0) * part.dataset.partition_epoch
-
-    def _new_reader(self) -> Reader:
-        self._mixed()  # says which epochs of the parts are read
-        return super()._new_reader()
-
-    def _weights(self, sizes: Sequence[Sequence[int]]) -> list[float]:
-        given = self._given_weights
-        if given is None:
-            return [sum(own) for own in sizes]
-        weights = [given[part.name] for part in self.members]
-        if self._per == "seq":
-            return weights
-        columns = self._frame_columns()
-        means = [float(np.mean(column)) if len(column) else 1.0 for column in columns]
-        for part, weight, mean in zip(self.members, weights, means, strict=True):
-            if weight and not mean > 0:
-                raise ConfigError(
-                    f"the sequences of {part.name!r} have no frames at all, so they have no share of them",
-                    where=f"dataset {self.name!r}",
-                    fix='mix by sequences, per="seq"',
-                )
-        return [weight / mean if weight else 0.0 for weight, mean in zip(weights, means, strict=True)]
-
-    def _frame_columns(self) -> list[NDArray[Any]]:
-        """Return what counts as frames, by part: `int[N]` of the sequences that it keeps."""
-        for key in self.layout.data_keys:
-            found = [_indexed_lengths(part, key) for part in self.members]
-            columns = [column for column in found if column is not None]
-            if len(columns) == len(self.members):
-                break
-        else:
-            columns = [part.corpus.sort_lengths() for part in self.members]
-        kept = [part.corpus.kept() for part in self.members]
-        return [column if mask is None else column[mask] for column, mask in zip(columns, kept, strict=True)]
-
-    def _shuffle_seed(self) -> int | None:
-        if self._mixing == "even":
-            return None
-        fixed = self.fixed_random_seed
-        seed = (self.random_seed_offset or 0) if fixed is None else fixed
-        return derive_seed(seed, "mix" if fixed is None else "mix, fixed", bits=63)
-
-    def _set_policy(self, epoch: int) -> None:
-        """Tell the planner which piece of the mixture the full epoch is, and which epochs of the parts that needs."""
-        mixture, sizes = self._mixed()
-        given, planned = self._recipe.seq_ordering, self._planner.recipe.seq_ordering
-        assert isinstance(given, _MixPolicy)
-        policy = dataclasses.replace(given, full_epoch=full_epoch_of(epoch, self.partition_epoch))
-        if policy == planned:
-            return
-        order = self._order_of_full_epoch(policy.full_epoch, mixture, sizes)
-        policy = dataclasses.replace(policy, order=order)
-        self._planner.recipe = dataclasses.replace(self._recipe, seq_ordering=policy)
-
-    def _order_of_full_epoch(self, full_epoch: int, mixture: Mixture, sizes: Sequence[Sequence[int]]) -> Order:
-        num_seqs, totals = self._seqs_per_epoch, [sum(own) for own in sizes]
-        if num_seqs == "sum":
-            num_seqs = sum(total for total, units in zip(totals, mixture.units.tolist(), strict=True) if units)
-        elif isinstance(num_seqs, str):
-            num_seqs = mixture.first_position_with(totals, reached_by="any" if num_seqs == "first_exhausted" else "all")
-        positions = range(full_epoch * num_seqs, (full_epoch + 1) * num_seqs)
-        return MixedOrder(mixture, self._lanes(mixture, sizes, positions), positions)
-
-    def _lanes(self, mixture: Mixture, sizes: Sequence[Sequence[int]], positions: range) -> list[Lane]:
-        """Return the parts as lanes that know the orders of their epochs which the positions need."""
-        lanes: list[Lane] = []
-        bounds = zip(mixture.num_draws(positions.start), mixture.num_draws(positions.stop), strict=True)
-        starts = self.corpus.starts.tolist()
-        for part, own, (first, last), start in zip(self.members, sizes, bounds, starts, strict=False):
-            orders: dict[int, Order] = {}
-            lane = Lane(own, orders.__getitem__, start)
-            for epoch in lane.epochs_of(int(first), int(last)):
-                orders[epoch] = self._own_order(part, epoch)
-                wanted = own[(epoch - 1) % len(own)]
-                if len(orders[epoch]) != wanted:
-                    raise SourceError(
-                        f"it has {len(orders[epoch])} sequences in its epoch {epoch}, and {wanted} in epoch "
-                        f"{(epoch - 1) % len(own) + 1}",
-                        where=f"sub-dataset {part.name!r} of dataset {self.name!r}",
-                        fix="give it an order of which each full epoch has as many sequences",
-                    )
-            lanes.append(lane)
-        return lanes
+        corpus = self._read
+        assert isinstance(corpus, MixCorpus)
+        return corpus.shares_of_all()
 
 
 def _check_options(datasets: Mapping[str, Any], weights: Any, per: str, mixing: str, seqs_per_epoch: Any) -> None:
@@ -306,7 +332,6 @@ def _no_ordering(ordering: Any, name: str) -> ConfigError:
     )
 
 
-def _indexed_lengths(part: MetaPart, key: str) -> NDArray[Any] | None:
-    corpus = part.corpus
-    column = corpus.lengths(part.keys[key], True) if corpus.has_fixed_lengths and key in part.keys else None
-    return None if column is None else column(np.arange(corpus.size() or 0))
+def _indexed_lengths(part: Corpus, key: str | None) -> NDArray[Any] | None:
+    column = part.lengths(key, True) if part.has_fixed_lengths and key is not None else None
+    return None if column is None else column(np.arange(part.size() or 0))

@@ -85,17 +85,15 @@ class Interleave(PartPolicy):
 
     def __post_init__(self) -> None:
         """Check the scale."""
-        scale = self.scale
-        if isinstance(scale, str) and scale == "remaining":
-            set_field(self, "is_random", True)
-            return
-        is_number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
-        if scale is not None and (not is_number or not 0 <= float(scale) < float("inf")):
-            raise ConfigError(
-                f'interleave_gumbel_scale must be a number of at least 0, "remaining" or None: {scale!r}',
-                fix="write 1.0 for draws by what is left, and less for a more even mix",
-            )
-        set_field(self, "scale", float(scale) if scale else None)
+        scale: Any = self.scale
+        if scale not in ("remaining", None):
+            is_number = isinstance(scale, int | float | np.number) and not isinstance(scale, bool)
+            if not is_number or not 0 <= float(scale) < float("inf"):
+                raise ConfigError(
+                    f'interleave_gumbel_scale must be a number of at least 0, "remaining" or None: {scale!r}',
+                    fix="write 1.0 for draws by what is left, and less for a more even mix",
+                )
+            set_field(self, "scale", float(scale) or None)
         set_field(self, "is_random", self.scale is not None)
 
     def plan_owners(self, sizes: Sequence[int], rng_seed: int) -> NDArray[np.int64]:
@@ -118,10 +116,9 @@ def _draw_owners(sizes: Sequence[int], scale: float | str, rng: np.random.Random
     while open_parts:
         if cursor + len(open_parts) > len(noise):
             noise, cursor = noise[cursor:] + rng.gumbel(size=_NOISE_BLOCK).tolist(), 0
-        if isinstance(scale, str):
+        factor: Any = scale
+        if scale == "remaining":
             factor = 1.0 - max(min(1.0, (used[part] + 1) / sizes[part]) for part in open_parts)
-        else:
-            factor = scale
         best, best_value = -1, float("-inf")
         for part in open_parts:
             value = logs[sizes[part] - used[part]] + factor * noise[cursor]
@@ -224,10 +221,9 @@ def parse_joint_ordering(value: Any, scale: GumbelScale = None) -> Policy | Call
     try:
         return parse_seq_ordering(value)
     except ConfigError as error:
-        forms = (*VALID_FORMS, *own)
-        names = [re.split(r"[\[:]", form)[0] for form in forms]
-        close = get_close_matches(value.partition(":")[0], names, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]!r}? " if close and close[0] != value.partition(":")[0] else ""
+        forms, word = (*VALID_FORMS, *own), value.partition(":")[0]
+        close = get_close_matches(word, [re.split(r"[\[:]", form)[0] for form in forms], n=1, cutoff=0.5)
+        hint = f"did you mean {close[0]!r}? " if close not in ([], [word]) else ""
         raise ConfigError(error.what, fix=f"{hint}valid forms: {', '.join(forms)}") from None
 
 

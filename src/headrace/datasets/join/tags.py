@@ -93,7 +93,7 @@ class TagStep:
         return f"did you mean {close[0]!r}? Else {self.fix}" if close else None
 
 
-class MetaCorpus:
+class TagJoins:
     """The joined corpus.
 
     Args:
@@ -133,13 +133,12 @@ class MetaCorpus:
                 fix="choose another seq_order_control_dataset, or let it define get_all_tags",
             )
         self.index = base.index
-        self._to_list = TagStep(base, listed[control], _FIX_NOT_LISTED) if control and listed else None
-        self._named_by = {name: base if base is known.get(name) else listed.get(name, base) for name in indices}
-        self._to_corpus = {
-            name: TagStep(self._named_by[name], end, _FIX_LISTED if listed else _FIX_MISSING)
-            for name, end in known.items()
-            if end is not base
-        }
+        to_list = [TagStep(base, listed[control], _FIX_NOT_LISTED)] if control and listed else []
+        fix = _FIX_LISTED if listed else _FIX_MISSING
+        self._tags = {name: base if base is known.get(name) else listed.get(name, base) for name in indices}
+        # From the base to where a sub-dataset has tags for sequences, and from there to its own
+        self._to_tags = {name: [] if tags.index is base.index else to_list for name, tags in self._tags.items()}
+        self._to_corpus = {name: TagStep(self._tags[name], end, fix) for name, end in known.items() if end is not base}
 
     def __len__(self) -> int:
         return len(self.index)
@@ -147,11 +146,6 @@ class MetaCorpus:
     def tags_of(self, indices: NDArray[np.int64]) -> list[str]:
         """Return the tags of sequences of this corpus."""
         return self.index.tags.take(indices)
-
-    def _steps(self, name: str) -> list[TagStep]:
-        """Return the way from the base to where a sub-dataset has tags for sequences, at most one step."""
-        is_base = self._named_by[name].index is self.index
-        return [] if self._to_list is None or is_base else [self._to_list]
 
     def part_indices(self, name: str, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the corpus indices in a sub-dataset of sequences of this corpus, `int64[n]`.
@@ -169,13 +163,13 @@ class MetaCorpus:
         Raises:
             SourceError: The lists of tags do not name one of them.
         """
-        for step in self._steps(name):
+        for step in self._to_tags[name]:
             indices = step.of(indices, self.where)
-        return self._named_by[name].index.tags.take(indices)
+        return self._tags[name].index.tags.take(indices)
 
     def _way(self, name: str) -> list[TagStep]:
-        """Return the way from the base to a sub-dataset."""
-        return [*self._steps(name), *([self._to_corpus[name]] if name in self._to_corpus else [])]
+        """Return the steps from the base to a sub-dataset."""
+        return [*self._to_tags[name], *([self._to_corpus[name]] if name in self._to_corpus else [])]
 
     def check(self, kept: NDArray[np.bool_] | None = None) -> None:
         """Check that each sequence, or each that is kept, has one counterpart in each sub-dataset. O(1) if all have.
@@ -186,7 +180,7 @@ class MetaCorpus:
         Raises:
             SourceError: One has none, or several.
         """
-        steps = [step for name in self._named_by for step in self._way(name)]
+        steps = [step for name in self._tags for step in self._way(name)]
         if not all(step.join.is_complete for step in steps):
             self.check_these(np.arange(len(self.index)) if kept is None else np.flatnonzero(kept))
         self.is_checked = True
@@ -197,14 +191,10 @@ class MetaCorpus:
         Raises:
             SourceError: One has none, or several.
         """
-        for name in self._named_by:
+        for name in self._tags:
             if not all(step.join.is_complete for step in self._way(name)):
                 for start in range(0, len(indices), _BLOCK):
                     self.part_indices(name, indices[start : start + _BLOCK])
-
-    def num_unused(self) -> dict[str, int]:
-        """Return for each sub-dataset how many of its sequences belong to none of this corpus."""
-        return {name: step.join.num_unused for name, step in self._to_corpus.items()}
 
 
 SeqListFile = str | os.PathLike[str] | Mapping[str, "str | os.PathLike[str]"]
@@ -229,7 +219,7 @@ def read_seq_lists(seq_list_file: SeqListFile, names: Sequence[str]) -> dict[str
     given: Any = seq_list_file if are_files else _read_lists(seq_list_file)  # type: ignore[arg-type]
     if isinstance(given, list):
         return dict.fromkeys(names, CorpusIndex.from_columns(tags=given, lengths={}))
-    lists: dict[str, CorpusIndex] = {}
+    lists: dict[str, list[str]] = {}
     for name in names:
         if name not in given:
             raise ConfigError(
@@ -240,15 +230,15 @@ def read_seq_lists(seq_list_file: SeqListFile, names: Sequence[str]) -> dict[str
         tags = _read_lists(given[name]) if are_files else given[name]
         if not isinstance(tags, list):
             raise SourceError("a dict of lists where the list of one sub-dataset is expected", where=str(given[name]))
-        lists[name] = CorpusIndex.from_columns(tags=tags, lengths={})
-        first = next(iter(lists))
-        if len(lists[name]) != len(lists[first]):
+        lists[name] = tags
+        first, first_tags = next(iter(lists.items()))
+        if len(tags) != len(first_tags):
             raise SourceError(
-                f"the lists differ in length: {len(lists[first])} tags for {first!r}, {len(tags)} for {name!r}",
+                f"the lists differ in length: {len(first_tags)} tags for {first!r}, {len(tags)} for {name!r}",
                 where=f"seq_list_file={seq_list_file!r}",
                 fix="write one tag for each sequence into each list; the n-th ones belong together",
             )
-    return lists
+    return {name: CorpusIndex.from_columns(tags=tags, lengths={}) for name, tags in lists.items()}
 
 
 def read_key_lengths(path: str, tags: Sequence[str], data_key: str) -> NDArray[np.int64]:
@@ -258,14 +248,12 @@ def read_key_lengths(path: str, tags: Sequence[str], data_key: str) -> NDArray[n
         SourceError: The file is missing, truncated or something else, or has no length for a tag.
     """
     lengths = _read_json(path, dict[str, dict[str, int]], '{"tag": {"data": 123, ...}, ...}')
-    column = np.empty(len(tags), dtype=np.int64)
-    for i, tag in enumerate(tags):
-        length = lengths.get(tag, {}).get(data_key)
-        if length is None:
-            what = f"no length of {data_key!r} for the tag {tag!r}"
-            raise SourceError(what, where=path, fix="give one for each sequence in seq_lens_file")
-        column[i] = length
-    return column
+    try:
+        return np.array([lengths[tag][data_key] for tag in tags], dtype=np.int64)
+    except KeyError:
+        tag = next(tag for tag in tags if data_key not in lengths.get(tag, {}))
+        what = f"no length of {data_key!r} for the tag {tag!r}"
+        raise SourceError(what, where=path, fix="give one for each sequence in seq_lens_file") from None
 
 
 def _read_lists(path: str | os.PathLike[str]) -> list[str] | dict[str, list[str]]:
@@ -280,9 +268,8 @@ def _read_lists(path: str | os.PathLike[str]) -> list[str] | dict[str, list[str]
             fix=f"if you trust the file, convert it once in Python: {code}",
         )
     if name.endswith(_JSON_ENDINGS):
-        form = list[str] | dict[str, list[str]]
         content: list[str] | dict[str, list[str]]
-        content = _read_json(name, form, '["tag", ...] or {"sub-dataset": ["tag", ...], ...}')
+        content = _read_json(name, list[str] | dict[str, list[str]], '["tag", ...] or {"sub-dataset": ["tag", ...]}')
         return content
     return read_tag_list(path)
 
@@ -293,9 +280,8 @@ def _read_json(path: str, form: Any, example: str) -> Any:
         if path.endswith(".gz"):
             data = gzip.decompress(data)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise SourceError(
-            f"the gzip data are truncated or wrong: {error}", where=path, fix="write the file again"
-        ) from error
+        what = f"the gzip data are truncated or wrong: {error}"
+        raise SourceError(what, where=path, fix="write the file again") from error
     except OSError as error:
         raise SourceError(f"cannot read the file: {error.strerror}", where=path, fix="check the path") from error
     try:

@@ -94,24 +94,28 @@ class Cutter:
 
     def cut(self, tag: str, seq: Any, chunks: SeqChunks) -> list[Any]:
         """Return the chunks of a whole sequence, data key -> array; a `FailedSeq` for one that does not fit."""
-        return [self._or_failed(tag, seq, chunks, number) for number in range(len(chunks.starts))]
+        planned = zip(chunks.starts, chunks.frames, chunks.planned, strict=True)
+        return [self._cut(tag, seq, *chunk) for chunk in planned]
 
-    def _or_failed(self, tag: str, seq: Any, chunks: SeqChunks, number: int) -> dict[str, Any] | FailedSeq:
+    def _cut(self, tag: str, seq: Any, start: int, frames: int, planned: int) -> dict[str, Any] | FailedSeq:
         try:
-            key = self._key_of(seq, tag)
-            if key in seq:
-                _check_length(key, len(seq[key]), chunks.planned[number], tag)
-            start, frames = chunks.starts[number], chunks.frames[number]
+            key = self._key_of(seq, tag, planned)
             return self._finished(cut_seq(seq, start, frames, key, self.whole_keys))
         except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
             return FailedSeq(error)
 
-    def _key_of(self, seq: Any, tag: str) -> str:
-        key = self.data_key
+    def _key_of(self, seq: Any, tag: str, planned: int) -> str:
+        where, key = f"sequence {tag!r}", self.data_key
         if key is None and isinstance(seq, Mapping):
-            key = self.key_of_item(seq, f"sequence {tag!r}")  # as the plan of a stream does
+            key = self.key_of_item(seq, where)  # as the plan of a stream does
         if key is None or not isinstance(seq, Mapping):
-            raise SourceError("only sequences by data key can be cut into chunks", where=f"sequence {tag!r}")
+            raise SourceError("only sequences by data key can be cut into chunks", where=where)
+        if key in seq and len(seq[key]) != planned:
+            raise SourceError(
+                f"{key!r} has {len(seq[key])} frames, but {planned} in the index, by which the chunks were planned",
+                where=where,
+                fix="do what changes lengths in the transform of the loader, which sees the chunks",
+            )
         return key
 
     def _finished(self, chunk: dict[str, Any]) -> dict[str, Any]:
@@ -128,8 +132,7 @@ class Cutter:
             chunks: Its chunks.
         """
         lengths, key = reader.sliced_frames(number), self.data_key
-        num_frames = None if lengths is None or key is None else lengths.get(key)
-        if lengths is None or key is None or num_frames is None or set(chunks.planned) != {num_frames}:
+        if lengths is None or key is None or set(chunks.planned) != {lengths.get(key)}:
             return None  # what does not fit the plan is found out by cutting it
         whole = {
             name: reader.array(number, name)
@@ -139,7 +142,7 @@ class Cutter:
         sizes = {name: frames_to_cut(whole[name]) if name in whole else frames for name, frames in lengths.items()}
         cut = find_cut_keys(sizes, key, self.whole_keys)
         found: list[dict[str, Any]] = [{} for _ in chunks.starts]
-        spans = chunks.spans(num_frames)
+        spans = chunks.spans(chunks.planned[0])
         for name in lengths:
             if name not in cut:
                 value = whole[name] if name in whole else reader.array(number, name)
@@ -153,12 +156,3 @@ class Cutter:
                     begin = chunks.starts[member] - first
                     found[member][name] = slice_pad_zeros(piece, begin, begin + chunks.frames[member])
         return [self._finished(chunk) for chunk in found]
-
-
-def _check_length(key: str, num_frames: int, planned: int, tag: str) -> None:
-    if num_frames != planned:
-        raise SourceError(
-            f"{key!r} has {num_frames} frames, but {planned} in the index, by which the chunks were planned",
-            where=f"sequence {tag!r}",
-            fix="do what changes lengths in the transform of the loader, which sees the chunks",
-        )

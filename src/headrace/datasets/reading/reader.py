@@ -210,3 +210,62 @@ def _unknown_tag(first: int | None, number: int, corpus_idx: int) -> str:
     """Return what a sequence is called whose tag may not be known before it is read."""
     position = "" if first is None else f"sequence {first + number}, "
     return f"({position}corpus index {corpus_idx})"
+
+
+class SeqStream(Iterator[DatasetSeq]):
+    """The sequences of an epoch, one after the other.
+
+    Attributes:
+        position: That of the sequence that comes next. Where `jumps`, it may be set; else to the next but one after an
+            error, to pass over the one that failed.
+        num_seqs: How many there are; `None` if that is not known.
+        jumps: Whether the sequence at any position is given without reading those before it.
+        gives_own: See `Reader`.
+    """
+
+    position = 0
+    num_seqs: int | None = None
+    jumps = False
+    gives_own = False
+
+    @abstractmethod
+    def has_next(self) -> bool:
+        """Whether there is a sequence at the position; it may have to be read."""
+
+    @abstractmethod
+    def texts(self) -> Features:
+        """Return the texts of the sequence that came last, see `Reader.texts`."""
+
+    def frac(self) -> float | None:
+        """Return how much of the epoch is done after the sequence that came last; `None` if that is not known."""
+        return None if self.num_seqs is None else min(1.0, self.position / max(self.num_seqs, 1))
+
+
+class OrderStream(SeqStream):
+    """What a reader was asked for, as a stream.
+
+    Args:
+        reader: It was started.
+        num_seqs: With how many sequences.
+    """
+
+    def __init__(self, reader: Reader, num_seqs: int) -> None:
+        self._reader, self.num_seqs = reader, num_seqs
+        self.jumps, self.gives_own = not reader.is_sequential, reader.gives_own
+
+    def has_next(self) -> bool:
+        """Whether there is one more."""
+        return self.num_seqs is None or self.position < self.num_seqs
+
+    def __next__(self) -> DatasetSeq:
+        """Read the next sequence."""
+        if not self.has_next():
+            raise StopIteration
+        position = self.position
+        seq = self._reader.read(position)
+        self.position = position + 1
+        return seq
+
+    def texts(self) -> Features:
+        """Ask the reader."""
+        return self._reader.texts(self.position - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,11 +83,11 @@ class Batch:
 
     def get_num_seqs(self) -> int:
         """Return the number of sequences from the first to the last."""
-        return 0 if self.start_seq is None or self.end_seq is None else self.end_seq - self.start_seq
+        return (self.end_seq or 0) - (self.start_seq or 0)
 
     def get_total_num_frames(self) -> NumbersDict:
         """Return the frames without padding, by data key."""
-        return _sum(part.frame_length for part in self.seqs)
+        return sum((part.frame_length for part in self.seqs), NumbersDict())
 
     def get_all_slices_num_frames(self) -> NumbersDict:
         """Return the frames with padding, by data key."""
@@ -97,20 +97,11 @@ class Batch:
         """Return (longest row, number of rows) as they would be with one more row of this length."""
         return NumbersDict.max([self.max_num_frames_per_slice, length]), self.num_slices + 1
 
-    def add_sequence_as_slice(
-        self,
-        seq_idx: int,
-        seq_start_frame: NumbersDict,
-        length: NumbersDict,
-        *,
-        seq_end_frame: NumbersDict | None = None,
-    ) -> None:
+    def add_sequence_as_slice(self, seq_idx: int, seq_start_frame: NumbersDict, length: NumbersDict) -> None:
         """Add frames of a sequence as a new row."""
         self.max_num_frames_per_slice, self.num_slices = self.try_sequence_as_slice(length)
-        end = seq_start_frame + length if seq_end_frame is None else seq_end_frame
-        self.seqs.append(
-            BatchSeqCopyPart(seq_idx, seq_start_frame, end, self.num_slices - 1, NumbersDict.constant_like(0, length))
-        )
+        end, offset = seq_start_frame + length, NumbersDict.constant_like(0, length)
+        self.seqs.append(BatchSeqCopyPart(seq_idx, seq_start_frame, end, self.num_slices - 1, offset))
 
     def add_frames(self, seq_idx: int, seq_start_frame: NumbersDict, length: NumbersDict) -> None:
         """Append frames of a sequence to the one row: all keys behind the longest one."""
@@ -130,13 +121,6 @@ class Batch:
             raise ConfigError(f"the batch is not empty: {self!r}", fix="make a new Batch")
         start, end = dataset.get_start_end_frames_full_seq(seq_idx)
         self.add_sequence_as_slice(seq_idx, start, end - start)
-
-
-def _sum(numbers: Iterator[NumbersDict]) -> NumbersDict:
-    total: NumbersDict | None = None
-    for number in numbers:
-        total = number if total is None else total + number
-    return NumbersDict({}) if total is None else total
 
 
 def index_shape_for_batches(batches: Sequence[Batch], data_key: str = "data") -> tuple[int, int]:
@@ -161,7 +145,7 @@ def index_shape_for_batches(batches: Sequence[Batch], data_key: str = "data") ->
     """
     rows = [batch for batch in batches if batch.num_slices]
     for batch in rows:
-        if not _has(batch, data_key):
+        if not batch.seqs[0].seq_end_frame.has_value_for(data_key):
             raise ConfigError(
                 f"a batch was made without the data key {data_key!r}, for {sorted(batch.seqs[0].seq_end_frame.keys())}",
                 fix="name it in the used_data_keys of generate_batches",
@@ -201,10 +185,6 @@ def shapes_for_batches(
             return None
         shapes[key] = [num_rows, max(longest, 1) if enforce_min_len1 else longest, *_frame_shape(dataset, key)]
     return shapes or None
-
-
-def _has(batch: Batch, key: str) -> bool:
-    return batch.seqs[0].seq_end_frame.get(key) is not None
 
 
 def _frame_shape(dataset: Any, key: str) -> list[int]:
@@ -249,19 +229,18 @@ def batch_to_raw_dict(batch: Batch, *, dataset: Any, data_keys: Sequence[str] | 
     """
     if batch.start_seq is None or batch.end_seq is None:
         raise ConfigError("an empty batch has no arrays", where=f"dataset {dataset.name!r}")
-    keys = [key for key in dataset.get_data_keys() if _has(batch, key)] if data_keys is None else data_keys
+    keys = data_keys
+    if keys is None:
+        keys = list(filter(batch.seqs[0].seq_end_frame.has_value_for, dataset.get_data_keys()))
     longest = {key: index_shape_for_batches([batch], key)[0] for key in keys}
     dataset.load_seqs(batch.start_seq, batch.end_seq)
     result: dict[str, NDArray[Any]] = {}
     for key in keys:
         result[key], result[f"{key}_seq_lens"] = _padded(batch, dataset, key, longest[key])
-    seq_idx = np.full(batch.num_slices, -1, dtype=np.int32)
-    tags = [""] * batch.num_slices
-    for part in batch.seqs:
-        if seq_idx[part.batch_slice] < 0:
-            seq_idx[part.batch_slice], tags[part.batch_slice] = part.seq_idx, dataset.get_tag(part.seq_idx)
-    result["seq_idx"] = seq_idx
-    result["seq_tag"] = np.array(tags, dtype=str)
+    first_seqs = {part.batch_slice: part.seq_idx for part in reversed(batch.seqs)}
+    seq_idx = [first_seqs[row] for row in range(batch.num_slices)]
+    result["seq_idx"] = np.array(seq_idx, dtype=np.int32)
+    result["seq_tag"] = np.array([dataset.get_tag(each) for each in seq_idx], dtype=str)
     result["batch_dim"] = np.array(batch.num_slices, dtype=np.int32)
     return result
 
@@ -283,7 +262,6 @@ def _padded(batch: Batch, dataset: Any, key: str, longest: int) -> tuple[NDArray
     lengths = np.zeros(batch.num_slices, dtype=np.int32)
     for part, piece in zip(batch.seqs, pieces, strict=True):
         row, offset = part.batch_slice, int(part.batch_frame_offset[key])
-        slices: list[slice] = [slice(offset, offset + len(piece)), *(slice(size) for size in piece.shape[1:])]
-        array[row][tuple(slices)] = piece
         lengths[row] = offset + len(piece)
+        array[row][(slice(offset, lengths[row]), *map(slice, piece.shape[1:]))] = piece
     return array, lengths

@@ -46,7 +46,6 @@ class BatchSetGenerator:
     def __init__(self, dataset: Any, generator: Iterator[Batch], shuffle_batches: bool = False) -> None:
         self._dataset = dataset
         self._version = dataset.order_version
-        self._plan = generator if isinstance(generator, BatchPlan) else None
         self._generator = generator
         self._is_drained = False
         self._shuffle = shuffle_batches
@@ -60,7 +59,7 @@ class BatchSetGenerator:
     @property
     def report(self) -> BatchReport:
         """What was left out of the batches so far, and which rows are larger than the budget."""
-        return BatchReport() if self._plan is None else self._plan.report
+        return self._generator.report if isinstance(self._generator, BatchPlan) else BatchReport()
 
     def _check_not_stale(self) -> None:
         check_not_stale(self._dataset, self._version, "this batch generator", where=f"after batch {self._batch_idx}")
@@ -75,7 +74,7 @@ class BatchSetGenerator:
                 self._ahead.append(batch)
                 if self._keeps_all:
                     self._kept.append(batch)
-            self._is_drained = batch is None or (self._plan is not None and self._plan.at_end)
+            self._is_drained = batch is None or (isinstance(self._generator, BatchPlan) and self._generator.at_end)
 
     def has_more(self) -> bool:
         """Whether a batch is left. May load.
@@ -141,6 +140,4 @@ class BatchSetGenerator:
         self._check_not_stale()
         if self._keeps_all and self._num_resets:
             return self._batch_idx / len(self._kept)
-        if self._last_seq_idx < 0:
-            return 0.0
-        return self._dataset.get_complete_frac(self._last_seq_idx) or 0.0
+        return 0.0 if self._last_seq_idx < 0 else self._dataset.get_complete_frac(self._last_seq_idx) or 0.0

@@ -112,15 +112,12 @@ class ChunkWalk(Iterator[Chunk]):
         return chunk
 
 
-def iterate_chunks(dataset: Any, *, recurrent_net: bool, used_data_keys: Sequence[str] | None) -> ChunkWalk:
-    """Start a walk through the current epoch, see `ChunkWalk`."""
-    return ChunkWalk(dataset, recurrent_net=recurrent_net, used_data_keys=used_data_keys)
+iterate_chunks = ChunkWalk
 
 
 def epoch_rng(dataset: Any) -> random.Random:
     """Return a new generator, seeded for the current epoch."""
-    seed = dataset.get_random_seed_for_epoch(int(dataset.epoch) or None)
-    return random.Random(seed)  # noqa: S311 (RETURNN's generator, not for secrets)
+    return random.Random(dataset.get_random_seed_for_epoch(int(dataset.epoch) or None))  # noqa: S311 (RETURNN's)
 
 
 def _chunks(

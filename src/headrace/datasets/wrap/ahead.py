@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from headrace.engine import Delivered, Engine, Run
@@ -23,11 +23,13 @@ from headrace.errors import WorkerDiedError
 
 from ..reading.reader import ReadRequest
 from .blockwise import NO_SEQS, FailedSeqs, Parts, ReadBlock, SeqBlock, Values, pass_failed
-from .runs import RunLimits, RunOfSeqs, RunResult, run_of
+from .runs import RunLimits, RunResult, run_of
 
 # Before a worker while little is known of them; and at least, where bytes limit how many sequences are ahead.
 MIN_RUNS = 4
 _UNMEASURED = 2  # sequences in a run while nothing is known of them
+NumberedTicket = tuple[int, int, Any]
+"""The number of the first sequence of a run, how many it has at most, and the ticket."""
 
 
 class RunsAhead:
@@ -38,19 +40,26 @@ class RunsAhead:
         num_seqs: Sequences that a worker may be ahead.
         num_workers: Returns how many there are now, at least 1.
         max_bytes: Limit on the bytes of the sequences that a worker is ahead, as far as known; `None`: no limit.
+        end: Number after the last sequence, if it is known.
 
     Attributes:
-        has_arrived: Whether any of them is here.
+        end: Number after the last sequence; `None` as long as it is not known.
     """
 
     def __init__(
-        self, size: GroupSize, num_seqs: int, num_workers: Callable[[], int], max_bytes: int | None = None
+        self,
+        size: GroupSize,
+        num_seqs: int,
+        num_workers: Callable[[], int],
+        max_bytes: int | None = None,
+        end: int | None = None,
     ) -> None:
         self._size, self._num_seqs, self._max_bytes = size, num_seqs, max_bytes
         self.num_workers = num_workers
         self._sent: deque[tuple[int, int, int]] = deque()  # ticket, number of the first sequence, how many
         self._num_tickets = 0
-        self.has_arrived = False
+        self._has_arrived = False
+        self.end = end
         self._num_open = 0  # sequences
         self._seq_bytes = 0.0
 
@@ -70,7 +79,7 @@ class RunsAhead:
             found, number, num_seqs = self._sent.popleft()
             self._num_open -= num_seqs
             if found == ticket:
-                self.has_arrived = True
+                self._has_arrived = True
                 return number, num_seqs
 
     def note(self, num_seqs: int, seconds: float, seq_bytes: float) -> None:
@@ -78,8 +87,22 @@ class RunsAhead:
         self._size.note(num_seqs, seconds, seq_bytes)
         self._seq_bytes = seq_bytes
 
+    def sent(self, tickets: Iterable[NumberedTicket]) -> Iterator[Any]:
+        """Yield tickets, and note them."""
+        for number, num_seqs, ticket in tickets:
+            self.send(number, num_seqs)
+            yield ticket
+
     def max_open(self) -> int:
-        """Return how many runs may be in flight now, see `Engine.run`."""
+        """Return how many runs may be in flight now, see `Engine.run`.
+
+        Few until the first one is here if the end is not known: all that lie beyond it would be sent for nothing.
+        """
+        if self.end is None and not self._has_arrived:
+            return min(self._max_open(), self.min_open())
+        return self._max_open()
+
+    def _max_open(self) -> int:
         num_runs, num_seqs, num_workers = len(self._sent), self._num_seqs, self.num_workers()
         if self._max_bytes is not None:
             num_seqs = min(num_seqs, int(self._max_bytes / max(self._seq_bytes, 1.0)))
@@ -100,61 +123,80 @@ class RunsAhead:
         return None
 
 
-def ordered_blocks(
-    engine: Engine, wanted: ReadRequest, first: int, limits: RunLimits, size: GroupSize, num_ahead: int
+def cut_order(limits: RunLimits, wanted: ReadRequest, first: int, ahead: RunsAhead) -> Iterator[NumberedTicket]:
+    """Yield the runs of a request from a number on, for workers that do `OrderedWork`."""
+    order = wanted.order if ahead.end is None else wanted.order.slice(0, ahead.end)
+    for number, indices in limits.cut(order, first, max(ahead.num_workers(), 1), ahead.choose):
+        yield number, len(indices), run_of(wanted, number, indices)
+
+
+def blocks_ahead(
+    engine: Engine,
+    cut: Callable[[int, RunsAhead], Iterable[NumberedTicket]],
+    first: int,
+    begin: Callable[[], RunsAhead],
+    *,
+    group: int = 1,
+    hear: Callable[[Delivered], tuple[RunResult, int | None]] | None = None,
 ) -> Iterator[ReadBlock]:
-    """Yield what workers that do `OrderedWork` read of a request.
+    """Have workers read ahead from now on; return what they read, in order.
 
     A death that is fatal is an error of the sequence at which the worker was, as far as that is known, else of the
     first of its run: what lies before it and is not here yet is requested again.
 
     Args:
         engine: The workers.
-        wanted: What to read.
-        first: Where to begin, a multiple of the limits' group.
-        limits: Limits of a run.
-        size: What is known of the sequences.
-        num_ahead: Sequences that a worker may be ahead.
+        cut: Returns the tickets from a number on, up to `RunsAhead.end`, which may come to be known meanwhile.
+        first: Where to begin, a multiple of `group`.
+        begin: Returns the state of a new pass.
+        group: Sequences that must stay together.
+        hear: Returns the run that a value tells of, and the end as far as it is known; by default the value is the run,
+            and the end was known before.
 
     Raises:
         BaseException: What happened in a worker or to it, and is of no sequence.
     """
-    end, death = len(wanted.order), None
-    while True:
-        ahead = RunsAhead(size, num_ahead, lambda: engine.num_workers)
-        run = engine.run(_sent(wanted, first, end, limits, ahead), max_open=ahead.max_open)
-        try:
-            for delivered in run:
-                number, num_seqs = ahead.take(delivered.ticket)
-                parts, failed, seconds, seq_bytes = delivered.value
-                parts, error, num_read = pass_failed(run, delivered, parts, failed)
-                left_out = [place for place in _places(failed) if place < num_read]
-                if error is not None:
-                    run.close()
-                    yield ReadBlock(parts, error, number, left_out)
-                    return
+
+    def start(first: int, end: int | None = None) -> tuple[RunsAhead, Run]:
+        ahead = begin()
+        if end is not None:
+            ahead.end = end
+        return ahead, engine.run(ahead.sent(cut(first, ahead)), max_open=ahead.max_open)
+
+    def read(ahead: RunsAhead, run: Run, first: int) -> Iterator[ReadBlock]:
+        death: tuple[int, WorkerDiedError] | None = None
+        while True:
+            try:
+                delivered = next(run, None)
+            except WorkerDiedError as error:
+                found = ahead.number_of(error)
+                at = -1 if found is None else found - found % group
+                if not first < at or (ahead.end is not None and ahead.end <= at):
+                    raise
+                death = at, error
+                ahead, run = start(first, at)
+                continue
+            if delivered is None:
+                if death is not None:
+                    yield ReadBlock(NO_SEQS, death[1], death[0])
+                return
+            number, num_seqs = ahead.take(delivered.ticket)
+            (parts, failed, seconds, seq_bytes), end = (delivered.value, None) if hear is None else hear(delivered)
+            parts, error_behind, num_read = pass_failed(run, delivered, parts, failed)
+            is_last = error_behind is not None or (end is not None and end <= number + num_seqs)
+            if is_last:
+                run.close()
+            else:
+                if end is not None and death is None:
+                    ahead.end = end
                 ahead.note(num_seqs, seconds, seq_bytes)
                 run.prefetch()
-                first = number + num_seqs
-                yield ReadBlock(parts, None, number, left_out)
-        except WorkerDiedError as error:
-            found = ahead.number_of(error)
-            at = -1 if found is None else found - found % limits.group
-            if not first < at < end:
-                raise
-            end, death = at, error
-            continue
-        if death is not None:
-            yield ReadBlock(NO_SEQS, death, end)
-        return
+            first = number + num_seqs
+            yield ReadBlock(parts, error_behind, number, [place for place in _places(failed) if place < num_read])
+            if is_last:
+                return
 
-
-def _sent(wanted: ReadRequest, first: int, end: int, limits: RunLimits, ahead: RunsAhead) -> Iterator[RunOfSeqs]:
-    """Yield the runs of a request from a number on, and note them."""
-    order = wanted.order if end == len(wanted.order) else wanted.order.slice(0, end)
-    for number, indices in limits.cut(order, first, max(ahead.num_workers(), 1), ahead.choose):
-        ahead.send(number, len(indices))
-        yield run_of(wanted, number, indices)
+    return read(*start(first), first)
 
 
 def _places(failed: FailedSeqs) -> list[int]:

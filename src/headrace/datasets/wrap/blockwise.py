@@ -225,7 +225,7 @@ class ReadBlock(NamedTuple):
     left_out: Sequence[int] = ()
 
 
-class _BlocksAhead(NamedTuple):
+class BlocksAhead(NamedTuple):
     """The blocks that come, the position of the next one, and the error of the sequence there."""
 
     position: int
@@ -237,10 +237,11 @@ class BlockwiseDataset(CachedDataset2):
     """Sequences collected in order, block by block. A sub-class defines `_open_blocks`."""
 
     gives_own = True
+    _of_epoch = CachedDataset2._of_epoch | {"_opened", "_current", "_quick_stop", "_complete_frac"}
 
     def _reset(self) -> None:
         super()._reset()
-        self._opened: _BlocksAhead | None = None
+        self._opened: BlocksAhead | None = None
         self._current = 0, 0, SeqBlock(*NO_SEQS)  # start, stop
         self._quick_stop = 0  # all that is loaded is in the current block, and all before this position can be
         self._complete_frac = 0.0
@@ -253,13 +254,13 @@ class BlockwiseDataset(CachedDataset2):
         """
         raise OptionalNotImplementedError(f"{type(self).__name__} must define _open_blocks")
 
-    def _is_far(self, num_seqs: int) -> bool:  # noqa: ARG002 (a contract)
-        """Whether to begin anew is better than to load so many sequences that are not wanted."""
-        return False
+    def _goes_on(self, opened: BlocksAhead, seq_idx: int) -> bool:  # noqa: ARG002 (a contract)
+        """Whether the blocks go on, up to a sequence; else it is better to begin anew there."""
+        return True
 
-    def _open_at(self, position: int) -> _BlocksAhead:
+    def _open_at(self, position: int) -> BlocksAhead:
         self._complete_frac = 0.0
-        return _BlocksAhead(*self._open_blocks(position))
+        return BlocksAhead(*self._open_blocks(position))
 
     # --- loading ---
 
@@ -293,14 +294,14 @@ class BlockwiseDataset(CachedDataset2):
                 if is_new or opened.position == seq_idx:
                     raise opened.error
                 opened = None
-            if opened is None or self._is_far(seq_idx - opened.position):
+            if opened is None or not self._goes_on(opened, seq_idx):
                 opened, is_new = self._open_at(seq_idx), True
             read = next(opened.blocks, None)
             if read is None:
                 self._opened = opened
                 return False
             start, stop = opened.position, opened.position + len(read.parts[0])
-            opened = _BlocksAhead(stop, opened.blocks, read.error)
+            opened = BlocksAhead(stop, opened.blocks, read.error)
             block = self._block_of(read.parts)
             if seq_idx < stop:
                 break

@@ -7,6 +7,7 @@ corpus indices, as a whole order, so that its workers can be ahead.
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -26,18 +27,16 @@ from headrace.order import ArrayOrder, RangeOrder, occurrences
 from headrace.sources import SORT_LENGTHS, Source
 from headrace.specs import DataSpec
 
-from ..base import Dataset, Owned
-from ..cached import CachedDataset
+from ..cached import CachedDataset, SourceCorpus
 from ..checks import absolute_name, check_flag, check_path
 from ..configs import DatasetConfig
 from ..corpus import Corpus
 from ..digests import digest_text
-from ..parts import open_part, tags_of
+from ..parts import check_tags, open_corpus, tags_of
 from ..reading.loaded import OrderCursor
 from ..reading.reader import Features, Reader, ReadRequest
 from ..reading.source import Finishing
 from ..seq import DatasetSeq, count_frames
-from .postprocessing.calls import FunctionLayout
 
 _LOGGER = logging.getLogger("headrace.datasets")
 _TAGS_AT_ONCE = 4096  # looked up together; one by one only where one is missing
@@ -88,72 +87,69 @@ class ConcatSeqsDataset(CachedDataset):
         super().__init__(**kwargs)
         check_flag("use_cache_manager", use_cache_manager)
         offset = self.random_seed_offset
-        self.inner = open_part(dataset, {"random_seed_offset": offset} if offset else None, owner=self)
+        inner = open_corpus(dataset, {"random_seed_offset": offset} if offset else None, owner=self)
         self.seq_list_file = absolute_name(check_path("seq_list_file", seq_list_file))
         lens_file = check_path("seq_len_file", seq_len_file)
         self.seq_len_file = None if lens_file is None else absolute_name(lens_file)
-        specs = _specs_of(self.inner)
+        specs = _specs_of(inner)
         joining = {
             "remove_in_between_postfix": remove_in_between_postfix,
             "repeat_in_between_last_frame_up_to_multiple_of": repeat_in_between_last_frame_up_to_multiple_of,
             "pad_narrow_data_to_multiple_of_target_len": pad_narrow_data_to_multiple_of_target_len,
         }
-        self.inner.check_tags()
-        self._joined = JoinedSource(
-            self.inner, specs, Joining.of(joining, list(specs)), self.seq_list_file, seq_tag_delim, self.seq_len_file
-        )
-        self._set_source(self._joined)
-        if self.inner.seq_ordering != "default" or self.inner.partition_epoch > 1:
+        check_tags(inner)
+        joining_options = Joining.of(joining, list(specs))
+        source = JoinedSource(inner, specs, joining_options, self.seq_list_file, seq_tag_delim, self.seq_len_file)
+        self._set_source(source, JoinedSeqsCorpus, [inner], None if lens_file is None else SORT_LENGTHS)
+        if inner.orders.seq_ordering != "default" or inner.orders.recipe.num_sub_epochs > 1:
             _LOGGER.warning(
                 "inner dataset %r of a ConcatSeqsDataset: seq_ordering=%r, partition_epoch=%d have no effect: give "
                 "them to the outer one",
-                self.inner.name,
-                self.inner.seq_ordering,
-                self.inner.partition_epoch,
+                inner.name,
+                inner.orders.seq_ordering,
+                inner.orders.recipe.num_sub_epochs,
             )
-        if type(self).__init__ is ConcatSeqsDataset.__init__:  # a copy may be made in another folder
-            own = (Owned(self.inner), self.seq_list_file, self.seq_len_file, seq_tag_delim)
-            self._ctor_args = (own, {**kwargs, **joining})
 
-    def get_parts(self) -> Sequence[Dataset]:
-        """Return the inner dataset."""
-        return (self.inner,)
 
-    def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return what the index of the joined sequences knows."""
-        corpus, inner = super().get_corpus(epoch), self.inner.get_corpus(epoch)
-        joining, num_parts = self._joined.joining, self.inner.partition_epoch
+class JoinedSeqsCorpus(SourceCorpus):
+    """The corpus of joined sequences."""
+
+    @property
+    def _joined(self) -> JoinedSource:
+        source = self.source
+        assert isinstance(source, JoinedSource)
+        return source.over(self.parts[0])
+
+    def digest_text(self) -> str:
+        """Return a digest of the tags, of how sequences are joined, and of the inner corpus."""
+        inner = self.parts[0]
+        num_parts = inner.orders.recipe.num_sub_epochs
         told = "" if num_parts == 1 else f" {num_parts} sub-epochs"  # no order, but what a transform draws
-        return replace(
-            corpus,
-            digest_text=lambda: digest_text(f"{self.source.index.digest} {joining} {inner.digest_text()}{told}"),
-            may_change_lengths=corpus.may_change_lengths or inner.may_change_lengths,
-            draws_by_occurrence=corpus.draws_by_occurrence or inner.draws_by_occurrence,
-            encodes_texts=inner.encodes_texts,
-        )
+        return digest_text(f"{self.index.digest} {self._joined.joining} {inner.digest_text()}{told}")
 
-    def _sort_key(self) -> str | None:
-        return SORT_LENGTHS if self.seq_len_file is not None else super()._sort_key()
+    def reader(self) -> Reader:
+        """Return a reader that joins what it reads of the inner corpus."""
+        return JoinedReader(self._joined, self.finishing())
 
-    def _new_reader(self) -> Reader:
-        return JoinedReader(self._joined, self._finishing())
-
-    def have_get_corpus_seq(self) -> bool:
-        """Whether the inner dataset supports it."""
+    def can_give_stored(self) -> bool:
+        """Whether the inner corpus does."""
         return self._joined.has_stored()
 
-    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any joined sequence, of what the inner dataset has stored."""
-        if not self.have_get_corpus_seq():
+    def stored(self, corpus_idx: int) -> DatasetSeq:
+        """Return any joined sequence, of what the inner corpus has stored."""
+        if not self.can_give_stored():
             self._not_offered("get_corpus_seq")
-        return super().get_corpus_seq(corpus_seq_idx)
+        joined = self._joined
+        return DatasetSeq(
+            corpus_idx, joined.read_seq(corpus_idx), seq_tag=joined.tag(corpus_idx), corpus_idx=corpus_idx
+        )
 
 
 class JoinedSource(Source):
     """The corpus of joined sequences: a text file with a line for each, the tags that it is made of.
 
     Args:
-        inner: The dataset that has these tags.
+        inner: The corpus that has these tags.
         specs: Its layout.
         joining: How they are joined.
         path: The file.
@@ -167,7 +163,7 @@ class JoinedSource(Source):
 
     def __init__(
         self,
-        inner: Dataset,
+        inner: Corpus,
         specs: Mapping[str, DataSpec],
         joining: Joining,
         path: str,
@@ -204,6 +200,18 @@ class JoinedSource(Source):
             lengths[SORT_LENGTHS] = self._sums(self._lengths_of_file(lens_file, parts))
         self._index = CorpusIndex.from_columns(tags=tags, lengths=lengths)
 
+    def over(self, inner: Corpus) -> JoinedSource:
+        """Return the same sequences of another object for the inner corpus, such as one for another thread."""
+        if inner is self.inner:
+            return self
+        made = copy.copy(self)
+        made.inner = inner
+        return made
+
+    def for_another_reader(self) -> JoinedSource:
+        """Return this one: `over` says what is read."""
+        return self
+
     def _where(self, part: int) -> str:
         """Return where a tag stands."""
         return f"{self._path}, line {self._lines[np.searchsorted(self._starts, part, 'right') - 1]}"
@@ -227,8 +235,8 @@ class JoinedSource(Source):
 
     def _lengths_of(self, key: str) -> NDArray[Any]:
         """Return how many frames of a data key each tag has, `int[M]`."""
-        corpus = self.inner.get_corpus()
-        found = corpus.lengths(key, False) if corpus.is_indexed and corpus.has_fixed_lengths else None
+        inner = self.inner
+        found = inner.lengths(key, False) if inner.is_indexed and inner.has_fixed_lengths else None
         if found is None or self._indices is None:
             raise OptionalNotImplementedError(f"the lengths of {key!r} are not known")
         return found(self._indices)
@@ -274,13 +282,13 @@ class JoinedSource(Source):
 
     def has_stored(self) -> bool:
         """Whether the dataset gives any sequence as it is stored."""
-        return self._indices is not None and self.inner.have_get_corpus_seq()
+        return self._indices is not None and self.inner.can_give_stored()
 
     def read_seq(self, corpus_idx: int) -> Features:
         """Return all data keys of one sequence, as they are stored."""
         assert self._indices is not None
         parts = self._indices[self._starts[corpus_idx] : self._starts[corpus_idx + 1]]
-        return self.join(corpus_idx, [self.inner.get_corpus_seq(part).features for part in parts.tolist()])
+        return self.join(corpus_idx, [self.inner.stored(part).features for part in parts.tolist()])
 
     def join(self, corpus_idx: int, seqs: list[Features], *, are_own: bool = False) -> Features:
         """Return a joined sequence.
@@ -302,7 +310,7 @@ class JoinedSource(Source):
 
     def request(self, wanted: ReadRequest) -> tuple[ReadRequest, NDArray[np.int64]]:
         """Return the request to the dataset, and where the parts of each joined sequence start, `int64[n + 1]`."""
-        lines, corpus = wanted.indices, self.inner.get_corpus()
+        lines, corpus = wanted.indices, self.inner
         sizes = self._starts[lines + 1] - self._starts[lines]
         starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes)])
         parts = np.arange(starts[-1]) + np.repeat(self._starts[lines] - starts[:-1], sizes)
@@ -332,9 +340,9 @@ class JoinedReader(Reader):
 
     def __init__(self, source: JoinedSource, finishing: Finishing) -> None:
         self._source, self._finishing = source, finishing
-        is_changed = finishing.transform is not None or source.inner.get_corpus().may_change_lengths
+        is_changed = finishing.transform is not None or source.inner.may_change_lengths
         self._knows_lengths = not is_changed and all(map(source.index.has_lengths, source.specs))
-        self._inner = source.inner.make_reader()
+        self._inner = source.inner.reader()
         self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
@@ -492,24 +500,20 @@ def _check_key(name: str, key: Any, data_keys: Sequence[str]) -> None:
         raise ConfigError(f"{name} names the data key {key!r}", fix=did_you_mean(str(key), data_keys))
 
 
-def _specs_of(dataset: Dataset) -> dict[str, DataSpec]:
-    """Return the layout of a dataset; what it does not say is learnt from a sequence.
+def _specs_of(inner: Corpus) -> dict[str, DataSpec]:
+    """Return the layout of a corpus; what it does not say is learnt from a sequence.
 
     Raises:
         ConfigError: It has none.
     """
-    layout = FunctionLayout.of(dataset)
-    known = dict(layout.specs or {})
-    if layout.specs is not None and layout.knows_dtypes:
+    known = {key: spec for key, spec in (inner.layout() or {}).items() if spec is not None}
+    if known and inner.knows_dtypes and len(known) == len(inner.layout() or ()):
         return known
-    try:
-        first = next(dataset.make_stream(1), None)
-    finally:
-        dataset.finish_epoch()
+    first = next(inner.stream(1), None)
     if first is None:
         raise ConfigError(
             "the layout of the inner dataset is not known before its first sequence, and it has none",
-            where=f"inner dataset {dataset.name!r}",
+            where=f"inner dataset {inner.name!r}",
         )
     return {
         key: replace(known[key], dtype=array.dtype.name) if key in known else DataSpec.of_array(array)

@@ -13,29 +13,27 @@ import inspect
 import itertools
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
-from typing import Any
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.engine import Engine, EngineOptions, EngineReport, Executor, Job, Skipping, WorkerInfo
 from headrace.engine.group_size import GroupSize
 from headrace.engine.process.executor import ProcessExecutor
 from headrace.errors import ConfigError, SourceError
-from headrace.order import Order, RangeOrder
 
 from ..base import Dataset
 from ..checks import check_count
 from ..configs import init_dataset
-from ..corpus import Corpus
-from ..delegating import InnerAnswers
+from ..corpus import Corpus, InnerCorpus, ask_inner
 from ..parts import MadeElsewhere
 from ..reading.reader import GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from ..workers import DatasetWorkers
-from .ahead import ordered_blocks, shard_blocks
-from .blockwise import NO_SEQS, BlockwiseDataset, ReadBlock, SeqBlock
+from .ahead import RunsAhead, blocks_ahead, cut_order, shard_blocks
+from .blockwise import NO_SEQS, BlocksAhead, BlockwiseDataset, ReadBlock, SeqBlock
 from .runs import DedicatedWork, OrderedWork, RunLimits
 
 SHARDING_METHODS = ("seq_order", "dedicated")
@@ -43,7 +41,205 @@ _MAX_TICKETS = 1024  # before a worker: as many large sequences fill all memory 
 _OUTER_OPTIONS = ("name", "estimated_num_seqs")  # everything else is for the inner dataset
 
 
-class MultiProcDataset(InnerAnswers, BlockwiseDataset):
+@dataclass(frozen=True)
+class PoolOptions:
+    """See the arguments of `MultiProcDataset`."""
+
+    num_workers: int
+    buffer_size: int = 100
+    is_ordered: bool = True
+    executor: str | Executor = "process"
+    engine: EngineOptions | None = None
+    max_bytes: int | None = None
+    worker_init: Callable[[WorkerInfo], None] | None = None
+
+    @property
+    def skips(self) -> bool:
+        """Whether sequences that fail are left out."""
+        return self.engine is not None and isinstance(self.engine.on_error, Skipping)
+
+
+class Pool:
+    """Workers that read a corpus. They start when first needed, stay over epochs, and read for one at a time.
+
+    Args:
+        made: What they make theirs of.
+        corpus: The corpus here.
+        options: See `PoolOptions`.
+    """
+
+    def __init__(self, made: MadeElsewhere, corpus: Corpus, options: PoolOptions) -> None:
+        self.made, self.corpus, self.options = made, corpus, options
+        self._engine: Engine | None = None
+        self._reading: Iterator[ReadBlock] | None = None  # what the workers are at work for
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Pool, (self.made, self.corpus, self.options)
+
+    @property
+    def report(self) -> EngineReport | None:
+        """Statistics; `None` before workers were started."""
+        return None if self._engine is None else self._engine.report
+
+    @cached_property
+    def limits(self) -> RunLimits:
+        """Limits on what they read at once."""
+        options = self.options
+        return RunLimits.of(self.corpus, options.buffer_size, options.max_bytes, are_shards=not options.is_ordered)
+
+    @cached_property
+    def _size(self) -> GroupSize:
+        """What is known of the sequences."""
+        return GroupSize(max_bytes=self.limits.max_bytes, max_items=self.limits.num_seqs)
+
+    def _open(self) -> Engine:
+        if self._engine is None:
+            options, limits = self.options, self.limits
+            if options.is_ordered:
+                setup: Any = OrderedWork(self.made, options.skips)
+                ahead = min(options.buffer_size, _MAX_TICKETS)  # how many sequences they have is counted
+            else:
+                setup = DedicatedWork(self.made, *self.corpus.shard, limits, options.skips)
+                ahead = min(max(options.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
+            engine_options = dataclasses.replace(options.engine or EngineOptions(), tickets_per_worker=ahead)
+            executor = options.executor
+            if executor == "process" and options.max_bytes is not None:
+                slot_bytes = min(limits.max_bytes, options.max_bytes)
+                executor = ProcessExecutor(max_bytes=options.max_bytes, slot_bytes=slot_bytes)
+            job = Job(setup, options.worker_init)
+            self._engine = Engine(job, num_workers=options.num_workers, executor=executor, options=engine_options)
+        return self._engine
+
+    def blocks(self, wanted: ReadRequest, first: int) -> Iterator[ReadBlock]:
+        """Let the workers read a request, from the group of a number on, in place of what they are at work for."""
+        self.stop()
+        engine, limits = self._open(), self.limits
+        first -= first % limits.group
+
+        def begin() -> RunsAhead:
+            size, num_ahead = self._size, self.options.buffer_size
+            return RunsAhead(size, num_ahead, lambda: engine.num_workers, end=len(wanted.order))
+
+        cut = partial(cut_order, limits, wanted)
+        self._reading = blocks = blocks_ahead(engine, cut, first, begin, group=limits.group)
+        return blocks
+
+    def blocks_of_shards(self, epoch: int) -> tuple[int | None, Iterator[ReadBlock]]:
+        """Let each worker read its shard of an epoch; return how many sequences there are, if they know."""
+        num_workers = max(self.options.num_workers, 1)
+        run = self._open().run_stream(epoch)
+        counts = [delivered.value for delivered in itertools.islice(run, num_workers)]
+        self._reading = blocks = shard_blocks(run, num_workers)
+        return None if None in counts else sum(counts), blocks
+
+    def is_reading(self, blocks: Iterator[ReadBlock] | None) -> bool:
+        """Whether these are the blocks that the workers are at work for."""
+        return blocks is not None and blocks is self._reading
+
+    def look_ahead(self) -> int:
+        """Return how many sequences all workers together may read ahead."""
+        return max(self.options.num_workers, 1) * max(self.options.buffer_size, self.limits.num_seqs)
+
+    def resize(self, num_workers: int) -> None:
+        """Have so many workers from now on."""
+        if self._engine is not None:
+            self._engine.resize(num_workers)
+        self.options = dataclasses.replace(self.options, num_workers=num_workers)
+
+    def stop(self) -> None:
+        """Cancel what is under way; the workers stay."""
+        self._reading = None
+        if self._engine is not None:
+            self._engine.end_run()
+
+    def close(self) -> None:
+        """End the workers; they come back when they are needed."""
+        self.stop()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+
+class PooledCorpus(InnerCorpus):
+    """A corpus that workers read.
+
+    Args:
+        name: See `Corpus`.
+        inner: What they read.
+        made: What they make theirs of.
+        options: See `PoolOptions`.
+        owner: The class of the dataset that was given the workers.
+    """
+
+    def __init__(self, name: str, inner: Corpus, made: MadeElsewhere, options: PoolOptions, owner: str) -> None:
+        super().__init__(name, inner)
+        self.pool, self._owner = Pool(made, inner, options), owner
+
+    def with_orders(self, **options: Any) -> Self:
+        """Return this corpus with other options of the order, for other workers."""
+        made = super().with_orders(**options)
+        made.pool = Pool(self.pool.made.with_orders(options), made.inner, self.pool.options)
+        return made
+
+    def with_parts(self, change: Callable[[Corpus], Corpus]) -> Self:
+        """Return this corpus with another inner one, and workers of its own."""
+        made = super().with_parts(change)
+        made.pool = Pool(self.pool.made, made.inner, self.pool.options)
+        return made
+
+    def knows_order(self) -> bool:
+        """Not where each worker reads a shard of its own: they take no order, and tell none."""
+        return self.pool.options.is_ordered and super().knows_order()
+
+    @property
+    def can_jump(self) -> bool:  # type: ignore[override]
+        """Whether it takes an order."""
+        return self.pool.options.is_ordered
+
+    @property
+    def skips_failed(self) -> bool:
+        """Whether sequences that fail are left out."""
+        return self.pool.options.skips
+
+    def reader(self) -> Reader:
+        """Return a reader that the workers read for."""
+        return PooledReader(self.pool, self.name)
+
+    @property
+    def workers(self) -> DatasetWorkers:
+        """Its workers; where they take an order, any of them may read any sequence."""
+        pool, options = self.pool, self.pool.options
+        return DatasetWorkers(
+            self._owner,
+            options.num_workers,
+            self.inner,
+            pool.made,
+            is_same_without=options.is_ordered,
+            num_shards=1 if options.is_ordered else max(options.num_workers, 1),
+            executor=options.executor if options.num_workers else None,
+            worker_init=options.worker_init,
+            engine_options=options.engine,
+            max_bytes_per_worker=options.max_bytes,
+            buffer_size=options.buffer_size,
+            sharding_method="seq_order" if options.is_ordered else "dedicated",
+            report=pool.report,
+        )
+
+    def order_text(self, epoch: int) -> str:
+        """Return what decides the inner order; without an order also how many take turns."""
+        text, options = super().order_text(epoch), self.pool.options
+        return text if options.is_ordered else f"{text}; {options.num_workers} workers in turn"
+
+    def close(self) -> None:
+        """End the workers, and release what the inner corpus holds."""
+        self.pool.close()
+        super().close()
+
+
+ask_inner(PooledCorpus, "stored", "can_give_stored")
+
+
+class MultiProcDataset(BlockwiseDataset):
     """A dataset whose sequences are loaded by worker processes.
 
     Method "seq_order": order, tags and data are those of the inner dataset, for every number of workers. Method
@@ -81,7 +277,7 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
 
     def __init__(
         self,
-        dataset: Mapping[str, Any] | Dataset,
+        dataset: Mapping[str, Any] | Dataset | Corpus,
         num_workers: int,
         buffer_size: int = 100,
         sharding_method: str = "seq_order",
@@ -94,17 +290,15 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         **kwargs: Any,
     ) -> None:
         super().__init__(**{name: value for name, value in kwargs.items() if name in _OUTER_OPTIONS})
-        if not isinstance(dataset, Mapping | Dataset):
+        if not isinstance(dataset, Mapping | Dataset | Corpus):
             raise ConfigError(
                 f"the inner dataset is a dataset, or described by a dict, got {type(dataset).__name__}",
                 fix='write dataset={"class": "HDFDataset", ...}: each worker builds its own',
             )
         if sharding_method not in SHARDING_METHODS:
             raise ConfigError(f"sharding_method must be one of {SHARDING_METHODS}: {sharding_method!r}")
-        self.num_workers = check_count("num_workers", num_workers)
-        self.buffer_size = check_count("buffer_size", buffer_size, minimum=1)
-        self.sharding_method = sharding_method
-        self._is_ordered = sharding_method == "seq_order"
+        check_count("num_workers", num_workers)
+        check_count("buffer_size", buffer_size, minimum=1)
         defaults = {name: value for name, value in kwargs.items() if name not in _OUTER_OPTIONS}
         if isinstance(dataset, Dataset) and defaults:
             raise ConfigError(
@@ -112,54 +306,42 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
                 where=f"dataset {dataset.name!r}",
                 fix="give them to it, or describe it by a dict",
             )
-        self._config = copy.copy(dataset) if isinstance(dataset, Dataset) else {**defaults, **dataset}
-        self._executor = "inline" if self.num_workers == 0 else executor
         if max_bytes_per_worker is not None and max_bytes is not None:
             raise ConfigError(
                 "max_bytes_per_worker and max_bytes are two names of one option", fix="leave max_bytes out"
             )
         name, value = ("max_bytes_per_worker", max_bytes_per_worker) if max_bytes is None else ("max_bytes", max_bytes)
-        self.max_bytes_per_worker = None if value is None else check_count(name, value, minimum=1)
-        if value is not None and self._executor not in ("process", "inline"):
-            raise ConfigError(
-                f"{name}={value} limits the memory of worker processes, and executor={executor!r} has none",
-                fix=f'leave {name} out, or use executor="process"',
-            )
-        self._engine_options = engine_options
-        self._worker_init = worker_init
-        self._inner: Dataset | None = None
-        self._engine: Engine | None = None
-        self._reading: Iterator[ReadBlock] | None = None  # what the workers are at work for
-        self._order: Order = RangeOrder(range(0))
-        self._occurrences: NDArray[np.int64] | None = None
-
-    # --- the inner dataset ---
+        executor = "inline" if num_workers == 0 else executor
+        if value is not None:
+            check_count(name, value, minimum=1)
+            if executor not in ("process", "inline"):
+                raise ConfigError(
+                    f"{name}={value} limits the memory of worker processes, and executor={executor!r} has none",
+                    fix=f'leave {name} out, or use executor="process"',
+                )
+        is_ordered = sharding_method == "seq_order"
+        options = PoolOptions(num_workers, buffer_size, is_ordered, executor, engine_options, value, worker_init)
+        config: Any = {**defaults, **dataset} if isinstance(dataset, Mapping) else copy.copy(dataset)
+        inner = config if isinstance(config, Corpus) else init_dataset(config).get_corpus()
+        inner.answer_alone()  # it is not read, or by a reader
+        made = MadeElsewhere.of(config, inner)
+        self._set_corpus(PooledCorpus(self.name, inner, made, options, type(self).__name__))
 
     @property
-    def inner(self) -> Dataset:
-        """The inner dataset in this process: it says order and layout, and reads nothing."""
-        if self._inner is None:
-            self._inner = init_dataset(self._config)
-            self._inner.foreign.answer_alone()  # it is not read, or by a reader
-            self.num_inputs = self._inner.num_inputs
-            self.num_outputs = self._inner.num_outputs
-            self.labels = dict(self._inner.labels)
-            self._follow_order()
-        return self._inner
+    def _pool(self) -> Pool:
+        corpus = self._read
+        assert isinstance(corpus, PooledCorpus)
+        return corpus.pool
 
-    def get_parts(self) -> Sequence[Dataset]:
-        """Return the inner dataset, if it is made already."""
-        return () if self._inner is None else (self._inner,)
+    @property
+    def num_workers(self) -> int:
+        """Number of worker processes; 0: this process loads."""
+        return self._pool.options.num_workers
 
-    def get_corpus(self, epoch: int | None = None) -> Corpus:
-        """Return what the inner dataset knows; "dedicated" takes no order, and tells none."""
-        corpus = self.inner.get_corpus(epoch)
-        return corpus if self._is_ordered else dataclasses.replace(corpus.without_index(), knows_order=lambda: False)
-
-    def order_text(self, epoch: int) -> str:
-        """Return what decides the inner order; with "dedicated" also how many take turns."""
-        text = super().order_text(epoch)
-        return text if self._is_ordered else f"{text}; {self.num_workers} workers in turn"
+    @property
+    def buffer_size(self) -> int:
+        """How many sequences a worker may be ahead."""
+        return self._pool.options.buffer_size
 
     @classmethod
     def idle_options(cls, options: Mapping[str, Any]) -> frozenset[str]:
@@ -168,27 +350,9 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return idle if options.get("sharding_method", "seq_order") == "seq_order" else idle - {"num_workers"}
 
     @property
-    def supports_jumps(self) -> bool:
+    def supports_jumps(self) -> bool:  # type: ignore[override]
         """Whether it takes an order."""
-        return self._is_ordered
-
-    def get_workers(self) -> DatasetWorkers:
-        """Return its workers; with "seq_order", any worker may read any sequence."""
-        return DatasetWorkers(
-            type(self).__name__,
-            self.num_workers,
-            self.inner,
-            MadeElsewhere.of(self._config, self.inner),
-            is_same_without=self._is_ordered,
-            num_shards=1 if self._is_ordered else max(self.num_workers, 1),
-            executor=self._executor if self.num_workers else None,
-            worker_init=self._worker_init,
-            engine_options=self._engine_options,
-            max_bytes_per_worker=self.max_bytes_per_worker,
-            buffer_size=self.buffer_size,
-            sharding_method=self.sharding_method,
-            report=self.engine_report,
-        )
+        return self._read.can_jump
 
     @classmethod
     def unwrap_options(cls, options: Mapping[str, Any]) -> tuple[Mapping[str, Any], int]:
@@ -203,46 +367,13 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         return {**defaults, **inner}, num_shards
 
     @property
-    def skips_failed(self) -> bool:
-        """Whether sequences that fail are left out."""
-        return self._engine_options is not None and isinstance(self._engine_options.on_error, Skipping)
-
-    @property
     def engine_report(self) -> EngineReport | None:
         """Statistics: where time was spent, and what was skipped or restarted; `None` before workers were started."""
-        return None if self._engine is None else self._engine.report
+        return self._pool.report
 
     def initialize(self) -> None:
-        """Get ready to read: learn the layout. Starts no process."""
-        _ = self.inner
-        super().initialize()
-
-    @cached_property
-    def _limits(self) -> RunLimits:
-        return RunLimits.of(self.inner, self.buffer_size, self.max_bytes_per_worker, are_shards=not self._is_ordered)
-
-    @cached_property
-    def _size(self) -> GroupSize:
-        """What is known of the sequences."""
-        return GroupSize(max_bytes=self._limits.max_bytes, max_items=self._limits.num_seqs)
-
-    def _open_engine(self) -> Engine:
-        if self._engine is None:
-            inner, limits, max_bytes = self.inner, self._limits, self.max_bytes_per_worker
-            made = MadeElsewhere.of(self._config, inner)
-            if self._is_ordered:
-                setup: Any = OrderedWork(made, self.skips_failed)
-                ahead = min(self.buffer_size, _MAX_TICKETS)  # how many sequences they have is counted
-            else:
-                setup = DedicatedWork(made, inner.num_shards, inner.shard_index, limits, self.skips_failed)
-                ahead = min(max(self.buffer_size // limits.num_seqs, 1), _MAX_TICKETS)
-            engine_options = dataclasses.replace(self._engine_options or EngineOptions(), tickets_per_worker=ahead)
-            executor: str | Executor = self._executor
-            if executor == "process" and max_bytes is not None:
-                executor = ProcessExecutor(max_bytes=max_bytes, slot_bytes=min(limits.max_bytes, max_bytes))
-            job = Job(setup, self._worker_init)
-            self._engine = Engine(job, num_workers=self.num_workers, executor=executor, options=engine_options)
-        return self._engine
+        """Get ready to read. Starts no process."""
+        self.init_seq_order()
 
     def resize(self, num_workers: int) -> None:
         """Have more workers, or fewer, from now on, also in the middle of an epoch: the sequences stay the same.
@@ -254,23 +385,25 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
             ConfigError: There are no workers (`num_workers=0`), or each has a share of its own ("dedicated").
         """
         num_workers = check_count("resize: num_workers", num_workers, minimum=1)
-        if not self._is_ordered or self.num_workers == 0:
+        if not self._pool.options.is_ordered or self.num_workers == 0:
             why = "this process does their work" if self.num_workers == 0 else "each worker has a share of its own"
             raise ConfigError(
                 f"resize({num_workers}): {why}",
                 where=f"dataset {self.name!r}",
                 fix='use sharding_method="seq_order" and num_workers=1 or more',
             )
-        if self._engine is not None:
-            self._engine.resize(num_workers)
-        self.num_workers = num_workers
+        self._pool.resize(num_workers)
 
     def close_workers(self) -> None:
         """End the workers; they come back when they are needed, also in the middle of an epoch, where it was."""
         self._stop()
-        engine, self._engine = self._engine, None
-        if engine is not None:
-            engine.close()
+        self._pool.close()
+
+    def change_orders(self, **options: Any) -> None:
+        """Set options of the order; workers start anew, as they have the old ones."""
+        if self._corpus is not None:
+            self.close_workers()
+        super().change_orders(**options)
 
     # --- order ---
 
@@ -284,129 +417,70 @@ class MultiProcDataset(InnerAnswers, BlockwiseDataset):
         """
         super().init_seq_order(epoch)
         self._stop()
-        self._order = RangeOrder(range(0))
         given = GivenOrder.of(seq_list, seq_order)
-        if not self._is_ordered and given is not None:
+        is_ordered = self._pool.options.is_ordered
+        if not is_ordered and given is not None:
             raise ConfigError(
                 'sharding_method="dedicated" takes no seq_list or seq_order: each worker would deliver all of it',
                 where=f"dataset {self.name!r}",
                 fix='use sharding_method="seq_order"',
             )
-        if self._is_ordered and not (epoch is None and given is None):
+        if is_ordered and not (epoch is None and given is None):
             try:
-                self._order, self._occurrences = self.inner.get_epoch_order(epoch, given)
+                self._take(self._plan(epoch, given))
             except NotImplementedError as error:
                 raise ConfigError(
-                    f"{type(self.inner).__name__} does not tell its order, "
-                    'which sharding_method="seq_order" shares out',
+                    f'{self._pool.corpus.kind} does not tell its order, which sharding_method="seq_order" shares out',
                     where=f"dataset {self.name!r}",
                     fix='use sharding_method="dedicated"',
                 ) from error
-            self._num_seqs = None if self.skips_failed else len(self._order)
         return True
+
+    def _take(self, wanted: ReadRequest) -> None:
+        self._request = wanted
+        self._num_seqs = None if self._read.skips_failed else (wanted.first or 0) + len(wanted.order)
 
     def start_part(self, wanted: ReadRequest) -> int:
         """Start the epoch of a request with its sequences, for a user-defined class. Positions count from 0."""
-        position = super().start_part(wanted)
-        if wanted.occurrences is not None and self._occurrences is not None:
-            self._occurrences = wanted.occurrences  # in the whole epoch, not in this part
-        return position
+        super().init_seq_order(wanted.epoch)
+        self._stop()
+        self._take(dataclasses.replace(wanted, first=0))
+        return 0
 
     # --- reading ---
 
-    def read_blocks(self, wanted: ReadRequest, first: int) -> Iterator[ReadBlock]:
-        """Let the workers read a request, from the group of a number on, in place of what they are at work for."""
-        self._stop()
-        engine, limits = self._open_engine(), self._limits
-        first -= first % limits.group
-        self._reading = blocks = ordered_blocks(engine, wanted, first, limits, self._size, self.buffer_size)
-        return blocks
-
-    def is_reading(self, blocks: Iterator[ReadBlock] | None) -> bool:
-        """Whether these are the blocks that the workers are at work for."""
-        return blocks is not None and blocks is self._reading
-
     def _stop(self) -> None:
         """Cancel what is under way; the workers stay, and what is read next begins anew where it was."""
-        self._opened = self._reading = None
-        if self._engine is not None:
-            self._engine.end_run()
+        self._opened = None
+        self._pool.stop()
 
     def _open_blocks(self, position: int) -> tuple[int, Iterator[ReadBlock]]:
-        epoch = int(self.epoch)
-        if self._is_ordered:
-            first = 0 if self.skips_failed else position  # it is not known how many before it are left out
-            blocks = self.read_blocks(ReadRequest(epoch, self._order, self._occurrences, 0), first)
-            return first - first % self._limits.group, blocks
-        num_workers = max(self.num_workers, 1)
-        run = self._open_engine().run_stream(epoch)
-        counts = [delivered.value for delivered in itertools.islice(run, num_workers)]
-        if not self.skips_failed:
-            self._num_seqs = None if None in counts else sum(counts)
-        return 0, shard_blocks(run, num_workers)
+        pool, skips = self._pool, self._pool.options.skips
+        if self._request is not None:
+            first = 0 if skips else position  # it is not known how many before it are left out
+            return first - first % pool.limits.group, pool.blocks(self._request, first)
+        num_seqs, blocks = pool.blocks_of_shards(int(self.epoch))
+        if not skips:
+            self._num_seqs = num_seqs
+        return 0, blocks
 
-    def _is_far(self, num_seqs: int) -> bool:
-        return self._is_ordered and not self.skips_failed and num_seqs >= self.look_ahead()
-
-    def _new_reader(self) -> Reader:
-        return PooledReader(self) if self._is_ordered else super()._new_reader()
-
-    def look_ahead(self) -> int:
-        """Return how many sequences all workers together may read ahead."""
-        return max(self.num_workers, 1) * max(self.buffer_size, self._limits.num_seqs)
+    def _goes_on(self, opened: BlocksAhead, seq_idx: int) -> bool:
+        pool = self._pool  # another reader may have taken it over
+        is_near = self._request is None or pool.options.skips or seq_idx - opened.position < pool.look_ahead()
+        return is_near and pool.is_reading(opened.blocks)
 
     def finish_epoch(self, *, free_resources: bool = False) -> None:
         """End the epoch; with `free_resources` also the workers, which come back with the next one."""
-        super().finish_epoch(free_resources=free_resources)
         self._stop()
-        if free_resources:
-            self._order, self._occurrences = RangeOrder(range(0)), None
-            self.close_workers()
-
-    # --- what the inner dataset knows ---
+        super().finish_epoch(free_resources=free_resources)
 
     @property
     def num_seqs(self) -> int:
         """Number of sequences of the current epoch; with "dedicated" the workers are asked, if they know."""
-        if not self._is_ordered and self._num_seqs is None and self._epoch is not None and self._opened is None:
+        is_asked = self._request is None and self._num_seqs is None and self._epoch is not None
+        if is_asked and self._opened is None:
             self._opened = self._open_at(0)
         return super().num_seqs
-
-    def get_current_seq_order(self) -> Order:
-        """Return the corpus indices of the current epoch, in order; not offered by "dedicated"."""
-        if not self._is_ordered:
-            self._not_offered('get_current_seq_order with sharding_method="dedicated"')
-        return self._order
-
-    def _change_recipe(self, **changes: Any) -> None:
-        super()._change_recipe(**changes)
-        self._renew_workers(changes)
-
-    def _take_shard(self, num_shards: int, shard_index: int) -> None:
-        """Make this dataset one shard of `num_shards`; workers start anew if their shards depend on it."""
-        super()._take_shard(num_shards, shard_index)
-        self._renew_workers({"_num_shards": num_shards, "_shard_index": shard_index})
-
-    def _renew_workers(self, changes: Mapping[str, Any]) -> None:
-        if not isinstance(self._config, Dataset):  # which has taken them itself
-            self._config = {**self._config, **changes}
-        self.close_workers()  # they have the old options
-
-    def have_corpus_seq_idx(self) -> bool:
-        """Whether the order is known here."""
-        return self._is_ordered
-
-    def get_corpus_seq_idx(self, seq_idx: int) -> int:
-        """Return the corpus index of a sequence of the current order."""
-        return self.get_current_seq_order()[seq_idx]
-
-    def have_get_corpus_seq(self) -> bool:
-        """Whether the inner dataset supports it."""
-        return self.inner.have_get_corpus_seq()
-
-    def get_corpus_seq(self, corpus_seq_idx: int) -> DatasetSeq:
-        """Return any sequence of the corpus, read in this process."""
-        return self.inner.get_corpus_seq(corpus_seq_idx)
 
 
 class PooledReader(Reader):
@@ -417,19 +491,20 @@ class PooledReader(Reader):
 
     Args:
         pool: It has the workers. If another reader takes them over, they begin again here when more is read.
+        name: The name of the dataset, for messages.
     """
 
     gives_own = True
     is_sequential = True  # it costs least in rising order
 
-    def __init__(self, pool: MultiProcDataset) -> None:
-        self._pool = pool
+    def __init__(self, pool: Pool, name: str) -> None:
+        self._pool, self._name = pool, name
         self.start(ReadRequest.of(None, np.zeros(0, np.int64)))
 
     def start(self, wanted: ReadRequest) -> None:
         """Set the sequences to read next; the workers begin when something is read."""
         if wanted.tags is not None:
-            order, counted = self._pool.inner.get_epoch_order(wanted.epoch, GivenOrder(wanted.tags))
+            order, counted = self._pool.corpus.order(wanted.epoch, GivenOrder(wanted.tags))
             wanted = dataclasses.replace(wanted, order=order, occurrences=counted)
         self._wanted = wanted
         self._blocks: Iterator[ReadBlock] | None = None
@@ -440,7 +515,7 @@ class PooledReader(Reader):
         """Ask the corpus for the tags."""
         if self._wanted.tags is not None:
             return list(self._wanted.tags)
-        corpus = self._pool.inner.get_corpus()
+        corpus = self._pool.corpus
         return corpus.tags_of(self._wanted.indices) if corpus.is_indexed else None
 
     def read(self, number: int) -> DatasetSeq:
@@ -455,7 +530,7 @@ class PooledReader(Reader):
         if self._wanted.tags is not None and seq.seq_tag != self._wanted.tags[number]:
             raise SourceError(
                 f"{self._wanted.tags[number]!r} was asked for, and {seq.seq_tag!r} came",
-                where=f"inner dataset of {self._pool.name!r}, sequence {number}",
+                where=f"inner dataset of {self._name!r}, sequence {number}",
             )
         return seq
 
@@ -466,7 +541,7 @@ class PooledReader(Reader):
         if error is not None and number == self._stop:
             raise error
         if error is not None or not pool.is_reading(blocks) or not 0 <= number - self._stop < pool.look_ahead():
-            blocks, is_new = pool.read_blocks(self._wanted, number), True
+            blocks, is_new = pool.blocks(self._wanted, number), True
         while True:
             assert blocks is not None
             found = next(blocks, None)
@@ -478,7 +553,7 @@ class PooledReader(Reader):
             if found.error is not None:
                 if is_new or number == self._stop:
                     raise found.error
-                blocks, is_new = pool.read_blocks(self._wanted, number), True  # it is of one before
+                blocks, is_new = pool.blocks(self._wanted, number), True  # it is of one before
         self._blocks, self._error = blocks, found.error
 
     def _take(self, read: ReadBlock) -> None:
@@ -491,6 +566,6 @@ class PooledReader(Reader):
         name = f"corpus index {self._wanted.order[number]}" if tags is None else repr(tags[number])
         return SourceError(
             f"workers have left out a sequence that failed, as their engine_options say: {name}",
-            where=f"MultiProcDataset {self._pool.name!r}, a part of a dataset that needs all of its sequences",
+            where=f"MultiProcDataset {self._name!r}, a part of a dataset that needs all of its sequences",
             fix="give on_error=Skipping() to the DataLoader, or to the outermost dataset, in its place",
         )

@@ -15,6 +15,7 @@ own shard from its start to its end. What comes out are the parts of a `SeqBlock
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ from headrace.errors import CacheError
 from headrace.order import Order
 from headrace.sources import MapSource
 
-from ..base import Dataset
+from ..corpus import Corpus
 from ..parts import MadeElsewhere
 from ..reading.reader import FailedSeq, Features, Reader, ReadRequest
 from ..seq import DatasetSeq
@@ -54,9 +55,9 @@ SeqSizes = list[tuple[NDArray[np.int64], int]]
 """For each data key the frames of each sequence of a corpus, and the bytes of a frame."""
 
 
-def sizes_of(dataset: Dataset) -> SeqSizes | None:
-    """Return the sizes of the sequences of a dataset, `None` where they are not known without reading."""
-    source = dataset.indexed_source()
+def sizes_of(corpus: Corpus) -> SeqSizes | None:
+    """Return the sizes of the sequences of a corpus, `None` where they are not known without reading."""
+    source = corpus.fast_source() if corpus.knows_order() else None
     if source is None or isinstance(source, MapSource):
         return None  # a user's object would have to be asked for each of its lengths
     if not all(source.index.has_lengths(key) for key in source.specs):
@@ -84,19 +85,19 @@ class RunLimits:
     sizes: SeqSizes | None = None
 
     @classmethod
-    def of(cls, dataset: Dataset, buffer_size: int, max_bytes: int | None, *, are_shards: bool = False) -> RunLimits:
-        """Return the limits for a dataset.
+    def of(cls, corpus: Corpus, buffer_size: int, max_bytes: int | None, *, are_shards: bool = False) -> RunLimits:
+        """Return the limits for a corpus.
 
         Args:
-            dataset: What is read.
+            corpus: What is read.
             buffer_size: Sequences that a worker may be ahead.
             max_bytes: Bytes that it may be ahead, if limited.
             are_shards: Whether each worker has a shard of its own: all of them cut at the same positions, so no run may
                 be larger, whatever is in it.
         """
         run_bytes = MAX_RUN_BYTES if max_bytes is None else min(MAX_RUN_BYTES, max(max_bytes // _SHARE_OF_RUN, 1))
-        group = dataset.shuffle_frames_of_nseqs or 1  # frames are shuffled among the sequences of a whole group
-        sizes, num_seqs = sizes_of(dataset), seqs_in_run(buffer_size)
+        group = corpus.group or 1  # frames are shuffled among the sequences of a whole group
+        sizes, num_seqs = sizes_of(corpus), seqs_in_run(buffer_size)
         if sizes is None:
             num_fitting = _MAX_UNMEASURED if max_bytes is None else 1
         else:  # O(number of sequences)
@@ -184,26 +185,6 @@ class ReadSeqs:
     complete_fracs: list[float | None] = field(default_factory=list)
     features: list[Features] = field(default_factory=list)
 
-    def read(self, dataset: Dataset, seq_idx: int, *, epoch: int, name: str) -> bool:
-        """Read one sequence of a dataset; tell whether it has one at this position, as far as reading goes on.
-
-        Args:
-            dataset: Where to read.
-            seq_idx: Its position in the current order.
-            epoch: The epoch.
-            name: What the sequence is called if it fails: its tag may not be known before it is read.
-        """
-        if not dataset.is_less_than_num_seqs(seq_idx):
-            return False
-        try:
-            note_item(name, epoch)
-            dataset.load_seqs(seq_idx, seq_idx + 1)
-            seq = dataset.get_seq(seq_idx)
-        except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
-            return self.fail(error)
-        self.add(seq)
-        return True
-
     def add(self, seq: DatasetSeq, *, gives_own: bool = False) -> None:
         """Take one that was read or made; its arrays are copied unless they are its own."""
         self.tags.append(seq.seq_tag)
@@ -274,6 +255,74 @@ class BlockReader:
         return seqs.parts(), seqs.failed
 
 
+class EpochParts:
+    """Reads an epoch of a corpus, part by part: anywhere in it if that is possible, else from its start on.
+
+    Args:
+        corpus: From now on it is read here only.
+        epoch: The epoch of the corpus.
+        where: What is read, for messages.
+        told_epoch: The number of the epoch outside.
+
+    Attributes:
+        num_seqs: How many sequences there are, if that is known.
+        end: The position after the last one, counted with those that fail; `None` as long as it is not known.
+        broken: What the last `read` had read when it raised something that is of no sequence.
+    """
+
+    def __init__(self, corpus: Corpus, epoch: int, where: str, told_epoch: int) -> None:
+        self._corpus, self._epoch, self._where, self._told_epoch = corpus, epoch, where, told_epoch
+        self._whole: ReadRequest | None = None  # where any sequence can be read
+        self.broken: ReadSeqs | None = None
+        reader = corpus.reader() if corpus.knows_order() else None
+        if reader is None or reader.is_sequential:
+            self._stream = corpus.stream(epoch)
+            self.num_seqs = self.end = self._stream.num_seqs
+        else:
+            order, counted = corpus.order(epoch)
+            self._whole, self._reader = ReadRequest(epoch, order, counted, 0), BlockReader(reader)
+            self.num_seqs, self.end = None if corpus.skips_failed else len(order), len(order)
+
+    def read(self, start: int, stop: int, *, skips: bool) -> tuple[Parts, FailedSeqs]:
+        """Read sequences start..stop (exclusive; may exceed the epoch), up to one that fails, or without it."""
+        if self.end is not None:
+            stop = min(stop, self.end)
+        if self._whole is not None:
+            return self._reader.read(self._whole.part(start, max(start, stop)), self._told_epoch, skips=skips)
+        seqs = self.broken = ReadSeqs(skips)
+        if start < stop:
+            self._go_to(start)
+        stream, goes_on = self._stream, True
+        while goes_on and stream.position < stop:
+            position = stream.position
+            if not stream.has_next():
+                self.end = position
+                break
+            try:
+                note_item(
+                    f"(sequence {position} of {self._where})", self._told_epoch
+                )  # only reading it may tell its tag
+                seqs.add(next(stream))
+            except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
+                goes_on = seqs.fail(error)
+                stream.position = position + goes_on
+        self.broken = None
+        return seqs.parts(), seqs.failed
+
+    def _go_to(self, position: int) -> None:
+        """Make a position the next one, by reading those before it if there is no other way."""
+        if position < self._stream.position:
+            self._stream = self._corpus.stream(self._epoch)
+        stream = self._stream
+        if stream.jumps:
+            stream.position = position
+        while (passed := stream.position) < position and stream.has_next():
+            note_item(f"(passing over sequence {passed} of {self._where})", self._told_epoch)
+            with contextlib.suppress(Exception):  # not wanted any more; its error was reported once
+                next(stream)
+            stream.position = passed + 1
+
+
 @dataclass(frozen=True)
 class OrderedWork:
     """Method "seq_order": builds the dataset, returns the function run of positions -> its result.
@@ -288,8 +337,7 @@ class OrderedWork:
 
     def __call__(self, info: WorkerInfo) -> Callable[[RunOfSeqs], RunResult]:
         """Build the dataset in a worker: any does any ticket."""
-        dataset = self.inner(in_thread=info.runs_in == "thread")
-        reader = BlockReader(dataset.make_reader())
+        reader = BlockReader(self.inner(in_thread=info.runs_in == "thread").reader())
 
         def read_run(run: RunOfSeqs) -> RunResult:
             start = time.perf_counter()
@@ -326,43 +374,25 @@ class DedicatedWork:
         """Build this worker's shard."""
         num_shards = self.num_shards * info.num_workers
         shard = num_shards, self.shard_index * info.num_workers + info.worker_idx
-        dataset = self.inner(shard, in_thread=info.runs_in == "thread")
+        corpus = self.inner(shard, in_thread=info.runs_in == "thread")
 
         def read_epoch(epoch: int) -> Iterator[int | RunResult | None]:
-            reader = dataset.make_reader()
-            if reader.is_sequential:  # a stream, or a user-defined class: read from its start
-                dataset.init_seq_order(epoch=epoch)
-                yield dataset.known_num_seqs()
-                results = self._read_to_the_end(dataset, epoch)
-            else:
-                order, counted = dataset.get_epoch_order(epoch)
-                yield None if dataset.skips_failed else len(order)
-                results = self._read_order(BlockReader(reader), ReadRequest(epoch, order, counted, 0))
-            start = time.perf_counter()
-            for parts, failed in results:
-                yield result_of(parts, failed, start, info)
-                start = time.perf_counter()
+            where = f"shard {shard[1]} of {shard[0]}"
+            reader, limits = EpochParts(corpus, epoch, where, epoch), self.limits
+            yield reader.num_seqs
+            position, num_seqs = 0, limits.group
+            while reader.end is None or position < reader.end:
+                start, stop = time.perf_counter(), position + min(num_seqs, limits.num_seqs)
+                try:
+                    parts, failed = reader.read(position, stop, skips=self.skips)
+                except Exception:  # of a stream that has ended, and of no sequence
+                    if (seqs := reader.broken) is not None and (seqs.tags or seqs.failed):
+                        yield result_of(seqs.parts(), seqs.failed, start, info)
+                    raise
+                if parts[0] or failed:  # with nothing but failed ones too: they are told of with it
+                    yield result_of(parts, failed, start, info)
+                if failed and not self.skips:
+                    return
+                position, num_seqs = stop, 2 * num_seqs  # as in `RunLimits.cut`
 
         return read_epoch
-
-    def _read_order(self, reader: BlockReader, whole: ReadRequest) -> Iterator[tuple[Parts, FailedSeqs]]:
-        for first, indices in self.limits.cut(whole.order, 0, 1):
-            yield reader.read(whole.part(first, first + len(indices)), skips=self.skips)
-
-    def _read_to_the_end(self, dataset: Dataset, epoch: int) -> Iterator[tuple[Parts, FailedSeqs]]:
-        seq_idx, more, num_seqs = 0, True, self.limits.group
-        while more:
-            seqs, first = ReadSeqs(self.skips), seq_idx
-            stop = seq_idx + min(num_seqs, self.limits.num_seqs)
-            num_seqs *= 2  # as in `RunLimits.cut`
-            while more and seq_idx < stop:
-                name = f"(sequence {seq_idx} of shard {dataset.shard_index} of {dataset.num_shards})"
-                try:
-                    more = seqs.read(dataset, seq_idx, epoch=epoch, name=name)
-                except Exception:  # of a stream that has ended, and of no sequence
-                    if seq_idx > first:
-                        yield seqs.parts(), seqs.failed
-                    raise
-                seq_idx += more
-            if seq_idx > first or seqs.failed:  # with nothing but failed ones too: they are told of with it
-                yield seqs.parts(), seqs.failed

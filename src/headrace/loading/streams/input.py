@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -24,7 +24,7 @@ from headrace.datasets.parts import open_apart
 from headrace.engine import WorkerInfo
 from headrace.errors import ConfigError
 
-from ..inputs import EpochOrder, PlanNeeds, Subject, check_dataset_options
+from ..inputs import EpochOrder, PlainCorpus, PlanNeeds, Subject, check_dataset_options
 from ..reading import BatchReader, BatchRequest, Reading
 from ..state import digest_text
 from .marks import mark_of
@@ -82,16 +82,16 @@ class DatasetStream(StreamSubject):
     def __init__(self, dataset: Dataset, *, is_own: bool) -> None:
         self.dataset, self._is_own = dataset, is_own
         self.name = type(dataset).__name__
-        check_dataset_options(dataset, self.name, is_stream=True)
+        corpus = dataset.get_corpus()
+        check_dataset_options(corpus, self.name, is_stream=True)
         self.data_key = next(iter(dataset.get_data_keys()), None)
-        self.reading = StreamReading(dataset.get_corpus().specs, is_by_key=True)
-        self.has_workers = dataset.has_workers
+        self.reading = StreamReading(corpus.specs, is_by_key=True)
+        self.has_workers = corpus.has_workers()
 
     @property
     def corpus(self) -> Corpus:
-        """Ask the dataset."""
-        corpus = self.dataset.get_corpus()
-        return replace(corpus, digest_text=lambda: digest_text(corpus.digest_text()))
+        """That of the dataset."""
+        return self.dataset.get_corpus()
 
     @property
     def num_shards(self) -> int:  # type: ignore[override]
@@ -101,7 +101,7 @@ class DatasetStream(StreamSubject):
     @property
     def sharded_by(self) -> str:  # type: ignore[override]
         """Name of the option that divides the stream."""
-        return f"{self.dataset.sharded_by} of {self.name}"
+        return f"{self.corpus.sharded_by} of {self.name}"
 
     def for_worker(self, info: WorkerInfo) -> Self:
         """Return this stream inline and in another process, where it is a copy already; each thread gets a copy."""
@@ -115,7 +115,9 @@ class DatasetStream(StreamSubject):
     def read_from(self, epoch: int, position: int, on_read: Callable[[int], None]) -> Iterator[tuple[str, Any]]:
         """Yield one sequence after the other; a dataset that cannot jump reads those before the position, too."""
         on_read(0)
-        stream = self.dataset.make_stream(epoch, position)
+        stream = self.corpus.stream(epoch)
+        if stream.jumps:
+            stream.position = position
         while True:
             seq_idx = stream.position
             if seq_idx:
@@ -133,7 +135,7 @@ class DatasetStream(StreamSubject):
 
     def order_text(self, epoch: int) -> str:
         """Return the recipe of the order, with all else that it depends on: the files, or who takes turns."""
-        return self.dataset.order_text(epoch)
+        return self.corpus.order_text(epoch)
 
 
 class IterableStream(StreamSubject):
@@ -177,8 +179,7 @@ class IterableStream(StreamSubject):
     @property
     def corpus(self) -> Corpus:
         """Only the name of an iterable is known."""
-        name = self.name
-        return Corpus(digest_text=lambda: digest_text(name), knows_order=lambda: False, size=lambda: None)
+        return PlainCorpus(self.name, digest_text(self.name))
 
     def order_text(self, epoch: int) -> str:
         """Return a text saying that the stream defines its order."""

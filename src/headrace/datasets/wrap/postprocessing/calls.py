@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.errors import ConfigError, HeadraceError, TransformError, takes_note
 from headrace.rng import derive_seed
 from headrace.sources.shared.data_types import find_mismatch, parse_data_types
 from headrace.specs import DataSpec
 
-from ...base import Dataset
-from ...parts import spec_of
+from ...corpus import Corpus
 from ...seq import DatasetSeq, count_frames
 from .functions import META_KEYS, Function, chosen, draws, name_of, names_taken, plain_seq
 
@@ -44,13 +43,13 @@ class FunctionLayout:
     is_declared: bool = False
 
     @classmethod
-    def of(cls, dataset: Dataset) -> FunctionLayout:
-        """Return the layout of a dataset."""
-        found = {} if dataset.num_outputs is None else {key: spec_of(dataset, key) for key in dataset.get_data_keys()}
-        specs = {key: spec for key, spec in found.items() if spec is not None}
-        if dataset.num_outputs is None or len(specs) < len(found):
+    def of(cls, inner: Corpus) -> FunctionLayout:
+        """Return the layout of a corpus."""
+        layout = inner.layout()
+        specs = {key: spec for key, spec in (layout or {}).items() if spec is not None}
+        if layout is None or len(specs) < len(layout):
             return cls(None, knows_dtypes=False)
-        return cls(specs, dataset.get_corpus().knows_dtypes)
+        return cls(specs, inner.knows_dtypes)
 
     @classmethod
     def parse(cls, map_outputs: Any) -> FunctionLayout:
@@ -69,7 +68,17 @@ class FunctionLayout:
         reserved = sorted(set(map_outputs) & set(META_KEYS))
         if reserved:
             raise ConfigError(f"map_outputs names {reserved}, which each sequence has anyway", fix="leave them out")
-        types = {str(key): _with_shape(str(key), options) for key, options in map_outputs.items()}
+        types: dict[str, Any] = {}
+        for key, options in map_outputs.items():
+            if isinstance(options, Mapping):
+                options = {name: value for name, value in options.items() if name not in _IGNORED}
+                for name in {"sparse_dim", "feature_dim"} & options.keys():
+                    options[name] = _size(options[name])
+                if "dims" in options:
+                    if "shape" in options:
+                        raise ConfigError("dims and shape say the same", where=f"map_outputs, data key {str(key)!r}")
+                    options["shape"] = tuple(map(_size, options.pop("dims")))
+            types[str(key)] = options
         return cls(parse_data_types(types), is_declared=True)
 
     def seq_of(
@@ -88,55 +97,41 @@ class FunctionLayout:
         Raises:
             TransformError: It is not as it should be.
         """
-        result = plain_seq(data)
-        tag = str(result.get("seq_tag", tag))
-        where = f"sequence {tag!r}, {where}"
-        frac = result.get("complete_frac")
+        result, specs = plain_seq(data), self.specs or {}
+        tag, frac = str(result.get("seq_tag", tag)), result.get("complete_frac")
+
+        def error(what: str, fix: str | None = None) -> TransformError:
+            return TransformError(what, where=f"sequence {tag!r}, {where}", fix=fix)
+
         if frac is not None:
             frac = float(frac)
             if not 0 <= frac <= 1:
-                raise TransformError(f"complete_frac is {frac}, not in 0..1", where=where)
+                raise error(f"complete_frac is {frac}, not in 0..1")
             if frac < before:
-                raise TransformError(
-                    f"complete_frac falls from {before} to {frac}",
-                    where=where,
-                    fix="give it in the order in which it came in, as LaplaceOrdering does, or leave it out",
-                )
-        return DatasetSeq.made_of(seq_idx, self._checked(result, where), tag, frac, corpus_idx)
-
-    def _checked(self, result: dict[str, Any], where: str) -> dict[str, NDArray[Any]]:
-        """Return the arrays, in the order of the data keys."""
-        specs, is_declared = self.specs or {}, self.is_declared
+                fix = "give it in the order in which it came in, as LaplaceOrdering does, or leave it out"
+                raise error(f"complete_frac falls from {before} to {frac}", fix)
         arrays = {
             key: array
             for key, array in result.items()
-            if key in specs or not (is_declared or key in META_KEYS or _is_text(array))
+            if key in specs or not (self.is_declared or key in META_KEYS or _is_text(array))
         }
         if self.specs is not None and arrays.keys() != specs.keys():
-            raise TransformError(
-                f"the function made the data keys {sorted(map(str, set(result) - set(META_KEYS)))}, and not "
-                f"{sorted(specs)}",
-                where=where,
-                fix="make those that map_outputs says" if is_declared else "give map_outputs where they change",
-            )
+            made = sorted(map(str, set(result) - set(META_KEYS)))
+            fix = "make those that map_outputs says" if self.is_declared else "give map_outputs where they change"
+            raise error(f"the function made the data keys {made}, and not {sorted(specs)}", fix)
         for key, array in arrays.items():
             if not isinstance(array, np.ndarray):
-                raise TransformError(
-                    f"the function made a {type(array).__name__} for {key!r}, not a NumPy array",
-                    where=where,
-                    fix="wrap it with numpy.asarray",
-                )
+                what = f"the function made a {type(array).__name__} for {key!r}, not a NumPy array"
+                raise error(what, "wrap it with numpy.asarray")
             spec = specs.get(key)
             if spec is None:
                 continue
             wrong = find_mismatch(array, spec if self.knows_dtypes else replace(spec, dtype=array.dtype.str))
             if wrong is not None:
-                raise TransformError(
-                    f"{key!r} is not what {'map_outputs' if is_declared else 'the inner dataset'} says: {wrong}",
-                    where=where,
-                    fix="correct the function, or say in map_outputs what it makes",
-                )
-        return {key: arrays[key] for key in specs or arrays}
+                says = "map_outputs" if self.is_declared else "the inner dataset"
+                fix = "correct the function, or say in map_outputs what it makes"
+                raise error(f"{key!r} is not what {says} says: {wrong}", fix)
+        return DatasetSeq.made_of(seq_idx, {key: arrays[key] for key in specs or arrays}, tag, frac, corpus_idx)
 
 
 def _is_text(value: Any) -> bool:
@@ -144,51 +139,37 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, np.ndarray) and value.dtype.kind == "U" and not value.ndim
 
 
-def _with_shape(key: str, options: Any) -> Any:
-    if not isinstance(options, Mapping):
-        return options
-    options = {name: value for name, value in options.items() if name not in _IGNORED}
-    for name in {"sparse_dim", "feature_dim"} & options.keys():
-        options[name] = _size(options[name])
-    if "dims" in options:
-        if "shape" in options:
-            raise ConfigError("dims and shape say the same", where=f"map_outputs, data key {key!r}")
-        options["shape"] = tuple(map(_size, options.pop("dims")))
-    return options
-
-
 def _size(dim: Any) -> Any:
     return getattr(dim, "dimension", dim)
 
 
+@dataclass(frozen=True)
 class MapSeq:
     """Calls a function of one sequence, with the sequence as a dict and a generator of its own.
 
-    Args:
+    Attributes:
         function: The user's function.
         layout: What it must make.
         seeds: The options "fixed_random_seed", the seed of every epoch, and "random_seed_offset", which counts together
             with the epoch where there is none.
         keeps_lengths: Whether it was said that lengths stay.
         keeps_tags: Whether tags must stay, since others know them.
-
-    Attributes:
-        draws: Whether the function gets a generator.
     """
 
-    def __init__(
-        self,
-        function: Function,
-        layout: FunctionLayout,
-        seeds: Mapping[str, Any],
-        *,
-        keeps_lengths: bool,
-        keeps_tags: bool,
-    ) -> None:
-        self._function, self._layout, self._names = function, layout, names_taken(function)
-        self.draws = draws(function)
-        self._fixed_seed, self._seed = seeds["fixed_random_seed"], seeds["random_seed_offset"]
-        self._keeps_lengths, self._keeps_tags = keeps_lengths, keeps_tags
+    function: Function
+    layout: FunctionLayout
+    seeds: Mapping[str, Any]
+    keeps_lengths: bool
+    keeps_tags: bool
+
+    @cached_property
+    def _names(self) -> frozenset[str] | None:
+        return names_taken(self.function)
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether the function gets a generator."""
+        return draws(self.function)
 
     def __call__(self, seq: DatasetSeq, epoch: int, seq_idx: int, key: SeqKey, get_frac: GetFrac) -> DatasetSeq:
         """Return the sequence as the function makes it.
@@ -201,15 +182,15 @@ class MapSeq:
                 often it came before in the epoch.
             get_frac: Tells how much of the epoch is done after it; `None` if that is not known.
         """
-        tag, where = seq.seq_tag, f"epoch {epoch}, map_seq {name_of(self._function)}"
-        lengths = {name: count_frames(seq.features[name]) for name in seq.features} if self._keeps_lengths else {}
+        tag, where = seq.seq_tag, f"epoch {epoch}, map_seq {name_of(self.function)}"
+        lengths = {name: count_frames(seq.features[name]) for name in seq.features} if self.keeps_lengths else {}
         arguments: dict[str, Any] = {"epoch": epoch, "seq_idx": seq_idx}
         if self.draws:
             arguments["rng"] = self._rng(epoch, *key)
         data = SeqData({**seq.features, "seq_tag": tag, "seq_idx": seq_idx}, get_frac)
         try:
-            made = self._function(data, **chosen(arguments, self._names))
-            made = self._layout.seq_of(made, seq_idx, tag, seq.corpus_idx, where)
+            made = self.function(data, **chosen(arguments, self._names))
+            made = self.layout.seq_of(made, seq_idx, tag, seq.corpus_idx, where)
             self._check_kept(made, tag, lengths)
         except StopIteration as error:  # would end whatever loop this is in, without a word
             raise TransformError(
@@ -233,13 +214,14 @@ class MapSeq:
         return made
 
     def _rng(self, epoch: int, purpose: str, corpus_idx: int, occurrence: int) -> np.random.RandomState:
-        seed, epoch = (self._seed, epoch) if self._fixed_seed is None else (self._fixed_seed, 0)
+        seed = self.seeds["fixed_random_seed"]
+        seed, epoch = (self.seeds["random_seed_offset"], epoch) if seed is None else (seed, 0)
         bits = derive_seed(seed, purpose, epoch=epoch, corpus_idx=corpus_idx, occurrence=occurrence, bits=128)
         return np.random.RandomState(np.random.Philox(key=bits))
 
     def _check_kept(self, made: DatasetSeq, tag: str, lengths: Mapping[str, int]) -> None:
         """Refuse what goes against what was said."""
-        if self._keeps_tags and made.seq_tag != tag:
+        if self.keeps_tags and made.seq_tag != tag:
             raise TransformError(
                 f"map_seq has changed the tag {tag!r} to {made.seq_tag!r}",
                 fix="leave seq_tag as it is: sequences are found by it; map_seq_stream may change it",
@@ -299,12 +281,13 @@ class MapStream:
         where = f"epoch {epoch}, map_seq_stream {name_of(self.function)}"
         arguments = {"epoch": epoch, "rng": np.random.RandomState(seed)}
         try:
-            results = self._results(inputs, chosen(arguments, names_taken(self.function)))
+            made = self.function(map(_as_dict, inputs), **chosen(arguments, names_taken(self.function)))
+            results = self._checked_stream(made)
             for data in results:
                 seq = self.layout.seq_of(data, num_seqs, f"seq-{num_seqs}", None, where, frac)
                 num_seqs, frac = num_seqs + 1, max(frac, seq.complete_frac or 0.0)
                 yield seq
-            if self.keeps_count:
+            if self.keeps_count and inputs.failure is None:  # a failure is told by itself
                 self._check_count(inputs, num_seqs)
         except Exception as error:
             read = f", after it had read {inputs.tag!r}" if inputs.num_seqs else ""
@@ -316,24 +299,20 @@ class MapStream:
         if inputs.failure is not None:
             raise inputs.failure  # the function has caught it, and ended
 
-    def _results(self, inputs: StickySeqs, arguments: Mapping[str, Any]) -> Iterator[Any]:
-        result = self.function(map(_as_dict, inputs), **arguments)
-        if isinstance(result, Iterable) and not isinstance(result, Mapping | str | bytes):
-            return iter(result)
+    def _checked_stream(self, made: Any) -> Iterator[Any]:
+        if isinstance(made, Iterable) and not isinstance(made, Mapping | str | bytes):
+            return iter(made)
         raise TransformError(
-            f"map_seq_stream returns an iterator of sequences, got {type(result).__name__}",
+            f"map_seq_stream returns an iterator of sequences, got {type(made).__name__}",
             where=f"function {name_of(self.function)}",
             fix="write it as a generator (yield), or use map_seq for a function of one sequence",
         )
 
     def _check_count(self, inputs: StickySeqs, num_seqs: int) -> None:
-        """Refuse an end before all sequences were read, and another number of them; a failure is told by itself."""
-        if inputs.failure is not None:
-            return
+        """Refuse an end before all sequences were read, and another number of them."""
         is_early = next(inputs, None) is not None
         if is_early or inputs.num_seqs != num_seqs:
-            num_read = f"{inputs.num_seqs}, and more follow" if is_early else str(inputs.num_seqs)
-            raise wrong_count(f"{num_seqs} came out of {num_read}")
+            raise wrong_count(f"{num_seqs} came out of {inputs.num_seqs}{', and more follow' * is_early}")
 
 
 class StickySeqs(Iterator[DatasetSeq]):

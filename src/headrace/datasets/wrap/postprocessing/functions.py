@@ -129,7 +129,7 @@ class TakesTensorDict:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         try:
-            classes: Any = importlib.import_module("returnn.tensor")
+            self._tensor: Any = importlib.import_module("returnn.tensor")
         except ImportError as error:
             raise ConfigError(
                 f"{name_of(function)} takes RETURNN's TensorDict, and RETURNN is not installed",
@@ -137,7 +137,6 @@ class TakesTensorDict:
             ) from error
         self.function = function
         self.preserves_num_seqs = getattr(function, "preserves_num_seqs", False) is True
-        self._classes = classes.Dim, classes.Tensor, classes.TensorDict
         self._templates: dict[tuple[Any, ...], Any] = {}
 
     def __call__(self, data: Any, **kwargs: Any) -> Any:
@@ -148,27 +147,22 @@ class TakesTensorDict:
     def _tensor_dict(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
             return data  # another function has made one already
-        tensors = self._classes[2]()
+        tensors = self._tensor.TensorDict()
         for key, value in data.items():
             array = np.asarray(value)
             if array.dtype == np.float64 and not array.ndim:
                 array = array.astype(np.float32)  # as it makes complete_frac
             elif isinstance(value, int):
                 array = array.astype(np.int32)
-            tensors.data[key] = self._tensor(key, array)
+            dtype = "string" if array.dtype.kind == "U" else array.dtype.name
+            layout = key, dtype, array.ndim, array.shape[1:]
+            if layout not in self._templates:
+                sizes = enumerate((None, *array.shape[1:])[: array.ndim])
+                dims = [self._tensor.Dim(n, name=f"{key}_dim{axis}" if axis else f"{key}_frame") for axis, n in sizes]
+                self._templates[layout] = self._tensor.Tensor(key, dims=dims, dtype=dtype)
+            tensors.data[key] = self._templates[layout].copy()
+            tensors.data[key].raw_tensor = array
         return tensors
-
-    def _tensor(self, key: str, array: Any) -> Any:
-        dim, tensor, _ = self._classes
-        dtype = "string" if array.dtype.kind == "U" else array.dtype.name
-        layout = key, dtype, array.ndim, array.shape[1:]
-        if layout not in self._templates:
-            dims = [dim(None, name=f"{key}_frame")] if array.ndim else []
-            dims += [dim(size, name=f"{key}_dim{axis}") for axis, size in enumerate(array.shape[1:], 1)]
-            self._templates[layout] = tensor(key, dims=dims, dtype=dtype)
-        made = self._templates[layout].copy()
-        made.raw_tensor = array
-        return made
 
     def __reduce__(self) -> tuple[Any, ...]:
         return TakesTensorDict, (self.function,)
@@ -193,8 +187,7 @@ def parse_function(name: str, value: Any) -> Function:
     elif isinstance(value, list | tuple):
         return Sequential(*value)
     elif isinstance(value, Mapping):
-        options = dict(value)
-        cls = options.pop("class", None)
+        cls, options = value.get("class"), {option: given for option, given in value.items() if option != "class"}
         if cls != "LaplaceOrdering" and not (isinstance(cls, str) and ":" in cls):
             fix = "LaplaceOrdering, or 'package.module:Class' for your own"
             raise ConfigError(f"{name} is a dict of the class {cls!r}", fix=fix)

@@ -1,7 +1,6 @@
 """What a `PostprocessingDataset` reads: any sequence of an inner dataset with an order, or a stream from its start on.
 
-A stream is read by the epoch API, whatever class the inner dataset is: it is positioned by its owner, or is a worker's
-own copy. With W workers a function over a stream runs W times, and what they yield is taken in turn. A function of one
+With W workers a function over a stream runs W times, and what they yield is taken in turn. A function of one
 sequence is given what this process has read: a dataset that does not know its order is read once. Workers stay over
 epochs; one that dies is replaced: what it reads for itself can be read again from the start.
 
@@ -26,11 +25,9 @@ from headrace.engine import Engine, EngineOptions, Job, WorkerInfo, note_item
 from headrace.errors import takes_note
 from headrace.order import occurrences
 
-from ...base import Dataset
-from ...configs import init_dataset
-from ...foreign import EpochStream
+from ...corpus import Corpus
 from ...reading.loaded import OrderCursor
-from ...reading.reader import Features, GivenOrder, Reader, ReadRequest
+from ...reading.reader import Features, GivenOrder, Reader, ReadRequest, SeqStream
 from ...seq import DatasetSeq
 from ..ahead import shard_blocks
 from ..blockwise import FailedSeqs, Parts, ReadBlock, SeqBlock, encoded, pass_failed
@@ -40,19 +37,19 @@ from .calls import MapSeq, MapStream, StickySeqs, wrong_count
 _MAX_SEQS = 64  # in a block: more gain little, and each waits for all
 
 
-def gives_all_in_order(dataset: Dataset) -> bool:
-    """Tell whether a dataset says the order of an epoch, and gives all sequences of it."""
-    return dataset.get_corpus().knows_order() and not dataset.skips_failed
+def gives_all_in_order(corpus: Corpus) -> bool:
+    """Tell whether a corpus says the order of an epoch, and gives all sequences of it."""
+    return corpus.knows_order() and not corpus.skips_failed
 
 
-def without_workers(dataset: Dataset) -> Dataset:
-    """Return what the workers of a dataset read, where its stream is the same without them; else the dataset itself."""
-    while gives_all_in_order(dataset):
-        workers = dataset.get_workers()
-        if workers is None or not workers.is_same_without or workers.dataset in (None, dataset):
+def without_workers(corpus: Corpus) -> Corpus:
+    """Return what the workers of a corpus read, where its stream is the same without them; else the corpus itself."""
+    while gives_all_in_order(corpus):
+        workers = corpus.workers
+        if workers is None or not workers.is_same_without or workers.corpus in (None, corpus):
             break
-        dataset = workers.dataset
-    return dataset
+        corpus = workers.corpus
+    return corpus
 
 
 def _own_seq(seq: DatasetSeq, seq_idx: int, texts: Features, frac: float | None, *, are_own: bool) -> DatasetSeq:
@@ -65,7 +62,7 @@ class MapReader(Reader):
     """Reads any sequence of the inner dataset, and calls the function.
 
     Args:
-        inner: The inner dataset: it is asked, and read by a reader.
+        inner: The inner corpus.
         map_seq: The function.
         by_tag: Whether tags are what generators are keyed by.
         kept: Data keys whose lengths the function leaves as they are; `None`: it may change them.
@@ -73,8 +70,8 @@ class MapReader(Reader):
 
     is_sequential = False
 
-    def __init__(self, inner: Dataset, map_seq: MapSeq, *, by_tag: bool, kept: list[str] | None = None) -> None:
-        self._dataset, self._inner = inner, inner.make_reader()
+    def __init__(self, inner: Corpus, map_seq: MapSeq, *, by_tag: bool, kept: list[str] | None = None) -> None:
+        self._corpus, self._inner = inner, inner.reader()
         self._map_seq, self._by_tag, self._kept = map_seq, by_tag, kept
         self._sizes: dict[int | None, int] = {}  # of the epoch that somebody wanted to know it of
 
@@ -82,7 +79,7 @@ class MapReader(Reader):
         """Set the sequences to read next; with `is_all` they are all of an epoch, in whatever order was given."""
         draws = self._map_seq.draws
         if wanted.tags is not None:  # what is drawn is keyed by corpus indices, where they are known
-            order, counted = self._dataset.get_epoch_order(wanted.epoch, GivenOrder(wanted.tags), counts=draws)
+            order, counted = self._corpus.order(wanted.epoch, GivenOrder(wanted.tags), counts=draws)
             wanted = replace(wanted, order=order, occurrences=counted)
         self._wanted, self._cursor = wanted, OrderCursor(wanted.order)
         self._inner.start(wanted)
@@ -101,7 +98,7 @@ class MapReader(Reader):
         try:
             seq = _own_seq(inner.read(number), position, inner.texts(number), None, are_own=inner.gives_own)
         except Exception as error:
-            takes_note(error, f"while sequence {position} of the inner dataset {self._dataset.name!r} was read")
+            takes_note(error, f"while sequence {position} of the inner dataset {self._corpus.name!r} was read")
             raise
         seq.corpus_idx = corpus_idx = self._cursor[number]
         told = corpus_idx if wanted.first is None else position
@@ -118,7 +115,7 @@ class MapReader(Reader):
         num_seqs, epoch = self._cursor.stop, self._wanted.epoch
         if not self._is_all:
             if epoch not in self._sizes:
-                self._sizes = {epoch: len(self._dataset.get_epoch_order(epoch)[0])}
+                self._sizes = {epoch: len(self._corpus.order(epoch)[0])}
             num_seqs = self._sizes[epoch]
         return min(1.0, (position + 1) / max(num_seqs, 1))
 
@@ -130,34 +127,39 @@ class MapReader(Reader):
         return NumbersDict({key: lengths[key] for key in self._kept})
 
 
-def read_seqs(dataset: Dataset, first: int = 0, step: int = 1) -> Iterator[DatasetSeq]:
-    """Yield every `step`-th sequence of the current epoch from a position on, with its texts and the progress.
+def read_seqs(seqs: SeqStream, name: str, first: int = 0, step: int = 1) -> Iterator[DatasetSeq]:
+    """Yield every `step`-th sequence of an epoch from a position on, with its texts and the progress.
 
-    Their arrays may be written to; the progress is `None` if it is not known. Where the dataset can jump, the others
-    are not read.
+    Their arrays may be written to; the progress is `None` if it is not known. Where the stream can jump, the others are
+    not read.
+
+    Args:
+        seqs: The sequences; nothing of them was read.
+        name: The name of the inner dataset, for messages.
+        first: See above.
+        step: Likewise.
 
     Raises:
         ConfigError: Somebody else has started an epoch of it.
     """
-    jumps, tag = dataset.supports_jumps, None
-    seqs = EpochStream(dataset, first if jumps else 0)
+    tag = None
+    if seqs.jumps:
+        seqs.position = first
     while True:
         position = seqs.position
         try:
             seq = next(seqs, None)
         except Exception as error:
             after = "" if tag is None else f", after sequence {tag!r}"
-            takes_note(error, f"while sequence {position} of the inner dataset {dataset.name!r} was read{after}")
+            takes_note(error, f"while sequence {position} of the inner dataset {name!r} was read{after}")
             raise
         if seq is None:
             return
         if position % step == first:
             tag, frac = seq.seq_tag, seq.complete_frac
-            if frac is None:
-                frac = dataset.get_complete_frac(position, allow_only_lr_suitable=True)
-            texts = {key: dataset.get_data(position, key) for key in dataset.get_text_keys()}
-            yield _own_seq(seq, position, texts, frac, are_own=dataset.gives_own)
-            if jumps:
+            frac = seqs.frac() if frac is None else frac
+            yield _own_seq(seq, position, seqs.texts(), frac, are_own=seqs.gives_own)
+            if seqs.jumps:
                 seqs.position = position + step
 
 
@@ -165,7 +167,7 @@ class FunctionStream:
     """The sequences that a function makes of an epoch of the inner dataset, from the start to the end.
 
     Args:
-        inner: The inner dataset.
+        inner: The inner corpus.
         function: Of one sequence, or over the stream.
         num_workers: Number of workers that call it.
         buf_size: How many sequences each may be ahead.
@@ -174,7 +176,7 @@ class FunctionStream:
 
     def __init__(
         self,
-        inner: Dataset,
+        inner: Corpus,
         function: MapSeq | MapStream,
         num_workers: int,
         buf_size: int,
@@ -193,29 +195,32 @@ class FunctionStream:
         """Whether an epoch was started, and not ended."""
         return self._end is not None
 
-    def start(self, epoch: int, seed: int, num_seqs: int | None) -> None:
-        """Begin with an epoch, for which the inner dataset was started.
+    def start(self, inner_seqs: SeqStream, epoch: int, seed: int, num_seqs: int | None) -> None:
+        """Begin with an epoch.
 
         Args:
+            inner_seqs: The sequences of the inner corpus.
             epoch: The epoch number.
             seed: Seed of a function over the stream.
             num_seqs: How many sequences such a function must make; `None` if any number may come.
         """
-        seqs, self._end = self._begin(epoch, seed)
+        seqs, self._end = self._begin(inner_seqs, epoch, seed)
         self._seqs, self._expected, self._frac = StickySeqs(seqs), num_seqs, 0.0
 
-    def _begin(self, epoch: int, seed: int) -> tuple[Iterator[DatasetSeq], Callable[[], Any]]:
+    def _begin(self, seqs: SeqStream, epoch: int, seed: int) -> tuple[Iterator[DatasetSeq], Callable[[], Any]]:
         """Return the sequences of an epoch, and what ends the work on them."""
         inner, function = self._inner, self._function
         if isinstance(function, MapSeq):
             if not self._wants_engine:
-                made = (function.of_stream(seq, epoch) for seq in read_seqs(inner))
+                made = (function.of_stream(seq, epoch) for seq in read_seqs(seqs, inner.name))
                 return made, made.close
-            run = self._open_engine(_map_work, function).run(_in_groups(read_seqs(inner), epoch, self._block_seqs))
+            run = self._open_engine(_map_work, function).run(
+                _in_groups(read_seqs(seqs, inner.name), epoch, self._block_seqs)
+            )
             blocks = (ReadBlock(*pass_failed(run, delivered, *delivered.value)[:2]) for delivered in run)
             return _unpacked(blocks), run.close
         if not self._num_workers:
-            stream = function(read_seqs(inner), epoch, seed % 2**32)
+            stream = function(read_seqs(seqs, inner.name), epoch, seed % 2**32)
             return stream, stream.close
         work = _stream_work, without_workers(inner), function, self._block_seqs
         run = self._open_engine(*work).run_stream((epoch, seed))
@@ -306,17 +311,16 @@ def _map_work(map_seq: MapSeq, info: WorkerInfo) -> Callable[[tuple[int, list[Da
 
 
 def _stream_work(
-    inner: Dataset, map_stream: MapStream, block_seqs: int, info: WorkerInfo
+    inner: Corpus, map_stream: MapStream, block_seqs: int, info: WorkerInfo
 ) -> Callable[[tuple[int, int]], Iterator[RunResult]]:
     """Run a stream function in a worker; return the function (epoch, its seed) -> iterator over results."""
-    dataset = init_dataset(inner)
 
     def run(payload: tuple[int, int]) -> Iterator[RunResult]:
         epoch, epoch_seed = payload
         worker, num_workers = info.worker_idx, info.num_workers
         seed = (epoch_seed * 683859 * num_workers + 30411 * worker) % (2**32 - 1)  # RETURNN's
-        dataset.init_seq_order(epoch=epoch)
-        stream = map_stream(_noted(read_seqs(dataset, worker, num_workers), epoch), epoch, seed)
+        seqs = read_seqs(inner.stream(epoch), inner.name, worker, num_workers)
+        stream = map_stream(_noted(seqs, epoch), epoch, seed)
         more = True
         while more:
             start, made = time.perf_counter(), ReadSeqs()
