@@ -31,7 +31,7 @@ INTERNAL_NAMES: dict[str, frozenset[str]] = {
         "loading": "LoaderPosition LoaderState",
         "order": """
             derive_order_seed full_epoch_of InterleavedOrder Lane MixedOrder Mixture occurrences
-            OrderCorpus OrderPlanner OrderRecipe OrderReport PermutedOrder RangeOrder RepeatedOrder restrict_order
+            OrderCorpus OrderPlanner OrderRecipe PermutedOrder RangeOrder RepeatedOrder restrict_order
             slice_bounds VALID_FORMS
         """,
         "pipes.graph": """

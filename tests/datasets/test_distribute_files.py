@@ -115,6 +115,19 @@ def broken(files):
     return {"class": Broken, "files": files}
 
 
+class BreaksOff(Stream):
+    """Has an error, of no sequence, after five."""
+
+    def _collect_single_seq(self, seq_idx):
+        if seq_idx == 5:  # within a range that is read at once
+            raise ZeroDivisionError("five")
+        return super()._collect_single_seq(seq_idx)
+
+
+def breaks_off(files):
+    return {"class": BreaksOff, "files": files}
+
+
 def read(dataset, epoch):
     return [
         (seq.seq_idx, seq.tag, seq.complete_frac, {key: value.tolist() for key, value in seq.features.items()})
@@ -649,8 +662,9 @@ def test_counting_files_tells_the_numbers_of_all_ranks_which_may_be_cut_to_the_s
     assert ranks[0].get_total_num_seqs(fast=True) == 31
     with pytest.raises(OptionalNotImplementedError):
         open_ranks()[1].get_total_num_seqs()
-    with pytest.raises(ConfigError, match="rank"):
-        open_ranks(remainder="keep")[0].num_seqs_of(1, 3)
+    for dataset in (ranks[0], open_ranks(remainder="keep")[0]):
+        with pytest.raises(ConfigError, match="rank"):
+            dataset.num_seqs_of(1, 3)
 
 
 def test_what_is_kept_of_a_count_is_what_the_files_hold_and_not_what_an_option_leaves(open_dataset, files, tmp_path):
@@ -907,6 +921,14 @@ def test_an_error_of_the_background_comes_when_its_sub_epoch_is_asked_for(open_d
             assert "sub-epoch 3" in notes
             assert "7.hdf" in notes
         assert tags(outer, 4)
+
+
+@pytest.mark.parametrize("executor", EXECUTORS)
+def test_what_was_read_before_a_stream_breaks_off_is_delivered(open_dataset, executor):
+    outer, seen = open_dataset(breaks_off, executor=executor, buffer_size=16), []
+    with pytest.raises(ZeroDivisionError, match="five"):
+        seen.extend(seq.tag for seq in outer.epoch(1))
+    assert seen == expected_tags(outer, 1)[:5]
 
 
 # --- copies, nesting ---

@@ -601,6 +601,13 @@ def test_what_dedicated_workers_read_before_a_stream_breaks_off_is_delivered(ope
     assert tags == ["n0", "n1", "n2", "n3", "n4"]
 
 
+def test_to_load_what_lies_behind_the_end_is_no_error_also_where_workers_tell_the_end(open_dataset):
+    dataset = open_dataset({"class": "StaticDataset", "data": [{"data": np.zeros(1)}] * 3}, 0, 16, "dedicated")
+    dataset.init_seq_order(epoch=1)
+    dataset.load_seqs(4, 5)
+    assert not dataset.is_less_than_num_seqs(4)
+
+
 @pytest.mark.parametrize("buffer_size", [2, 4, 8, 16])
 def test_dedicated_tells_of_a_failure_that_is_alone_in_the_last_run(open_dataset, buffer_size):
     config = {**UNKNOWN, "size": 5, "told": True, "fails_at": 4}

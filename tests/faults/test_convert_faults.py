@@ -26,6 +26,7 @@ NUM_SEQS = 12
 # so that everything is imported once.
 PROGRAM = """
 import json, os, shutil, signal, sys
+from pathlib import Path
 corpus, folder, moments = sys.argv[1], sys.argv[2], json.loads(sys.argv[3])
 
 import headrace.cli.convert.shards as shards
@@ -63,7 +64,7 @@ def convert(out):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 def contents(out):
-    return {name: open(os.path.join(out, name), "rb").read() for name in os.listdir(out)}
+    return {path.name: path.read_bytes() for path in Path(out).glob("[!.]*")}  # a later day removes what has a dot
 
 whole = os.path.join(folder, "whole")
 os.mkdir(whole)
@@ -221,4 +222,4 @@ print(result.exit_code, result.stderr)
     written = open_source(str(out.with_name("part-*.hdf")), index=None)
     assert list(written.index.tags) == [f"tag/{number}" for number in range(NUM_SEQS)]
     written.close()
-    assert len(os.listdir(out.parent)) == 4
+    assert len(list(out.parent.glob("[!.]*"))) == 4

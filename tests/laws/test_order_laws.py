@@ -103,18 +103,12 @@ def test_filter_and_unique_tags_leave_each_kept_tag_exactly_once(mode, num_seqs,
     assert sorted(delivered) == sorted({tag for tag, kept in zip(tags, keep_tag, strict=True) if kept})
 
 
-@given(mode=st.one_of(EXHAUSTIVE, OTHERS), num_seqs=st.integers(0, 60), num_repeats=_COUNTS, epoch=st.integers(1, 9))
-def test_the_report_adds_up(mode, num_seqs, num_repeats, epoch):
+@given(mode=EXHAUSTIVE, num_seqs=st.integers(0, 60), num_repeats=_COUNTS, epoch=st.integers(1, 9))
+def test_an_epoch_gives_each_sequence_that_is_kept_as_often_as_it_is_repeated(mode, num_seqs, num_repeats, epoch):
     planner = OrderPlanner(OrderRecipe(mode, repeat_epoch=num_repeats))
     keep = np.arange(num_seqs) % 3 != 0
-    lengths = _corpus(num_seqs).lengths
-    indices = list(planner.order_for_epoch(epoch, OrderCorpus(num_seqs, lengths, keep=lambda: keep)))
-    report = planner.report
-    assert report is not None
-    assert len(indices) == (report.num_ordered - report.num_dropped_by_filter) * num_repeats
-    assert report.num_repeated == len(indices) - len(set(indices))
-    if parse_seq_ordering(mode).is_exhaustive:
-        assert report.num_dropped_by_order == 0
+    order = planner.order_for_epoch(epoch, OrderCorpus(num_seqs, _corpus(num_seqs).lengths, keep=lambda: keep))
+    assert sorted(order) == sorted(np.flatnonzero(keep).tolist() * num_repeats)
 
 
 @pytest.mark.parametrize("mode", ["random", "laplace:3", "sort_bin_shuffle:3", "sort_bin_shuffle_x2:3", "permute"])

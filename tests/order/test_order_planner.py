@@ -12,7 +12,6 @@ from headrace.order import (
     OrderCorpus,
     OrderPlanner,
     OrderRecipe,
-    OrderReport,
     Policy,
     Random,
     derive_order_seed,
@@ -123,7 +122,6 @@ def test_a_changed_corpus_is_planned_again():
     planner.order_for_epoch(1, OrderCorpus(10))
     assert len(planner.order_for_epoch(1, OrderCorpus(11))) == 11
     planner.invalidate()
-    assert planner.report is None
     planner.order_for_epoch(1, OrderCorpus(11))
     assert policy.seeds == [1, 1, 1]
 
@@ -225,34 +223,6 @@ def test_epoch_offset_and_fixed_seed_act_on_a_spelt_out_seed_too():
     fixed = {**base, "fixed_random_seed": 7}
     assert _order(fixed, 1) == _order(fixed, 5)
     assert _order(fixed, 1) != _order({"seq_ordering": "random:seed=43", "fixed_random_seed": 7}, 1)
-
-
-def test_the_report_counts_what_is_left_out_or_repeated():
-    planner = OrderPlanner(OrderRecipe("default_every_n:4", repeat_epoch=2))
-    assert planner.report is None
-    first_of_tag = np.arange(11)
-    first_of_tag[5] = 0
-    order = planner.order_for_epoch(
-        1, OrderCorpus(11, keep=lambda: np.arange(11) != 3, first_of_tag=lambda: first_of_tag)
-    )
-    assert planner.report == OrderReport(
-        num_corpus=11,
-        num_ordered=8,
-        num_dropped_by_order=3,
-        num_dropped_as_duplicate_tags=1,
-        num_dropped_by_filter=1,
-        num_repeated=6,
-    )
-    assert len(order) == 12
-
-
-def test_the_report_of_draws_with_replacement_adds_up():
-    planner = OrderPlanner(OrderRecipe("random_sample"))
-    indices = list(planner.order_for_epoch(1, OrderCorpus(100)))
-    report = planner.report
-    assert report is not None
-    assert report.num_dropped_by_order == 100 - len(set(indices)) > 0
-    assert report.num_repeated == len(indices) - len(set(indices))
 
 
 def test_a_column_of_another_size_is_an_internal_error():

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from headrace.batching import Chunking, ChunkingFunction, NumbersDict, parse_chunking, parse_context_window
 from headrace.errors import ConfigError, OptionalNotImplementedError, did_you_mean
 from headrace.exports import refuse_departed
-from headrace.order import Order, OrderCorpus, OrderReport, derive_order_seed, occurrences
+from headrace.order import Order, OrderCorpus, derive_order_seed, occurrences
 from headrace.show.card import Card, card_of
 from headrace.sources import Source
 from headrace.sources.naming import options_of
@@ -596,11 +596,6 @@ class Dataset:
             return wanted.occurrences
         counted = self._read.order(wanted.epoch, counts=True)[1] if wanted.is_whole else None
         return occurrences(wanted.order) if counted is None else counted
-
-    @property
-    def order_report(self) -> OrderReport | None:
-        """What the recipe leaves out or repeats in the full epoch that was last asked for; `None` before the first."""
-        return self._orders.planner.report
 
     def supports_seq_order_sorting(self) -> bool:
         """Whether lengths are known, so that sorting orders work."""

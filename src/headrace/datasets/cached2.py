@@ -134,6 +134,8 @@ class CachedDataset2(Dataset):
             if self._num_seqs is not None and self._next_seq_idx >= self._num_seqs:
                 return
             if not self._collect_next(end):
+                if self._num_seqs is not None and self._next_seq_idx > self._num_seqs:
+                    return  # it came to be known now
                 self._end_here(self._next_seq_idx)
 
     def _collect_next(self, end: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,7 +51,7 @@ class Overrides:
     tags: bool
 
 
-_overrides: dict[Any, Overrides] = {}
+_overrides: weakref.WeakKeyDictionary[Any, Overrides] = weakref.WeakKeyDictionary()
 
 
 def overrides_of(cls: Any) -> Overrides:
@@ -111,8 +112,9 @@ class ForeignCorpus(InnerCorpus):
         """Return the corpus of a copy with these options; of the dataset itself, if it cannot be copied."""
         dataset = self.dataset
         with contextlib.suppress(Exception):  # a user's constructor may raise anything
-            dataset = copy.copy(dataset)
-            dataset.initialize()
+            made = copy.copy(dataset)
+            made.initialize()
+            dataset = made
         dataset.change_orders(**options)
         return self._of(dataset)
 
@@ -260,12 +262,8 @@ class ForeignCorpus(InnerCorpus):
     def spec_of(self, key: str) -> DataSpec:
         """Ask the dataset, which may have to read a sequence."""
         dataset, known = self.dataset, self.specs.get(key)
-        dim, is_sparse, shape = (
-            dataset.get_data_dim(key),
-            dataset.is_data_sparse(key),
-            tuple(dataset.get_data_shape(key)),
-        )
-        outputs = dataset.num_outputs or {}
+        dim, is_sparse = dataset.get_data_dim(key), dataset.is_data_sparse(key)
+        shape, outputs = tuple(dataset.get_data_shape(key)), dataset.num_outputs or {}
         has_time = key not in outputs or outputs[key][1] > len(shape)
         if known is None:
             return DataSpec(dataset.get_data_dtype(key), shape, is_sparse, dim, has_time)

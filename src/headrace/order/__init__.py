@@ -11,7 +11,7 @@ from .mixture import Lane, MixedOrder, Mixture
 from .parse import VALID_FORMS, parse_seq_ordering
 from .permutation import Permutation
 from .plain import Default, EveryN, InterleavedOrder, Permute, PermutedOrder, Random, RandomSample, Reverse
-from .planner import OrderCorpus, OrderPlanner, OrderReport, restrict_order
+from .planner import OrderCorpus, OrderPlanner, restrict_order
 from .policy import Policy
 from .recipe import OrderRecipe, derive_order_seed, full_epoch_of, slice_bounds
 
@@ -29,7 +29,6 @@ __all__ = [
     "OrderCorpus",
     "OrderPlanner",
     "OrderRecipe",
-    "OrderReport",
     "Permutation",
     "Permute",
     "PermutedOrder",

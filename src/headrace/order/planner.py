@@ -43,27 +43,6 @@ class OrderCorpus:
     is_fixed: bool = True
 
 
-@dataclass(frozen=True)
-class OrderReport:
-    """What a full epoch, all its sub-epochs and shards together, omits or repeats.
-
-    Attributes:
-        num_corpus: Sequences in the corpus.
-        num_ordered: Positions in the order that the policy gave.
-        num_dropped_by_order: Sequences that the policy omits, such as the remainder of `default_every_n`.
-        num_dropped_as_duplicate_tags: Positions dropped because their tag came before.
-        num_dropped_by_filter: Positions dropped because of the tag filter.
-        num_repeated: Positions whose sequence came before, through the policy or `repeat_epoch`.
-    """
-
-    num_corpus: int
-    num_ordered: int
-    num_dropped_by_order: int = 0
-    num_dropped_as_duplicate_tags: int = 0
-    num_dropped_by_filter: int = 0
-    num_repeated: int = 0
-
-
 class OrderPlanner:
     """Gives the order of any epoch, and keeps the last full-epoch order. Not thread-safe.
 
@@ -76,16 +55,6 @@ class OrderPlanner:
         self._key: tuple[Policy, int | None, int] | None = None
         self._full = _EMPTY
         self._lengths: NDArray[Any] | None = None
-        self._make_report: Callable[[], OrderReport] | None = None
-        self._report: OrderReport | None = None
-
-    @property
-    def report(self) -> OrderReport | None:
-        """What the last order omits or repeats; None before the first one. O(N) on first use if it may repeat."""
-        if self._make_report is not None:
-            self._report = self._make_report()
-            self._make_report = None  # it holds on to the order
-        return self._report
 
     @property
     def full_order(self) -> Order:
@@ -118,12 +87,8 @@ class OrderPlanner:
             corpus = self._forget_what_changed(policy, corpus)
         if key != self._key:
             self.invalidate()  # first, so that two full orders are never in memory
-            ordered, unique, self._full = _plan_full_epoch(policy, rng_seed, corpus)
-            report = partial(
-                _report, corpus.num_seqs, recipe.num_repeats, ordered=ordered, unique=unique, kept=self._full
-            )
-            # counting repeats takes a while and keeps the unfiltered order until then: only on request
-            self._make_report, self._report = (report, None) if ordered.may_repeat else (None, report())
+            lengths = corpus.lengths() if policy.needs_lengths and corpus.lengths is not None else None
+            self._full = restrict_order(policy.plan(corpus.num_seqs, rng_seed, lengths), corpus)
             self._key = key
         start, stop = slice_bounds(len(self._full), epoch, recipe.num_sub_epochs, recipe.num_shards, recipe.shard_index)
         part = self._full.slice(start, stop)
@@ -157,7 +122,7 @@ class OrderPlanner:
 
     def invalidate(self) -> None:
         """Forget the full-epoch order: the corpus, its lengths, tags or filter have changed."""
-        self._key, self._full, self._make_report, self._report = None, _EMPTY, None, None
+        self._key, self._full = None, _EMPTY
 
 
 def _count(recipe: OrderRecipe, full: Order, epoch: int) -> NDArray[np.int64]:
@@ -180,35 +145,9 @@ _EMPTY: Order = RangeOrder(range(0))
 
 def restrict_order(order: Order, corpus: OrderCorpus) -> Order:
     """Return what unique tags and the filter leave of an order over a whole corpus."""
-    return _restrict(order, corpus)[1]
-
-
-def _plan_full_epoch(policy: Policy, rng_seed: int, corpus: OrderCorpus) -> tuple[Order, Order, Order]:
-    """Return the policy's order, what unique tags leave of it, and what the filter leaves of that."""
-    lengths = corpus.lengths() if policy.needs_lengths and corpus.lengths is not None else None
-    ordered = policy.plan(corpus.num_seqs, rng_seed, lengths)
-    return ordered, *_restrict(ordered, corpus)
-
-
-def _restrict(ordered: Order, corpus: OrderCorpus) -> tuple[Order, Order]:
-    num_seqs, unique = corpus.num_seqs, ordered
     if corpus.first_of_tag is not None:
-        unique = _keep_first_tags(ordered, _checked(corpus.first_of_tag(), num_seqs))
-    kept = unique if corpus.keep is None else _filter(unique, _checked(corpus.keep(), num_seqs))
-    return unique, kept
-
-
-def _report(num_seqs: int, num_repeats: int, *, ordered: Order, unique: Order, kept: Order) -> OrderReport:
-    num_distinct = _count_distinct(ordered, num_seqs)
-    num_kept = num_distinct if kept is ordered else _count_distinct(kept, num_seqs)
-    return OrderReport(
-        num_corpus=num_seqs,
-        num_ordered=len(ordered),
-        num_dropped_by_order=num_seqs - num_distinct,
-        num_dropped_as_duplicate_tags=len(ordered) - len(unique),
-        num_dropped_by_filter=len(unique) - len(kept),
-        num_repeated=len(kept) * num_repeats - num_kept,
-    )
+        order = _keep_first_tags(order, _checked(corpus.first_of_tag(), corpus.num_seqs))
+    return order if corpus.keep is None else _filter(order, _checked(corpus.keep(), corpus.num_seqs))
 
 
 def _checked(column: NDArray[Any], num_seqs: int) -> NDArray[Any]:
@@ -230,11 +169,3 @@ def _keep_first_tags(order: Order, first_of_tag: NDArray[Any]) -> Order:
 def _filter(order: Order, keep: NDArray[np.bool_]) -> Order:
     indices = order.block(0, len(order))
     return ArrayOrder(indices[keep[indices]], may_repeat=order.may_repeat)
-
-
-def _count_distinct(order: Order, num_seqs: int) -> int:
-    if not order.may_repeat:
-        return len(order)
-    came = np.zeros(num_seqs, bool)
-    came[order.block(0, len(order))] = True
-    return int(np.count_nonzero(came))

@@ -15,14 +15,14 @@ from operator import methodcaller
 from typing import Any, Literal, NoReturn
 
 from headrace.engine import EngineOptions, EngineReport, Executor
-from headrace.errors import ConfigError, did_you_mean
+from headrace.errors import ConfigError
 from headrace.files.lists.file_list import Files, read_file_list
 from headrace.files.lists.tree import FileTree, tree_leaves
 from headrace.ranks import Ranks
 from headrace.sources.formats import files_in, without_side_files
 from headrace.specs import DataSpec
 
-from ..checks import check_flag
+from ..checks import check_flag, check_key
 from ..corpus import Corpus
 from ..digests import digest_text, recipe_text
 from ..orders import Orders
@@ -350,7 +350,7 @@ class DistributeFilesDataset(BlockwiseDataset):
             if num_workers > 1 and not dataset.supports_jumps:
                 raise cannot_share(dataset, num_workers, f"dataset {self.name!r}")
             self._options_inside = dataset.get_corpus().batch_options
-            self._set_layout(SubEpochLayout.of(dataset, f"entry 0 of the file list, {spec.files}"))
+            self._set_layout(SubEpochLayout.of(dataset.get_corpus(), f"entry 0 of the file list, {spec.files}"))
 
     def _known_layout(self) -> SubEpochLayout | None:
         """Return the layout, learnt now if need be; `None` if only sequences show it."""
@@ -364,13 +364,13 @@ class DistributeFilesDataset(BlockwiseDataset):
     def num_inputs(self) -> int:  # type: ignore[override] # an attribute elsewhere; here it may have to be learnt
         """Size of a frame of "data"; 0 if there is no such key."""
         layout = self._known_layout()
-        return 0 if layout is None else layout.num_inputs
+        return 0 if layout is None or "data" not in layout.keys else layout.keys["data"].num_outputs[0]
 
     @property
     def num_outputs(self) -> dict[str, tuple[int, int]] | None:  # type: ignore[override]
         """Data key -> (dim, ndim), as the sub-dataset says."""
         layout = self._known_layout()
-        return None if layout is None else dict(layout.num_outputs)
+        return None if layout is None else {key: spec.num_outputs for key, spec in layout.keys.items()}
 
     @property
     def labels(self) -> dict[str, Sequence[str]]:
@@ -387,23 +387,13 @@ class DistributeFilesDataset(BlockwiseDataset):
         layout = self._known_layout()
         if layout is None:
             return None
-        if key not in layout.keys:
-            raise ConfigError(
-                f"no data key {key!r}", where=f"dataset {self.name!r}", fix=did_you_mean(key, layout.keys)
-            )
+        check_key(key, layout.keys, f"dataset {self.name!r}")
         return layout.keys[key]
 
     def get_data_keys(self) -> list[str]:
         """Return the data keys."""
         layout = self._known_layout()
         return super().get_data_keys() if layout is None else list(layout.keys)
-
-    def get_data_dim(self, key: str) -> int:
-        """Return the size of the last axis, or the number of classes of a sparse key."""
-        known = self._layout_of(key)
-        if known is None or known.dim is None:
-            return super().get_data_dim(key)
-        return known.dim * self.window if key == "data" else known.dim
 
     # --- epochs ---
 

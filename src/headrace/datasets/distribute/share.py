@@ -292,8 +292,8 @@ class FileShare:
 
     def num_seqs_of(self, epoch: int, rank: int | None = None) -> int | None:
         """Return how many sequences a rank delivers in a sub-epoch, as far as that is known. O(ranks) if it is cut."""
-        limit = self.limit_of(epoch)
-        return self._count_of(self._entries_of(epoch, rank)) if limit is None else limit
+        entries, limit = self._entries_of(epoch, rank), self.limit_of(epoch)
+        return self._count_of(entries) if limit is None else limit
 
     def limit_of(self, epoch: int) -> int | None:
         """Return to how many sequences each rank is cut in a sub-epoch; `None`: not at all."""

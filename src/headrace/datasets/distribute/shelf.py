@@ -244,7 +244,7 @@ class Shelf:
             raise
 
     def _check_layout(self, dataset: Dataset, spec: SubEpochSpec) -> None:
-        layout = SubEpochLayout.of(dataset, f"files {spec.files} of sub-epoch {spec.epoch}")
+        layout = SubEpochLayout.of(dataset.get_corpus(), f"files {spec.files} of sub-epoch {spec.epoch}")
         if layout is not None:
             with self._lock:
                 expected = self.layout = self.layout or layout

@@ -20,6 +20,7 @@ from headrace.specs import DataSpec
 
 from ..base import Dataset
 from ..configs import resolve_class
+from ..corpus import Corpus
 
 SubDataset = Mapping[str, Any] | Dataset
 GetSubEpochDataset = Callable[[list[FileTree]], SubDataset]
@@ -198,42 +199,29 @@ class SubEpochLayout:
     """The layout of a sub-dataset, and its data keys.
 
     Attributes:
-        num_inputs: See `Dataset`.
-        num_outputs: Likewise.
-        labels: Likewise.
+        keys: Data key -> what the sub-dataset says of it. The number of classes is perhaps only that of those seen.
+        specs: Data key -> what is known of its arrays, see `Corpus.specs`.
+        labels: Data key -> class labels.
         num_labels: Data key -> how many classes have names, if some have.
-        keys: Data key -> what the methods of the sub-dataset say of it, in its order. The number of classes is perhaps
-            only that of those that were seen.
-        specs: Data key -> what the corpus of the sub-dataset says of its arrays, which may be more; see `Corpus.specs`.
         source: Which files it was learnt from, for messages.
     """
 
-    num_inputs: int
-    num_outputs: dict[str, tuple[int, int]]
-    labels: Mapping[str, Sequence[str]]
-    num_labels: dict[str, int]
-    keys: dict[str, DataSpec]
+    keys: Mapping[str, DataSpec]
     specs: Mapping[str, DataSpec]
+    labels: Mapping[str, Sequence[str]]
+    num_labels: Mapping[str, int]
     source: str
 
     @classmethod
-    def of(cls, dataset: Dataset, source: str) -> SubEpochLayout | None:
-        """Return the layout of a dataset; `None` if only sequences show it, or if it has none of them and no keys."""
-        if not dataset.num_outputs:
+    def of(cls, corpus: Corpus, source: str) -> SubEpochLayout | None:
+        """Return the layout of a corpus; `None` if only sequences show it, or if it has no data keys."""
+        layout = corpus.layout() or {}
+        keys = {key: spec for key, spec in layout.items() if spec is not None}
+        if not keys or len(keys) < len(layout):
             return None
-        keys = {
-            key: DataSpec(
-                dataset.get_data_dtype(key),
-                tuple(dataset.get_data_shape(key)),
-                bool(dataset.is_data_sparse(key)),
-                dataset.get_data_dim(key),
-            )
-            for key in dataset.get_data_keys()
-        }
-        outputs = {key: (dim, ndim) for key, (dim, ndim) in dataset.num_outputs.items()}
-        labels = {key: list(texts) for key, texts in dataset.labels.items()}
+        labels = {key: list(texts) for key, texts in corpus.labels.items()}
         num_labels = {key: len(texts) for key, texts in labels.items() if texts}
-        return cls(dataset.num_inputs, outputs, labels, num_labels, keys, dict(dataset.get_corpus().specs), source)
+        return cls(keys, dict(corpus.specs), labels, num_labels, source)
 
     def check_same(self, other: SubEpochLayout) -> None:
         """Refuse files whose sequences have another layout.

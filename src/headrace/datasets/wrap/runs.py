@@ -267,13 +267,12 @@ class EpochParts:
     Attributes:
         num_seqs: How many sequences there are, if that is known.
         end: The position after the last one, counted with those that fail; `None` as long as it is not known.
-        broken: What the last `read` had read when it raised something that is of no sequence.
     """
 
     def __init__(self, corpus: Corpus, epoch: int, where: str, told_epoch: int) -> None:
         self._corpus, self._epoch, self._where, self._told_epoch = corpus, epoch, where, told_epoch
         self._whole: ReadRequest | None = None  # where any sequence can be read
-        self.broken: ReadSeqs | None = None
+        self._broken_off: Exception | None = None  # an error of the stream and of no sequence: comes after the last one
         reader = corpus.reader() if corpus.knows_order() else None
         if reader is None or reader.is_sequential:
             self._stream = corpus.stream(epoch)
@@ -289,30 +288,34 @@ class EpochParts:
             stop = min(stop, self.end)
         if self._whole is not None:
             return self._reader.read(self._whole.part(start, max(start, stop)), self._told_epoch, skips=skips)
-        seqs = self.broken = ReadSeqs(skips)
+        seqs = ReadSeqs(skips)
         if start < stop:
             self._go_to(start)
         stream, goes_on = self._stream, True
-        while goes_on and stream.position < stop:
+        while goes_on and self._broken_off is None and stream.position < stop:
             position = stream.position
-            if not stream.has_next():
-                self.end = position
+            try:
+                if not stream.has_next():
+                    self.end = position
+                    break
+            except Exception as error:  # noqa: BLE001 - raised below, once what was read before it is delivered
+                self._broken_off = error
                 break
             try:
-                note_item(
-                    f"(sequence {position} of {self._where})", self._told_epoch
-                )  # only reading it may tell its tag
+                # its tag may be known only when it is read
+                note_item(f"(sequence {position} of {self._where})", self._told_epoch)
                 seqs.add(next(stream))
             except Exception as error:  # noqa: BLE001 - the engine's policy decides what becomes of one of many
                 goes_on = seqs.fail(error)
                 stream.position = position + goes_on
-        self.broken = None
+        if self._broken_off is not None and not (seqs.tags or seqs.failed):
+            raise self._broken_off
         return seqs.parts(), seqs.failed
 
     def _go_to(self, position: int) -> None:
         """Make a position the next one, by reading those before it if there is no other way."""
         if position < self._stream.position:
-            self._stream = self._corpus.stream(self._epoch)
+            self._stream, self._broken_off = self._corpus.stream(self._epoch), None
         stream = self._stream
         if stream.jumps:
             stream.position = position
@@ -383,12 +386,7 @@ class DedicatedWork:
             position, num_seqs = 0, limits.group
             while reader.end is None or position < reader.end:
                 start, stop = time.perf_counter(), position + min(num_seqs, limits.num_seqs)
-                try:
-                    parts, failed = reader.read(position, stop, skips=self.skips)
-                except Exception:  # of a stream that has ended, and of no sequence
-                    if (seqs := reader.broken) is not None and (seqs.tags or seqs.failed):
-                        yield result_of(seqs.parts(), seqs.failed, start, info)
-                    raise
+                parts, failed = reader.read(position, stop, skips=self.skips)
                 if parts[0] or failed:  # with nothing but failed ones too: they are told of with it
                     yield result_of(parts, failed, start, info)
                 if failed and not self.skips:
