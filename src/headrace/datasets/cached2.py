@@ -18,6 +18,7 @@ from headrace.errors import ConfigError, OptionalNotImplementedError
 from headrace.specs import DataSpec
 
 from .base import Dataset
+from .reading.reader import ReadRequest
 from .seq import DatasetSeq
 
 
@@ -76,6 +77,11 @@ class CachedDataset2(Dataset):
         self._num_seqs = None
         self._num_timesteps = None
         return True
+
+    def _take(self, wanted: ReadRequest) -> None:
+        """Read this in the current epoch."""
+        self._request = wanted
+        self._num_seqs = None if self._read.skips_failed else (wanted.first or 0) + len(wanted.order)
 
     def initialize(self) -> None:
         """Get ready to read. The layout may still be unknown: it is learnt from the first sequence."""

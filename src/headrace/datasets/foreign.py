@@ -138,15 +138,10 @@ class ForeignCorpus(InnerCorpus):
         return self._of(dataset)
 
     def _of(self, dataset: Any) -> Corpus:
-        made: Corpus = dataset.get_corpus()
-        if self._answers_alone:
-            made.answer_alone()
-        if self._checks_tags and isinstance(made, ForeignCorpus):
-            made.check_tags()
-        return made
+        return _of_dataset(dataset, self._answers_alone, self._checks_tags)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _of_dataset, (self.dataset, self._answers_alone, self._checks_tags)
+        return _of_unpickled, (self.dataset, self._answers_alone, self._checks_tags)
 
     def answer_alone(self) -> None:
         """Let the dataset itself answer, see `Corpus.answer_alone`.
@@ -449,8 +444,12 @@ class ForeignCorpus(InnerCorpus):
 ask_inner(ForeignCorpus, "skips_failed", "workers", "stored_counts")
 
 
-def _of_dataset(dataset: Any, answers_alone: bool, checks_tags: bool) -> Corpus:
+def _of_unpickled(dataset: Any, answers_alone: bool, checks_tags: bool) -> Corpus:
     dataset.initialize()
+    return _of_dataset(dataset, answers_alone, checks_tags)
+
+
+def _of_dataset(dataset: Any, answers_alone: bool, checks_tags: bool) -> Corpus:
     corpus: Corpus = dataset.get_corpus()
     if answers_alone:
         corpus.answer_alone()

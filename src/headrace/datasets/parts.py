@@ -247,12 +247,19 @@ def open_corpora(configs: Mapping[str, DatasetConfig], whole: Dataset) -> dict[s
     Raises:
         ConfigError: A config is wrong.
     """
-    parts = {}
-    for name, config in configs.items():
-        defaults = {"name": f"{whole.name}_{name}", "random_seed_offset": whole.random_seed_offset}
-        parts[name] = open_corpus(config, defaults, owner=whole)
-        check_tags(parts[name])
-    return parts
+    return {name: open_named(name, config, whole) for name, config in configs.items()}
+
+
+def open_named(name: str, config: DatasetConfig, whole: Dataset, **defaults: Any) -> Corpus:
+    """Open one of several sub-datasets, with more defaults, see `open_corpora`.
+
+    Raises:
+        ConfigError: The config is wrong.
+    """
+    own = {"name": f"{whole.name}_{name}", "random_seed_offset": whole.random_seed_offset}
+    part = open_corpus(config, {**own, **defaults}, owner=whole)
+    check_tags(part)
+    return part
 
 
 def check_no_cycle(config: Any, path: tuple[int, ...] = ()) -> None:

@@ -30,7 +30,7 @@ from ..corpus import Corpus, LengthsOf, StoredCounts
 from ..digests import digest_array
 from ..ordered import OrderedDataset
 from ..orders import Orders
-from ..parts import check_tags, open_corpus, tags_of
+from ..parts import open_named, tags_of
 from ..reading.reader import CountedOrder, Features, GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from .base import CompositeReader, JoinedCorpus, PartReader, brief, check_configs, check_names
@@ -345,10 +345,7 @@ class MetaDataset(OrderedDataset):
         Raises:
             ConfigError: A config is wrong, a data key does not exist, or two levels would shard or filter.
         """
-        defaults: dict[str, Any] = {"name": f"{self.name}_{name}", "random_seed_offset": self.random_seed_offset}
         is_control = name == self.seq_order_control_dataset
-        if is_control:
-            defaults.update(_num_shards=self.num_shards, _shard_index=self.shard_index)
         if is_control and filter_file is not None:
             if not isinstance(config, Mapping) or config.get("seq_list_filter_file", filter_file) != filter_file:
                 raise ConfigError(
@@ -357,8 +354,8 @@ class MetaDataset(OrderedDataset):
                     fix="give one filter, to the control dataset",
                 )
             config = {**config, "seq_list_filter_file": filter_file}
-        part = open_corpus(config, defaults, owner=self)
-        check_tags(part)
+        shard = {"_num_shards": self.num_shards, "_shard_index": self.shard_index} if is_control else {}
+        part = open_named(name, config, self, **shard)
         if is_control and self.num_shards > 1:
             if part.orders.recipe.num_shards == 1:
                 part = part.with_orders(num_shards=self.num_shards, shard_index=self.shard_index)

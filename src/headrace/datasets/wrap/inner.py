@@ -34,10 +34,6 @@ class InnerDataset(CachedDataset2):
         self._reader: Reader | None = None
         self._seqs: Iterator[DatasetSeq] | None = None  # of a stream, from the next one that is asked for on
 
-    def initialize(self) -> None:
-        """Get ready to read."""
-        self.init_seq_order()
-
     @property
     def supports_jumps(self) -> bool:  # type: ignore[override]
         """Whether the sequence at any position is given without reading those before it."""
@@ -58,11 +54,6 @@ class InnerDataset(CachedDataset2):
         else:
             self._start_stream(epoch, given)
         return True
-
-    def _take(self, wanted: ReadRequest) -> None:
-        """Read this in the current epoch."""
-        self._request = wanted
-        self._num_seqs = None if self._read.skips_failed else (wanted.first or 0) + len(wanted.order)
 
     def start_part(self, wanted: ReadRequest) -> int:
         """Start the epoch of a request with its sequences, under their own positions."""

@@ -26,9 +26,8 @@ from headrace.errors import ConfigError, SourceError
 
 from ..base import Dataset
 from ..checks import check_count
-from ..configs import init_dataset
 from ..corpus import Corpus, InnerCorpus, ask_inner
-from ..parts import MadeElsewhere
+from ..parts import MadeElsewhere, open_here
 from ..reading.reader import GivenOrder, Reader, ReadRequest
 from ..seq import DatasetSeq
 from ..workers import DatasetWorkers
@@ -322,8 +321,7 @@ class MultiProcDataset(BlockwiseDataset):
         is_ordered = sharding_method == "seq_order"
         options = PoolOptions(num_workers, buffer_size, is_ordered, executor, engine_options, value, worker_init)
         config: Any = {**defaults, **dataset} if isinstance(dataset, Mapping) else copy.copy(dataset)
-        inner = config if isinstance(config, Corpus) else init_dataset(config).get_corpus()
-        inner.answer_alone()  # it is not read, or by a reader
+        inner = open_here(config)
         made = MadeElsewhere.of(config, inner)
         self._set_corpus(PooledCorpus(self.name, inner, made, options, type(self).__name__))
 
@@ -370,10 +368,6 @@ class MultiProcDataset(BlockwiseDataset):
     def engine_report(self) -> EngineReport | None:
         """Statistics: where time was spent, and what was skipped or restarted; `None` before workers were started."""
         return self._pool.report
-
-    def initialize(self) -> None:
-        """Get ready to read. Starts no process."""
-        self.init_seq_order()
 
     def resize(self, num_workers: int) -> None:
         """Have more workers, or fewer, from now on, also in the middle of an epoch: the sequences stay the same.
@@ -435,10 +429,6 @@ class MultiProcDataset(BlockwiseDataset):
                     fix='use sharding_method="dedicated"',
                 ) from error
         return True
-
-    def _take(self, wanted: ReadRequest) -> None:
-        self._request = wanted
-        self._num_seqs = None if self._read.skips_failed else (wanted.first or 0) + len(wanted.order)
 
     def start_part(self, wanted: ReadRequest) -> int:
         """Start the epoch of a request with its sequences, for a user-defined class. Positions count from 0."""
